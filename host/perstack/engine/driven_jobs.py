@@ -53,7 +53,7 @@ class Driving:
     """What this process drives."""
 
     tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict[str, asyncio.Task[object]])
-    """By the id of the Job."""
+    """By the id of the Job; of a Run that is driven apart from its Job by the key of its order."""
     stopped: set[str] = field(default_factory=set[str])
     """Those that somebody has asked to stop."""
     leaving: set[str] = field(default_factory=set[str])
@@ -63,6 +63,12 @@ class Driving:
         """Cancel one, because somebody asks for it."""
         self.stopped.add(job_id)
         self.tasks[job_id].cancel()
+
+    def forget(self, job_id: str) -> None:
+        """It is driven no more."""
+        self.tasks.pop(job_id, None)
+        self.stopped.discard(job_id)
+        self.leaving.discard(job_id)
 
 
 class DrivenJobs(JobFiles):
@@ -173,6 +179,7 @@ class DrivenJobs(JobFiles):
         wiring = wired(setup, loaded.job.id, emit, self._tasks, lock, knowledge)
         session = begin(driver := Driver(wiring, loaded.job, loaded.runs, drives_here=queueing is None))
         driver.is_leaving = lambda: loaded.job.id in self._driving.leaving
+        driver.is_stopped = lambda: loaded.job.id in self._driving.stopped
         start = session.run.start
         if queueing is not None:
             from perstack.engine.queueing import leave_to_a_worker
@@ -202,9 +209,7 @@ class DrivenJobs(JobFiles):
                 yield
             finally:
                 watching.cancel()
-                self._driving.tasks.pop(job_id, None)
-                self._driving.stopped.discard(job_id)
-                self._driving.leaving.discard(job_id)
+                self._driving.forget(job_id)
 
     async def _new_job(self, job_id: str | None) -> str:
         if job_id is None:

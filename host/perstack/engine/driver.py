@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import assert_never
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, assert_never
 
-from perstack.config.settings import DEFAULT_RESULT_LIMIT, chosen
+from perstack.config.settings import chosen
 from perstack.core.by import By
 from perstack.core.commands import (
     Ask,
@@ -33,7 +33,7 @@ from perstack.core.commands import (
 from perstack.core.definition_secrets import with_secrets, without_secrets
 from perstack.core.definitions import Expert, Limits
 from perstack.core.events import CallTools, ResumeReason, Settlement, StartRun, WidenPermissions
-from perstack.core.ids import run_id_of
+from perstack.core.ids import number_of_run, run_id_of
 from perstack.core.job import Job, JobSummary
 from perstack.core.messages import ResultContent
 from perstack.core.policy.approvals import Approval
@@ -43,23 +43,20 @@ from perstack.core.policy.permissions import RuleSet
 from perstack.core.policy.widening import begun_under
 from perstack.core.questions import Answer
 from perstack.core.queueing import QueueFields, QueueRun
-from perstack.core.run_facts import ContinuedFrom, DelegatedBy, Delegation, ErrorInfo
+from perstack.core.run_facts import ContinuedFrom, DelegatedBy, ErrorInfo
 from perstack.core.runs.decide import (
     answered,
     approval_asked,
     asked,
-    has_ended,
     interrupted,
     noted,
     result_of,
     resumed,
     stopped_by_budget,
-    stopped_with,
 )
 from perstack.core.runs.pending import begins_step, pending
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.results import decided
-from perstack.core.runs.resuming import limits_of_delegate
 from perstack.core.runs.state import Phase, Run
 from perstack.core.runs.transitions import ACTIVE
 from perstack.core.sandbox import SandboxPolicy
@@ -67,7 +64,7 @@ from perstack.core.tools import COUNTED_CALLS
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.deadlines import Deadlines
-from perstack.engine.delegation import DelegateOutcome, await_delegates
+from perstack.engine.delegation import Delegates
 from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
@@ -91,9 +88,11 @@ from perstack.engine.toolrun import ToolSurroundings, is_unlike_recording, run_t
 from perstack.engine.tries import fail
 from perstack.engine.who import this_user
 from perstack.engine.wiring import Wiring
-from perstack.errors import PerstackError
 from perstack.ports.storage import RunRef
 from perstack.version import VERSION
+
+if TYPE_CHECKING:
+    from perstack.engine.elsewhere.distribution import Distribution  # most Jobs are driven in one process
 
 
 class Driver:
@@ -103,17 +102,27 @@ class Driver:
         self, wiring: Wiring, job: Job, runs: dict[str, Run] | None = None, *, drives_here: bool = True
     ) -> None:
         """With `drives_here` false it only records how Runs begin: what they need is another's to have."""
-        self._wiring = wiring
+        self.wiring = wiring
         self._drives_here = drives_here
         self.job = job
         self.runs = runs or {}
         self._blobs = JobBlobs(wiring.storage, job.id)
         self._prices = Prices(wiring.providers.factories, wiring.project.prices)
         self.kept = KeptSummary(wiring.storage, job)
-        self._limits = Limits()
-        self._spending: Spending | None = None
+        self.root = ""
+        """The Run that was given to drive: a Coordinator's, or a delegate's that is driven apart from its Job."""
+        self.limits = Limits()
+        """What holds for it and all below it."""
+        self._besides = 0
+        """Steps of the Job that are not theirs."""
+        self.spending: Spending | None = None
         """None where there is no budget."""
-        self._deadlines: Deadlines | None = None
+        self.deadlines: Deadlines | None = None
+        self._delegates = Delegates(self, self._blobs)
+        self.distribution: Distribution | None = None
+        """How others drive delegates, if they do."""
+        self.on_waiting: Callable[[bool], None] = lambda waits: None
+        """Told when this process begins, and ends, to do nothing but wait for what others drive."""
         self._rulings = Rulings(wiring.directory)
         self.settled: dict[str, Settlement] = {}
         """What a person decided about calls that began and have no result, by key or call id."""
@@ -126,10 +135,12 @@ class Driver:
         """The event from outside that the Coordinator goes on by."""
         self.is_leaving: Callable[[], bool] = bool
         """Whether each Run is to stop, as interrupted, before its next step."""
+        self.is_stopped: Callable[[], bool] = bool
+        """Whether somebody has asked to stop it."""
         self.worker = ""
         """The name of the worker that this process is, if it is one."""
         self.handed_on: Callable[[Run], QueueFields | None] = lambda run: None
-        """How a Coordinator's Run that is interrupted is queued for another worker, if it is."""
+        """How the Run that was given to drive is queued for another worker when it is interrupted, if it is."""
 
     # --- beginning ------------------------------------------------------------------------------------------------
 
@@ -146,22 +157,24 @@ class Driver:
         labels: Mapping[str, str] | None = None,
         above: tuple[RuleSet, ...] = (),
         attachments: tuple[ResultContent, ...] = (),
+        of_job: Limits | None = None,
     ) -> Session:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up.
 
-        `within` is what programs of the Run are held to whose delegate it is.
+        `within` is what programs of the Run are held to whose delegate it is; `of_job` what it shares with all others,
+        if that is not what this driver is held to.
         """
-        expert = as_started(self._wiring, expert)
-        of_job = None if delegated_by is None else self._limits
-        settings = settings_of(self._wiring, expert, of_job, self.job.total_steps)
-        output = self._wiring.overrides.output if delegated_by is None else None
+        expert = as_started(self.wiring, expert)
+        of_job = None if delegated_by is None else of_job or self.limits
+        settings = settings_of(self.wiring, expert, of_job, self.job.total_steps)
+        output = self.wiring.overrides.output if delegated_by is None else None
         if base is not None:  # the rules of the Run that it continues hold, and today's
             above = self.runs.get(base.id, base).permissions
         parent = None if delegated_by is None else self.job.runs.get(delegated_by.run_id)
         if self._drives_here:
-            self._wiring.providers.check(settings, self._wiring.project, expert)
+            self.wiring.providers.check(settings, self.wiring.project, expert)
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
-        session = self._session(ref, expert.key)
+        session = self.session(ref, expert.key)
         session.base = base
         session.note(
             StartRun(
@@ -170,7 +183,7 @@ class Driver:
                 model=settings.model,
                 provider=settings.provider.provider_name,
                 fallbacks=settings.fallbacks,
-                **told(self._wiring, expert, output, is_coordinator=delegated_by is None),
+                **told(self.wiring, expert, output, is_coordinator=delegated_by is None),
                 expert=without_secrets(expert),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
@@ -178,13 +191,13 @@ class Driver:
                 continued_from=continued_from,
                 runtime_version=VERSION,
                 labels=dict(labels or {}),
-                overrides=chosen(self._wiring.overrides),
-                permissions=begun_under(above, rule_sets(self._wiring.project, expert), self.job.widenings),
+                overrides=chosen(self.wiring.overrides),
+                permissions=begun_under(above, rule_sets(self.wiring.project, expert), self.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
-                sandbox=sandbox_of(self._wiring, expert, within, base),
+                sandbox=sandbox_of(self.wiring, expert, within, base),
                 output=output,
                 attachments=attachments,
-                snapshots=snapshots_of(self._wiring, None if parent is None else parent.start),
+                snapshots=snapshots_of(self.wiring, None if parent is None else parent.start),
             )
         )
         if delegated_by is None:  # what it starts has what it has
@@ -192,7 +205,7 @@ class Driver:
         return session
 
     def _widen(self, session: Session) -> None:
-        overrides = self._wiring.overrides
+        overrides = self.wiring.overrides
         if overrides.widening is not None:
             by = overrides.widened_by or this_user()
             session.note(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
@@ -212,10 +225,10 @@ class Driver:
         """
         definition = None
         if run.may_be_redefined and self._drives_here:
-            definition, limits = of_today(self._wiring, self.job, run, limits)
+            definition, limits = of_today(self.wiring, self.job, run, limits)
         if definition is None and not run.stands_in and self._drives_here:
-            self._wiring.providers.for_run(run, self._wiring.project, self._wiring.overrides)
-        session = self._session(RunRef(self.job.id, run.id), run.start.expert_key)
+            self.wiring.providers.for_run(run, self.wiring.project, self.wiring.overrides)
+        session = self.session(RunRef(self.job.id, run.id), run.start.expert_key)
         session.take_up(run)
         session.note(
             resumed(
@@ -227,7 +240,7 @@ class Driver:
                 by=None if limits is None else self.limited_by or this_user(),
                 signal=self.signal,
                 definition=definition,
-                permissions=stricter_today(self._wiring, self.job, run, above),
+                permissions=stricter_today(self.wiring, self.job, run, above),
                 worker="" if reason == "parent" else self.worker,
             )
         )
@@ -245,12 +258,12 @@ class Driver:
         """Record a person's answer to the question that the Run asks."""
         session.note(answered(session.run, answer, session.stamp, self.answered_by))
 
-    def _session(self, ref: RunRef, expert_key: str) -> Session:
+    def session(self, ref: RunRef, expert_key: str) -> Session:
         """A Run at work; job.json is behind whenever something of it was written."""
-        wiring, changed = self._wiring, self.kept.changed
+        wiring, changed = self.wiring, self.kept.changed
         session = Session(wiring.storage, self.job, wiring.emit, ref, expert_key, changed, wiring.clock)
-        if self._spending is not None:
-            self._spending.writes(ref.run_id, session.flush)
+        if self.spending is not None:
+            self.spending.writes(ref.run_id, session.flush)
         return session
 
     # --- driving --------------------------------------------------------------------------------------------------
@@ -261,13 +274,13 @@ class Driver:
         Before the first event is written the summary says that the Job runs, and after an error it still does: a
         summary that says so of a Job that nobody drives is never believed, but derived from the logs.
         """
-        self._limits = session.run.limits
-        await self._count_spending(session)
+        self._begin_with(session)
+        await self._count_spending(session, self.runs.values())
         await self.kept.write(is_driven=True)
         await session.flush()
         try:
             async with self.kept.followed():
-                await self._drive_in_time(session, None)
+                await self.drive_in_time(session, None)
         except asyncio.CancelledError:
             await uninterrupted(self.kept.write(is_driven=False))
             raise
@@ -275,22 +288,44 @@ class Driver:
             raise leaves(group)[0] from group  # what failed first speaks: a person can act on one line
         return await self.kept.write(is_driven=False)
 
-    async def _count_spending(self, session: Session) -> None:
-        """Begin to count what is spent, if there is a budget. Raises UnknownPrice before anything is written."""
-        experts = (*self._wiring.project.experts.values(), *(run.start.expert for run in self.runs.values()))
-        if self._limits.budget is None and all(expert.budget is None for expert in experts):
-            return
-        others = (run for run in self.runs.values() if run.id != session.run.id)
-        self._spending = Spending(self._limits.budget, self._prices, (*others, session.run))
-        await self._spending.known_price(session.run)
-        self._deadlines = Deadlines(self.job, self._spending)
-        self.job.watch = self._spending.watch
+    async def drive_apart(self, session: Session) -> None:
+        """Drive a delegate's Run, and all below it, to its end or stop; another process drives its Job.
 
-    async def _drive_in_time(self, session: Session, expert: str | None) -> None:
-        if self._deadlines is None:
+        What it has is in its limits. Where the Job stands is the other's to write.
+        """
+        self._begin_with(session)
+        below = {session.run.id}
+        for run in sorted(self.runs.values(), key=lambda run: number_of_run(run.id)):
+            if run.start.delegated_by is not None and run.start.delegated_by.run_id in below:
+                below.add(run.id)
+        tallies = self.job.runs
+        self._besides = self.job.total_steps - sum(tallies[run_id].steps for run_id in below)
+        await self._count_spending(session, [run for run in self.runs.values() if run.id in below])
+        try:
+            await self.drive_in_time(session, None)
+        except BaseExceptionGroup as group:
+            raise leaves(group)[0] from group
+
+    def _begin_with(self, session: Session) -> None:
+        self.root, self.limits = session.run.id, session.run.limits
+
+    async def _count_spending(self, session: Session, known: Iterable[Run]) -> None:
+        """Begin to count what is spent, if there is a budget. Raises UnknownPrice before anything is written."""
+        experts = (*self.wiring.project.experts.values(), *(run.start.expert for run in self.runs.values()))
+        if self.limits.budget is None and all(expert.budget is None for expert in experts):
+            return
+        others = (run for run in known if run.id != session.run.id)
+        apart = "" if session.run.is_coordinator else session.run.id
+        self.spending = Spending(self.limits.budget, self._prices, (*others, session.run), apart)
+        await self.spending.known_price(session.run)
+        self.deadlines = Deadlines(self.job, self.spending)
+        self.job.watch = self.spending.watch
+
+    async def drive_in_time(self, session: Session, expert: str | None) -> None:
+        if self.deadlines is None:
             await self.drive(session)
         else:
-            await self._deadlines.keep(session, expert, self.drive)
+            await self.deadlines.keep(session, expert, self.drive)
 
     async def drive(self, session: Session) -> None:
         """Perform what is pending until nothing is. A cancellation is recorded as an interrupt."""
@@ -298,14 +333,14 @@ class Driver:
             await session.flush()
             skills = await self._skills(session)
             if skills is not None:
-                skills.fit_to(session.run, self._wiring.storage)
+                skills.fit_to(session.run, self.wiring.storage)
                 await skills.refresh()
                 if session.run.is_tightened and session.run.phase is Phase.CALLING:
                     await self._rule_again(session, skills.catalogue)
                 around = await self._around(session)
                 while around is not None and (command := self._pending(session)) is not None:
                     if self.is_leaving() and begins_step(session.run, command):
-                        self._note_interrupt(session)
+                        self.note_interrupt(session)
                     elif isinstance(command, Switch):
                         await switched(session, command.error, self._prices)
                     elif not (isinstance(command, Generate) and await gone_back(session, self._prices)):
@@ -321,36 +356,41 @@ class Driver:
     async def _interrupt(self, session: Session) -> None:
         if session.state is not None:
             await self._wiring.snapshots.note_left(session, self.worker)
-            over = None if self._deadlines is None else self._deadlines.over(session.run)
+            over = None if self.deadlines is None else self.deadlines.over(session.run)
             if over is not None and session.run.status in ACTIVE:
                 session.note(stopped_by_budget(over, session.stamp))
-            self._note_interrupt(session)
+            self.note_interrupt(session)
             await session.flush()
             await session.write_checkpoint()
 
-    def _note_interrupt(self, session: Session) -> None:
-        """The Coordinator's waits for another worker then, if this process is one that leaves."""
+    def note_interrupt(self, session: Session) -> None:
+        """The one that was given to drive waits for another worker then, if this process is one that leaves."""
         session.note_all(interrupted(session.run, session.stamp))
-        if session.run.is_coordinator and (how := self.handed_on(session.run)) is not None:
+        if session.run.id == self.root and (how := self.handed_on(session.run)) is not None:
             session.note(QueueRun(**session.stamp(), **how))
 
     async def _skills(self, session: Session) -> RunSkills | None:
         start = session.run.start
         try:
-            return await self._wiring.skills.open(
-                with_secrets(strict(self._wiring, start.expert), self._wiring.project.experts.get(start.expert_key)),
-                self._wiring.project,
+            return await self.wiring.skills.open(
+                with_secrets(strict(self.wiring, start.expert), self.wiring.project.experts.get(start.expert_key)),
+                self.wiring.project,
                 run_id=start.run_id,
                 is_coordinator=session.run.is_coordinator,
                 sandbox=start.sandbox,
-                played=self._wiring.played_skills(session.run),
+                played=self.wiring.played_skills(session.run),
             )
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its words
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None
 
+    @property
+    def steps_left(self) -> int | None:
+        """How many steps more all together may have; None for no limit."""
+        return self.job.steps_left(self.limits, self._besides)
+
     def _pending(self, session: Session) -> Command | None:
-        return pending(session.run, self.job.limit_reached(self._limits))
+        return pending(session.run, self.limits.max_steps if self.steps_left == 0 else None)
 
     async def _perform(  # noqa: C901 - one case for each command
         self, session: Session, command: Work, skills: RunSkills, around: ToolSurroundings
@@ -359,18 +399,22 @@ class Driver:
             return
         match command:
             case Generate():
-                skills.fit_to(session.run, self._wiring.storage)
+                skills.fit_to(session.run, self.wiring.storage)
                 catalogue = await skills.refresh()
-                emit, prices, spending = self._wiring.emit, self._prices, self._spending
+                emit, prices, spending = self.wiring.emit, self._prices, self.spending
                 await generate(session, command, around.endpoint, catalogue, self._blobs, emit, prices, spending)
             case DecideCalls():
                 await self._decide_calls(session, command, skills.catalogue)
             case RunTools():
                 await run_tools(session, command, skills.catalogue, around)
             case AwaitDelegates():
-                await self._await_delegates(session, command)
+                await self._delegates.awaited(session, command.delegations)
             case Ask() | AskApproval():
                 await self._ask(session, command, skills.catalogue)
+            case StartDelegates() if not self.job.has_numbers(len(command.calls)):
+                text = f"Delegation failed: {session.run.id} has no numbers left for more delegates."
+                for call in command.calls:
+                    session.note(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
             case StartDelegates():
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
                 await session.flush()
@@ -383,10 +427,10 @@ class Driver:
             case Shrink() | Compact():
                 from perstack.engine.compaction import make_room, summariser_of  # few Runs are that long
 
-                summariser = summariser_of(session.run, around.endpoint, self._wiring.providers, self._wiring.project)
-                await make_room(session, command, summariser, self._blobs, self._prices, self._spending)
+                summariser = summariser_of(session.run, around.endpoint, self.wiring.providers, self.wiring.project)
+                await make_room(session, command, summariser, self._blobs, self._prices, self.spending)
             case Snapshot():
-                session.note(await self._wiring.snapshots.record(session.run, session.stamp))
+                session.note(await self.wiring.snapshots.record(session.run, session.stamp))
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
                 session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
             case _:
@@ -394,7 +438,7 @@ class Driver:
 
     async def _around(self, session: Session) -> ToolSurroundings | None:
         """With the endpoint of the model in force; None if there is none, and so the Run failed."""
-        wiring = self._wiring
+        wiring = self.wiring
         endpoint = await opened(
             session, lambda run: wiring.providers.for_run(run, wiring.project, wiring.overrides), self._prices
         )
@@ -406,7 +450,7 @@ class Driver:
             emit=wiring.emit,
             clock=wiring.clock,
             prices=self._prices,
-            spending=self._spending,
+            spending=self.spending,
             endpoint=endpoint,
             may_ask=not wiring.overrides.unattended,
             leads_to=self._rulings.leads_to,
@@ -419,9 +463,9 @@ class Driver:
                 command.calls, decided, catalogue, session.run.permissions, self.job.standing
             )
         exceeded: Exceeded | None = None
-        if self._spending is not None:
+        if self.spending is not None:
             made = sum(one.kind in COUNTED_CALLS for one in decided)
-            exceeded = self._spending.ledger.room_for_calls(session.run.id, made)
+            exceeded = self.spending.ledger.room_for_calls(session.run.id, made)
         if exceeded is None:
             session.note(CallTools(**session.stamp(), calls=tuple(decided)))
         else:
@@ -437,7 +481,7 @@ class Driver:
             return
         places = await self._rulings.leads_to(call, catalogue)
         offers = await self._rulings.offers(call, catalogue, session.run.permissions)
-        unattended = self._wiring.overrides.unattended
+        unattended = self.wiring.overrides.unattended
         session.note_all(approval_asked(call, places, offers, session.stamp, is_unattended=unattended))
         await session.flush()
 
@@ -445,56 +489,3 @@ class Driver:
         """What has not begun is held to rules that have become stricter since it was decided."""
         for call, text in await self._rulings.again(session.run, catalogue):
             session.note(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
-
-    # --- delegation -----------------------------------------------------------------------------------------------
-
-    async def _await_delegates(self, session: Session, command: AwaitDelegates) -> None:
-        most = self._wiring.project.result_limit or DEFAULT_RESULT_LIMIT
-        stopped = await await_delegates(session, command.delegations, self._drive_delegate, self._blobs, most)
-        if stopped and self.is_leaving():
-            self._note_interrupt(session)
-        elif stopped and pending(session.run) is not None:
-            session.note(stopped_with(stopped, self._limits.max_steps or 0, session.stamp))
-
-    async def _drive_delegate(self, parent: Session, delegation: Delegation) -> DelegateOutcome:
-        """Drive one delegate from wherever its log leaves off; an error to set it up is its failure."""
-        known = self.runs.pop(delegation.run_id, None)
-        if known is not None and has_ended(known):
-            return DelegateOutcome.of(known)
-        try:
-            session = self._delegate_session(parent, delegation, known)
-        except PerstackError as error:
-            return DelegateOutcome.failed(str(error))
-        await self._drive_in_time(session, session.run.start.expert_key)
-        return self._outcome(parent, session.run)
-
-    def _outcome(self, parent: Session, run: Run) -> DelegateOutcome:
-        """A delegate that its own Expert's budget has stopped has failed; one that the Job's has stops all above it."""
-        outcome, exceeded = DelegateOutcome.of(run), run.exceeded
-        if outcome.stopped is None or exceeded is None or self._spending is None:
-            return outcome
-        if self._spending.ledger.covers(parent.ref.run_id, exceeded.expert):
-            return outcome
-        return DelegateOutcome.failed(exceeded.words, run)
-
-    def _delegate_session(self, parent: Session, delegation: Delegation, known: Run | None) -> Session:
-        if known is None:
-            expert = self._wiring.project.expert(delegation.expert_key)
-            if expert is None:
-                raise PerstackError(f"there is no Expert {delegation.expert_key!r} in perstack.toml any more")
-            by = DelegatedBy(
-                expert_key=parent.expert_key,
-                run_id=parent.ref.run_id,
-                tool_call_id=delegation.tool_call_id,
-                tool_name=delegation.tool_name,
-            )
-            return self.begin_run(
-                expert,
-                delegation.query,
-                run_id=delegation.run_id,
-                delegated_by=by,
-                above=parent.run.permissions,
-                within=parent.run.start.sandbox,
-            )
-        limits = limits_of_delegate(known, self._wiring.overrides)
-        return self.take_up(known, "parent", limits=limits, above=parent.run.permissions)

@@ -16,8 +16,10 @@ from perstack.core.job import RunSummary
 from perstack.core.owners import OwnerKind
 from perstack.core.policy.permissions import Permissions
 from perstack.core.run_facts import ContinuedFrom
+from perstack.core.runs.state import Run
 from perstack.engine.audit import Auditing
 from perstack.engine.logs.log import StoredLine
+from perstack.engine.logs.runs import load_run
 from perstack.engine.plugins import Plugins
 from perstack.engine.read import JobPage, JobReader
 from perstack.engine.typed_ids import whole_id
@@ -76,6 +78,10 @@ class JobQueries(JobReader):
         None stays None. Raises UsageError that lists all that a beginning fits.
         """
         return None if typed is None else await whole_id(self.storage, typed, kinds)
+
+    async def run_state(self, job_id: str, run_id: str) -> Run | None:
+        """A Run at the end of its log; None if it has none. Raises Damaged and StorageError."""
+        return await load_run(self.storage, RunRef(job_id, run_id))
 
     async def watch(
         self,

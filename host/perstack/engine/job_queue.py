@@ -8,26 +8,24 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from perstack.core.by import By, cleaned
-from perstack.core.ids import check_job_id
+from perstack.core.ids import check_id, check_job_id
 from perstack.core.job import Job, JobSummary, summarize
 from perstack.core.labels import check_labels
+from perstack.core.runs.transitions import ACTIVE
 from perstack.core.taking_up import due_of
 from perstack.core.teams import with_delegates
-from perstack.engine.driven_jobs import DrivenJobs, coordinator_of
+from perstack.engine.driven_jobs import coordinator_of
 from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.own_task import in_own_task
 from perstack.engine.pages import every_id
+from perstack.engine.served_runs import NOT_HERE, OnWaiting, ServedRuns, Serving
 from perstack.engine.slots import job_slots
 from perstack.engine.who import this_process, this_user
 from perstack.errors import (
     CannotServe,
     Conflict,
-    DefinitionError,
     DispatcherError,
     NotFound,
-    PluginError,
-    ProviderError,
-    SkillError,
     StorageError,
     UsageError,
 )
@@ -35,9 +33,7 @@ from perstack.ports.storage import ReadsSummaries
 
 if TYPE_CHECKING:
     from perstack.core.events import StoredEvent
-    from perstack.core.queueing import QueueFields
     from perstack.core.recorded import SeriesDefinition
-    from perstack.core.runs.state import Run
     from perstack.engine.attaching import Attachable
     from perstack.engine.driver import Driver
     from perstack.engine.logs.log import StoredLine
@@ -51,11 +47,9 @@ _PAGE = 500
 _MOST_PRIORITY = 1_000_000
 _LAST_DUE = 253_402_300_800_000
 """Milliseconds; the year 10000."""
-_NOT_HERE = (UsageError, DefinitionError, ProviderError, PluginError, SkillError)
-"""What is raised where something is missing that a Job needs."""
 
 
-class JobQueue(DrivenJobs):
+class JobQueue(ServedRuns):
     """The Jobs that are queued for workers, and what a worker does with one."""
 
     async def submit(
@@ -88,8 +82,21 @@ class JobQueue(DrivenJobs):
         await self._order(job)
         return job
 
-    async def serve(self, job_id: str, *, worker: str, on_event: OnEvent | None = None) -> JobSummary:
+    async def serve(
+        self,
+        job_id: str,
+        *,
+        worker: str,
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+        on_waiting: OnWaiting | None = None,
+        apart: bool = True,
+    ) -> JobSummary:
         """Drive a Job on, as far as it goes, under the name of a worker; what has an order is served.
+
+        With `run_id` that Run alone with all below it: a delegate which another process awaits. `on_waiting` is told
+        when nothing is done here but waiting for such delegates, and when that is over. With `apart` false they are
+        driven here, whatever `[workers]` says.
 
         It is driven if it is queued, was left by a worker that is gone, or paused for a limit that is over; of any
         other Job, such as one that waits for a person, this says how it stands. If the caller is cancelled, the Job is
@@ -102,7 +109,10 @@ class JobQueue(DrivenJobs):
         setup, worker = self._setup(), cleaned(worker)
         task = asyncio.current_task()
         try:
-            return await in_own_task(self._serve(setup, check_job_id(job_id), worker, on_event))
+            serving = Serving(setup, worker, on_event, on_waiting, apart and _distributes(setup))
+            if run_id is not None:
+                return await in_own_task(self.serve_run(serving, check_job_id(job_id), check_id(run_id, "run")))
+            return await in_own_task(self._serve(serving, check_job_id(job_id)))
         except asyncio.CancelledError:
             if task is None or task.cancelling():
                 raise
@@ -168,6 +178,7 @@ class JobQueue(DrivenJobs):
                 if run.status != "queued":
                     return False
                 async with self.audit.kept(loaded.job):
+                    await self.stop_elsewhere(loaded)
                     await take_back(
                         self.storage, loaded, run, Emitter(self.plugins.listeners, None), self._setup().clock
                     )
@@ -175,13 +186,34 @@ class JobQueue(DrivenJobs):
             return True
         return False
 
-    async def _may_wait(self, job_id: str) -> bool:
-        """Whether there may be an order for a Job, by its summary."""
-        return b'"queued":' in (await self.storage.summary(job_id) or b"")
+    async def stop_elsewhere(self, loaded: LoadedJob, below: str | None = None) -> None:
+        """Stop what others drive of a Job whose lease the caller has, or what is below one of its Runs.
 
-    async def _withdraw(self, job_id: str) -> None:
+        The states that were loaded are brought up to date. Raises StorageError.
+        """
+        if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
+            from perstack.engine.elsewhere.stopping import stop_elsewhere
+
+            setup, emit = self._setup(), Emitter(self.plugins.listeners, None)
+            job, runs = loaded.job, loaded.runs
+            await stop_elsewhere(self.storage, job, runs, emit, setup.clock, setup.dispatching, below=below)
+
+    async def _ordered_runs(self, job_id: str) -> tuple[str | None, ...]:
+        """What there may be orders for, by the Job's summary: None for the Job itself, and the Runs of delegates."""
+        written = await self.storage.summary(job_id) or b""
+        if b'"queued":' not in written:
+            return ()
+        with suppress(ValueError):
+            runs = JobSummary.model_validate_json(written).runs
+            return (
+                None,
+                *(run.id for run in runs if run.delegated_by is not None and run.status in (*ACTIVE, "queued")),
+            )
+        return (None,)
+
+    async def _withdraw(self, job_id: str, run_id: str | None = None) -> None:
         with suppress(DispatcherError, UsageError):  # whoever gets the order sees that there is nothing to do
-            await self._setup().dispatching.required().withdraw(job_id)
+            await self._setup().dispatching.required().withdraw(job_id, run_id)
 
     async def _queued_once(self) -> list[str]:
         """The Jobs that may have been queued, by their summaries."""
@@ -199,9 +231,10 @@ class JobQueue(DrivenJobs):
         run = coordinator_of(await self.load(job_id))
         return due_of(run, self._setup().clock.now()) is not None
 
-    async def _serve(self, setup: Setup, job_id: str, worker: str, on_event: OnEvent | None) -> JobSummary:
+    async def _serve(self, serving: Serving, job_id: str) -> JobSummary:
         from perstack.engine.serving import check_serves
 
+        setup = serving.setup
         async with job_slots().taken(), self._leased(job_id):
             loaded = await self.load(job_id)
             run = coordinator_of(loaded)
@@ -210,28 +243,20 @@ class JobQueue(DrivenJobs):
                 return summarize(loaded.job, is_driven=False)
 
             def take_up(driver: Driver) -> Session:
-                driver.worker, driver.handed_on = worker, self._handing_on(loaded.job, worker)
+                self.equip(driver, serving, job_id)
                 return driver.take_up(run, reason)
 
             heads = dict(loaded.job.heads)
             try:
                 used = await self._in_force(setup, loaded, None)
-                await check_serves(used.setup, loaded)
-                return await self._drive(used.setup, loaded, take_up, on_event, used.lock, used.knowledge)
-            except _NOT_HERE as error:
+                await check_serves(used.setup, loaded, run.start)
+                return await self._drive(
+                    used.setup, loaded, take_up, serving.on_event, used.lock, used.knowledge
+                )
+            except NOT_HERE as error:
                 if loaded.job.heads != heads or isinstance(error, NotFound):
                     raise
                 raise CannotServe(str(error)) from error
-
-    def _handing_on(self, job: Job, worker: str) -> Callable[[Run], QueueFields | None]:
-        def how(run: Run) -> QueueFields | None:
-            if job.id in self._driving.stopped or run.status != "stoppedByInterrupt":
-                return None
-            priority = 0 if run.queued is None else run.queued.priority
-            by = this_user("worker", worker)
-            return {"by": by, "definition": run.definition, "due": 0, "priority": priority}
-
-        return how
 
     def _leaving(
         self, setup: Setup, by: By | None, drive: bool | None
@@ -336,6 +361,11 @@ def _order_of(job: JobSummary, now: int) -> Order:
     queued = job.queued
     due, priority = (0, 0) if queued is None else (queued.due, queued.priority)
     return Order(job.id, due, priority, job.labels, submitted_at=now)
+
+
+def _distributes(setup: Setup) -> bool:
+    workers = setup.project.workers
+    return workers is not None and workers.delegates == "distributed"
 
 
 def _check_order(at: int | None, priority: int) -> None:

@@ -261,6 +261,7 @@ class Jobs(JobQueue):
             async with self.storage.lease(job_id, this_process()):
                 loaded = await self.load(job_id)
                 async with self.audit.kept(loaded.job):
+                    await self.stop_elsewhere(loaded)
                     emit = Emitter(self.plugins.listeners, None)
                     await close_job(self.storage, loaded, emit, by or this_user(), reason, self._setup().clock)
             if loaded.job.coordinator.queued is not None:
@@ -315,11 +316,11 @@ class Jobs(JobQueue):
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good, and its order if it waits for a worker. Raises NotFound, and Conflict while it is
         driven."""
-        may_wait = await self._may_wait(check_job_id(job_id))
+        ordered = await self._ordered_runs(check_job_id(job_id))
         async with self.audit.removing(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
-        if may_wait:
-            await self._withdraw(job_id)
+        for run_id in ordered:
+            await self._withdraw(job_id, run_id)
 
     async def delete_each(self, job_ids: Iterable[str]) -> AsyncGenerator[tuple[str, str | None]]:
         """Remove these for good: each with None once it is gone, or with why it is kept."""

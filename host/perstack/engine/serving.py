@@ -6,6 +6,7 @@ import os
 import shutil
 
 from perstack.core.definitions import AgentSkill, Expert, InteractiveSkill, McpStdioSkill
+from perstack.core.events import StartRun
 from perstack.core.sandbox import LOCAL
 from perstack.core.skill_definitions import with_base
 from perstack.core.teams import with_delegates
@@ -17,12 +18,11 @@ from perstack.ports.provider import plays_recording
 from perstack.ports.variables import check_known, variables_in
 
 
-async def check_serves(setup: Setup, loaded: LoadedJob) -> None:
-    """Raises what says which key, plugin, program, variable or sandbox is missing here that a Job needs.
+async def check_serves(setup: Setup, loaded: LoadedJob, start: StartRun) -> None:
+    """Raises what says which key, plugin, program, variable or sandbox is missing here that a Run of a Job needs.
 
     Each Run of the team needs its own; a delegate without would fail in the middle of the work.
     """
-    start = loaded.job.coordinator.start
     for expert in with_delegates(setup.project, (start.expert_key,)) or (start.expert,):
         settings = setup.providers.settings(setup.project, expert, setup.overrides)
         setup.providers.check(settings, setup.project, expert)

@@ -27,6 +27,7 @@ class Slots:
     """Whoever comes when none is free waits, in the order of coming. For any number of event loops."""
 
     def __init__(self, most: int) -> None:
+        self.most = most
         self._free = most
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._turn = Lock()

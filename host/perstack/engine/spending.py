@@ -48,8 +48,9 @@ class UnknownPrice(ProviderError):
 class Spending:
     """The ledger of one Job, for all its Runs that are driven in this process."""
 
-    def __init__(self, limit: Budget | None, prices: Prices, runs: Iterable[Run]) -> None:
-        self.ledger = Ledger(limit)
+    def __init__(self, limit: Budget | None, prices: Prices, runs: Iterable[Run], root: str = "") -> None:
+        """`root` is the Run that is driven apart from its Job, if that is so: `limit` holds for it and all below it."""
+        self.ledger = Ledger(limit, root)
         self._prices = prices
         self._has_room = asyncio.Event()
         """Set, and replaced, when less is promised than before."""

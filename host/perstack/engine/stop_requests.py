@@ -1,4 +1,4 @@
-"""Asking another process to stop a Job that it drives: a request beside the Jobs, which it looks for.
+"""Asking another process to stop what it drives: a request beside the Jobs, which it looks for.
 
 A request names the holder of the lease, so that one which came too late stops nobody else.
 """
@@ -11,7 +11,6 @@ from contextlib import suppress
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import Storage
 
-_SPACE = "stops"
 _LOOKS_EACH = 0.5
 """Seconds between two looks of who drives a Job."""
 _PATIENCE = 30.0
@@ -22,15 +21,17 @@ _WAITS_EACH = 0.1
 class StopRequests:
     """The requests in one storage."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, space: str = "stops", driven: Storage | None = None) -> None:
+        """They are kept in that space; `driven` has the leases of what they ask to stop, if that is no Job."""
+        self._space = storage.space(space)
+        self._driven = storage if driven is None else driven
 
     async def stop(self, job_id: str, holder: str) -> None:
         """Ask, and wait until that holder drives the Job no more.
 
         Raises Conflict if it still does after half a minute; the request is withdrawn then. Raises StorageError.
         """
-        space = self._storage.space(_SPACE)
+        space = self._space
         with suppress(Conflict):
             await space.create_job(job_id)
         try:
@@ -46,7 +47,7 @@ class StopRequests:
 
     async def asked(self, job_id: str, holder: str) -> None:
         """Returns when this holder is asked to stop the Job."""
-        space = self._storage.space(_SPACE)
+        space = self._space
         while True:
             await asyncio.sleep(_LOOKS_EACH)
             with suppress(StorageError):  # what cannot be looked at now can be in a moment
@@ -54,5 +55,5 @@ class StopRequests:
                     return
 
     async def _is_driven(self, job_id: str, holder: str) -> bool:
-        info = await self._storage.lease_info(job_id)
+        info = await self._driven.lease_info(job_id)
         return info is not None and info.holder == holder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from perstack.core.chain import Head, Sealed, taken_out
@@ -17,7 +17,7 @@ from perstack.core.events import (
     StartRun,
     StoredEvent,
 )
-from perstack.core.ids import number_of_run, place_of, run_id_of
+from perstack.core.ids import BLOCK, OWN, block_of, number_of_run, place_of, run_id_of
 from perstack.core.messages import BlobPart, ResultContent
 from perstack.core.redaction import parse_remains, redaction_of
 from perstack.core.runs.state import Run
@@ -179,12 +179,22 @@ def _check_relations(check: Check) -> None:
         if run_id not in check.heads and run_id not in anchored and not is_over:
             words = f"{parent}, event {seq}, has decided on it; it has no log: it never began, or the log was removed"
             check.passed_over("runs", run_id, 0, words)
-    last = max((number_of_run(run_id) for run_id in check.heads), default=0)
-    for number in range(1, last):
+    known = check.heads.keys() | check.named.keys() | anchored
+    for number in _numbers_below(number_of_run(run_id) for run_id in check.heads):
         run_id = run_id_of(check.job_id, number)
-        if not {run_id} & (check.heads.keys() | check.named.keys() | anchored):
+        if run_id not in known:
             words = "no log names it, and it has none: it never began, or the log was removed"
             check.passed_over("runs", run_id, 0, words)
+
+
+def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
+    """Those that were given before some of these, each in its block: a Job's own, or one of a driver of its own."""
+    last: dict[int, int] = {}
+    for number in numbers:
+        of = 0 if number in OWN else number // BLOCK
+        last[of] = max(last.get(of, 0), number)
+    for of, highest in sorted(last.items()):
+        yield from range(block_of(of).start, highest)
 
 
 def _name_what_nothing_vouches_for(check: Check) -> None:

@@ -34,7 +34,7 @@ async def watch_job(
     nobody drives: a worker may be about to. `on_caught_up` is called each time that all there is was shown.
     """
     seen = dict(after or {})
-    async with _watching(storage, job_id) as watch:
+    async with watching(storage, job_id) as watch:
         while True:
             is_driven = await storage.lease_info(job_id) is not None
             goes_on = is_driven or (is_over is not None and not await is_over())
@@ -53,5 +53,6 @@ async def watch_job(
             await (asyncio.sleep(_LOOK_AGAIN) if watch is None else watch.wait(_LOOK_AFTER_SILENCE))
 
 
-def _watching(storage: Storage, job_id: str) -> AbstractAsyncContextManager[Watch | None]:
+def watching(storage: Storage, job_id: str) -> AbstractAsyncContextManager[Watch | None]:
+    """Tells when to look at a Job again; None where the storage hears nothing."""
     return storage.watch(job_id) if isinstance(storage, Announces) else nullcontext()

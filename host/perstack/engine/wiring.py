@@ -11,6 +11,7 @@ from perstack.core.definitions import Project
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.clock import SYSTEM
+from perstack.engine.dispatching import Dispatching
 from perstack.engine.emit import Emitter
 from perstack.engine.knowledge import Knowledge
 from perstack.engine.providers import ProviderPool
@@ -41,6 +42,7 @@ class Wiring:
     """The working directory, as the model is told."""
     knowledge: Knowledge
     snapshots: JobSnapshots
+    dispatching: Dispatching
     clock: Clock = SYSTEM
 
     def played_skills(self, run: Run) -> Mapping[str, Toolset]:
@@ -79,5 +81,6 @@ def wired(
         directory=str(setup.workspace),
         knowledge=knowledge,
         snapshots=setup.snapshots(job_id),
+        dispatching=setup.dispatching,
         clock=setup.clock,
     )

@@ -143,10 +143,15 @@ class EventLog(Generic[S, E]):
             if len(lines) < size:
                 return
 
-    async def folded(self, ref: RunRef, *, limit: int | None = None) -> AsyncGenerator[tuple[StoredLine[E], S]]:
-        """Each event of a log, at most `limit`, with the state after it. Raises as `events` and `Definition.follow`."""
-        state: S | None = None
-        async with aclosing(self.events(ref, limit=limit)) as events:
+    async def folded(
+        self, ref: RunRef, *, limit: int | None = None, since: Loaded[S] | None = None
+    ) -> AsyncGenerator[tuple[StoredLine[E], S]]:
+        """Each event of a log, or of what followed `since`, at most `limit`, with the state after it.
+
+        Raises as `events` and `Definition.follow`.
+        """
+        state, after = (None, 0) if since is None else (since.state, since.head.seq)
+        async with aclosing(self.events(ref, after=after, limit=limit)) as events:
             async for one in events:
                 state = await self._after(ref, state, one.event, one.head)
                 yield one, state

@@ -7,7 +7,18 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from perstack.core.serving import Again, Came, Done, Served, after_drive, is_suspect, needs_nobody, takeovers_now
+from perstack.core.runs.state import RunStatus
+from perstack.core.serving import (
+    Again,
+    Came,
+    Done,
+    Served,
+    after_delegate,
+    after_drive,
+    is_suspect,
+    needs_nobody,
+    takeovers_now,
+)
 from perstack.dataclass import dataclass
 from perstack.engine.logs.damage import UnknownEvent
 from perstack.engine.workers.news import News, Tell, error_text, news_of, news_of_taken
@@ -38,6 +49,8 @@ class Held:
     """Another worker has the order."""
     is_left: bool = False
     """It is to end because this worker leaves."""
+    waits: bool = False
+    """It only waits for delegates that others drive, or this worker in another place: it has no place itself."""
 
 
 class Claims:
@@ -72,9 +85,14 @@ class Claims:
         return len(self._held)
 
     @property
-    def job_ids(self) -> tuple[str, ...]:
-        """The Jobs that are held."""
-        return tuple(held.claim.order.job_id for held in self._held.values())
+    def places(self) -> int:
+        """How many places are taken."""
+        return sum(not held.waits for held in self._held.values())
+
+    @property
+    def jobs(self) -> int:
+        """How many of these are no delegates, whether they wait for their delegates or not."""
+        return sum(held.claim.order.run_id is None for held in self._held.values())
 
     # --- ending what is driven ------------------------------------------------------------------------------------
 
@@ -90,7 +108,7 @@ class Claims:
         """Each Job stops when the step in hand has ended."""
         for held in self._held.values():
             held.is_left = True
-            if held.task is not None and not self._ordered.stop_after_step(held.claim.order.job_id):
+            if held.task is not None and not self._ordered.stop_after_step(held.claim.order):
                 held.task.cancel()
 
     def leave_now(self) -> None:
@@ -111,7 +129,7 @@ class Claims:
         """Drive what is asked for, and release the order. `live` are the names of the workers that there are."""
         try:
             outcome = await self._outcome(seat, held, live)
-            after = self._after(held, outcome)
+            after = await self._after(held, outcome)
             again = None if isinstance(after, Done) else await self._order_again(held.claim.order, after, live)
             if not held.is_lost:
                 await self._reaching.until_done(lambda: seat.release(held.claim, again))
@@ -126,25 +144,30 @@ class Claims:
 
     async def _outcome(self, seat: Seat, held: Held, live: Live) -> Outcome:
         """Drive it, if there is something to drive. Raises CancelledError only if this task is cancelled."""
-        job_id = held.claim.order.job_id
+        order = held.claim.order
         try:
-            served = await self._ordered.look(job_id)
-            if needs_nobody(served):
+            served = await self._ordered.look(order)
+            if order.run_id is None and needs_nobody(served):
                 return Outcome("stopped", served)
             if held.claim.is_taken_over:
                 await self._count_takeover(seat, held)
             if await self._ordered.is_poison(served, held.claim.order, lambda: self._reaching.until_done(live)):
-                return Outcome("stopped", await self._ordered.stop_for_good(served), is_poison=True)
+                return Outcome("stopped", await self._ordered.stop_for_good(served, order), is_poison=True)
             if await self._is_beside_a_suspect(held):
                 return Outcome("busy", served)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
-            return await self._failed(job_id, error)
+            return await self._failed(order, error)
         if held.is_left or held.is_lost:
             return Outcome("lost" if held.is_lost else "left", served)
         return await self._driven(held, served)
 
     async def _driven(self, held: Held, served: Served) -> Outcome:
-        held.task = asyncio.ensure_future(self._ordered.drive(served, self._tally.of(served)))
+        def waits(it_does: bool) -> None:
+            held.waits = it_does
+            self.freed.set()
+
+        drive = self._ordered.drive(served, held.claim.order, self._tally.of(served), waits)
+        held.task = asyncio.ensure_future(drive)
         self._tell(news_of_taken(held.claim, served))
         began = time.monotonic()
         self._tally.running += 1
@@ -159,19 +182,19 @@ class Claims:
         return replace(await self._came(held, held.task), seconds=time.monotonic() - began)
 
     async def _came(self, held: Held, task: asyncio.Future[Served]) -> Outcome:
-        job_id = held.claim.order.job_id
+        order = held.claim.order
         if held.is_lost:
             if not task.cancelled():
                 task.exception()  # is the other worker's to tell
             return Outcome("lost")
         if task.cancelled():
-            return await self._standing("left" if held.is_left else "cancelled", job_id, None)
+            return await self._standing("left" if held.is_left else "cancelled", order, None)
         error = task.exception()
         if error is not None:
-            return await self._failed(job_id, error)
+            return await self._failed(order, error)
         return Outcome("left" if held.is_left else "stopped", task.result())
 
-    async def _failed(self, job_id: str, error: BaseException) -> Outcome:
+    async def _failed(self, order: Order, error: BaseException) -> Outcome:
         match error:
             case NotFound():
                 text = f"{self._ordered.location} has no such Job; was it deleted, or is that another storage?"
@@ -181,18 +204,18 @@ class Claims:
             case Damaged():
                 return Outcome("damaged", error=error)
             case Conflict():
-                return await self._standing("busy", job_id, error)
+                return await self._standing("busy", order, error)
             case StorageError():
                 return Outcome("unreachable", error=error)
             case _:
-                return await self._standing("unable", job_id, error)
+                return await self._standing("unable", order, error)
 
-    async def _standing(self, came: Came, job_id: str, error: BaseException | None) -> Outcome:
+    async def _standing(self, came: Came, order: Order, error: BaseException | None) -> Outcome:
         """With where the Job stands."""
         try:
-            return Outcome(came, await self._ordered.look(job_id), error)
+            return Outcome(came, await self._ordered.look(order), error)
         except (NotFound, Damaged) as unread:
-            return await self._failed(job_id, unread)
+            return await self._failed(order, unread)
         except Exception as unread:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", None, error or unread)
 
@@ -200,7 +223,7 @@ class Claims:
         """Keep with the order how often it was taken over, and how much was done then."""
         self._tally.takeovers += 1
         order = held.claim.order
-        work = await self._ordered.work_of(order.job_id)
+        work = await self._ordered.work_of(order)
         changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
         held.claim = await self._reaching.until_done(lambda: seat.change(held.claim, changed))
 
@@ -215,22 +238,35 @@ class Claims:
             order = other.claim.order
             if other is held or other.task is None or not is_suspect(order.takeovers):
                 continue
-            if await self._ordered.work_of(order.job_id) == order.events:
+            if await self._ordered.work_of(order) == order.events:
                 return True
         return False
 
     # --- what becomes of the order --------------------------------------------------------------------------------
 
-    def _after(self, held: Held, outcome: Outcome) -> Done | Again:
-        job_id, begun = held.claim.order.job_id, outcome.came not in ("busy", "unreachable")
-        tries = self._tries.pop(job_id, 0)
+    async def _after(self, held: Held, outcome: Outcome) -> Done | Again:
+        order, begun = held.claim.order, outcome.came not in ("busy", "unreachable")
+        tries = self._tries.pop(order.key, 0)
         if not begun and len(self._tries) < _MOST_REMEMBERED:
-            self._tries[job_id] = tries + 1
-        reason = "" if outcome.error is None else error_text(outcome.error)
-        after = after_drive(outcome.came, outcome.served, self._clock.now(), tries=tries, reason=reason)
+            self._tries[order.key] = tries + 1
+        reason, now = "" if outcome.error is None else error_text(outcome.error), self._clock.now()
+        if order.run_id is None:
+            after = after_drive(outcome.came, outcome.served, now, tries=tries, reason=reason)
+        else:
+            came, status = await self._run_standing(order, outcome.came)
+            after = after_delegate(came, status, now, tries=tries, reason=reason)
         if isinstance(after, Again) and not begun:
             self.soonest = after.due if self.soonest is None else min(self.soonest, after.due)
         return after
+
+    async def _run_standing(self, order: Order, came: Came) -> tuple[Came, RunStatus | None]:
+        """How the Run of a delegate stands, by its log; where that cannot be read now, it was not reached."""
+        try:
+            return came, await self._ordered.run_status(order)
+        except (NotFound, Damaged):
+            return came, None
+        except Exception:  # noqa: BLE001 - a storage may raise anything
+            return "unreachable", None
 
     async def _order_again(self, order: Order, after: Again, live: Live) -> Order:
         """The order as it waits. Of workers that have ended nobody need know what they refused."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.jobs import Jobs
 from perstack.engine.snapshots_of import shots_of
 from perstack.engine.who import this_process
-from perstack.errors import NotFound, PerstackError, UsageError
+from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
 from perstack.ports.uninterrupted import uninterrupted
 
 _MARK = ".perstack-workspaces"
@@ -40,14 +41,29 @@ class JobFolders:
         except OSError as error:
             raise _unusable(root, error) from error
 
-    async def serve(self, job_id: str, *, worker: str, on_event: OnEvent | None = None) -> JobSummary:
-        """As `Jobs.serve`, in the Job's own folder. It is removed afterwards, if all that is in it is snapshotted."""
+    async def serve(
+        self,
+        job_id: str,
+        *,
+        worker: str,
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+        on_waiting: Callable[[bool], None] | None = None,
+    ) -> JobSummary:
+        """As `Jobs.serve`, in the Job's own folder, with all its delegates: their files are there.
+
+        The folder is removed afterwards, if all that is in it is snapshotted. Raises CannotServe for a delegate of a
+        Job that another worker drives.
+        """
+        if run_id is not None:
+            raise CannotServe("it works on its Job's files, which are not here: --workspaces keeps each Job's apart")
         folder = self.root / check_job_id(job_id)
         # nobody else is at work in it, and nobody else makes it ready
         async with self._jobs.storage.lease(job_id, this_process()):
             await self._make_ready(job_id, folder)
         try:
-            return await self._jobs.in_folder(folder).serve(job_id, worker=worker, on_event=on_event)
+            jobs = self._jobs.in_folder(folder)
+            return await jobs.serve(job_id, worker=worker, on_event=on_event, apart=False)
         finally:
             with suppress(PerstackError):  # deleted, or another worker has it: the folder stays
                 await uninterrupted(self._remove_recorded(job_id, folder))

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.iterations.state import SeriesState
+from perstack.core.job import JobSummary, RunSummary
 from perstack.core.plain import one_line
 from perstack.core.secret_text import masked_error
 from perstack.core.serving import Again, Came, Done, Served
@@ -73,22 +74,28 @@ def error_text(error: BaseException | str) -> str:
 def news_of_taken(claim: Claim, served: Served) -> News:
     """That a Job, or iterations, are driven from now on."""
     over = " over from a worker that fell silent" if claim.is_taken_over else ""
-    facts: dict[str, JsonValue] = {"expert": served.expert_key}
+    run = _run_of(claim.order, served)
+    expert = served.expert_key if run is None else run.expert_key
+    facts: dict[str, JsonValue] = {"expert": expert}
+    of = _of_run(claim.order, facts)
     if claim.is_taken_over:
         facts["takeovers"] = claim.order.takeovers
     kind = "iterations of " if isinstance(served, SeriesState) else ""
-    return News(event="taken", job=served.id, text=f"taken{over} ({kind}{served.expert_key})", facts=facts)
+    return News(event="taken", job=served.id, text=f"{of}taken{over} ({kind}{expert})", facts=facts)
 
 
 def news_of(order: Order, outcome: Outcome, after: Done | Again) -> News:
     """What came of an order."""
     event, level, text = _said(order, outcome, isinstance(after, Again))
     facts: dict[str, JsonValue] = {"came": outcome.came}
-    served = outcome.served
+    text = _of_run(order, facts) + text
+    served, run = outcome.served, _run_of(order, outcome.served)
     if served is not None:
         facts |= {"status": served.status, "expert": served.expert_key}
         if not isinstance(served, SeriesState):
             facts["steps"] = served.total_steps
+    if run is not None:
+        facts |= {"status": run.status, "expert": run.expert_key, "steps": run.steps}
     if outcome.seconds is not None:
         facts["seconds"] = round(outcome.seconds, 3)
         text = f"{text} after {outcome.seconds:.1f} s"
@@ -97,6 +104,20 @@ def news_of(order: Order, outcome: Outcome, after: Done | Again) -> News:
         facts["error"] = error_text(error)
         text = f"{text}: {facts['error']}"
     return News(event=event, job=order.job_id, text=text, level=level, facts=facts)
+
+
+def _run_of(order: Order, served: Served | None) -> RunSummary | None:
+    """The delegate that an order is for, as far as the Job's summary knows it."""
+    runs = served.runs if isinstance(served, JobSummary) else ()
+    return next((run for run in runs if run.id == order.run_id), None)
+
+
+def _of_run(order: Order, facts: dict[str, JsonValue]) -> str:
+    """What precedes the words about a delegate that is driven apart from its Job."""
+    if order.run_id is None:
+        return ""
+    facts["run"] = order.run_id
+    return f"delegate {order.run_id} "
 
 
 def _wrong(served: Served | None) -> str | None:
@@ -116,5 +137,8 @@ def _said(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, 
         return _WHY_AGAIN[outcome.came]
     if served is None:
         return "ended", "error", "cannot be driven by anybody"
+    run = _run_of(order, served)
+    if run is not None:
+        return "ended", "warning" if run.status == "stoppedByError" else "info", run.status
     status = "cancelled" if outcome.came == "cancelled" else f"{served.status}"
     return "ended", "warning" if _wrong(served) else "info", status

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TypeVar
 
 from pydantic import JsonValue
@@ -20,6 +20,7 @@ from perstack.engine.iterate import Iterations
 from perstack.engine.jobs import Jobs
 from perstack.engine.scheduled_work import ScheduledWork
 from perstack.engine.scheduler import Scheduler
+from perstack.engine.slots import job_slots
 from perstack.engine.workers.claims import Claims
 from perstack.engine.workers.health import Health
 from perstack.engine.workers.news import Level, News, Tell, error_text
@@ -38,6 +39,8 @@ _LOOKS_AFTER_EACH = 10_000
 """Milliseconds between two looks for tasks, iterations and schedules that are due."""
 _SWEEPS_EACH = 60.0
 """Seconds between two looks for Jobs that have no order: all that were submitted are listed for it."""
+_LATER = 1_000
+"""Milliseconds that a Job waits for another worker if this one has enough that wait for their delegates."""
 _BEAT_PATIENCE = 5.0
 _PATIENCE = 5.0
 """Seconds for an order to be given back when the worker leaves."""
@@ -87,6 +90,8 @@ class Worker:
         ordered = Ordered(jobs, iterations, drive(self.name), clock)
         self._claims = Claims(self.name, ordered, clock, self.tally, self._reaching, tell, self._seen_to)
         self._leaving = asyncio.Event()
+        self._most_jobs = min(2 * settings.concurrency, job_slots().most)
+        """Jobs that it has at most, those included that wait for delegates."""
 
     def leave(self) -> None:
         """Claim nothing any more, let the steps in hand end, and then end."""
@@ -145,7 +150,7 @@ class Worker:
         """Claim whenever a place is free, until the worker leaves."""
         while not self._leaving.is_set():
             self._claims.freed.clear()
-            if len(self._claims) >= self._settings.concurrency:
+            if self._claims.places >= self._settings.concurrency:
                 await self._until_leaving(self._claims.freed.wait())
                 continue
             try:
@@ -157,10 +162,19 @@ class Worker:
             if claim is None:
                 await self._until_leaving(self._waited(seat))
                 continue
+            if claim.order.run_id is None and self._claims.jobs >= self._most_jobs:
+                await self._put_back(seat, claim)
+                continue
             held = self._claims.hold(claim)
             one = driving.create_task(self._claims.see_to(seat, held, self._names))
             seeing.add(one)
             one.add_done_callback(seeing.discard)
+
+    async def _put_back(self, seat: Seat, claim: Claim) -> None:
+        """What comes after the delegates of the Jobs that are here already: so many wait for theirs."""
+        again = replace(claim.order, due=max(claim.order.due, self._clock.now() + _LATER))
+        await self._reaching.until_done(lambda: seat.release(claim, again))
+        await self._until_leaving(asyncio.sleep(_LATER / 4_000))
 
     async def _claimed(self, seat: Seat, driving: asyncio.TaskGroup, seeing: set[asyncio.Task[None]]) -> Claim | None:
         """The next claim. One that comes when the worker leaves already is given back: a claim is never cancelled."""

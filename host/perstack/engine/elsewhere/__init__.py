@@ -1,0 +1,1 @@
+"""Delegates that are driven by other workers than their Job."""
