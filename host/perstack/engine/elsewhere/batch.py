@@ -88,7 +88,7 @@ class Batch:
         self._wiring = wiring
         self._parent = parent
         self._holders = Holders(wiring.storage)
-        self._following = Following(wiring.storage, driver.job, driver.runs)
+        self._following = Following(wiring.storage, driver.job, driver.runs, driver.kept.changed)
         self._open = [_Member(delegation) for delegation in delegations]
 
     async def __aenter__(self) -> Batch:

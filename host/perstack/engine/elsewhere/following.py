@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 
 from perstack.core.events import CallDelegate
@@ -17,8 +17,11 @@ from perstack.ports.storage import RunRef, Storage
 class Following:
     """Those of one Job."""
 
-    def __init__(self, storage: Storage, job: Job, known: Mapping[str, Run]) -> None:
-        """`known` are the states that have been read already."""
+    def __init__(
+        self, storage: Storage, job: Job, known: Mapping[str, Run], on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """`known` are the states that have been read already; `on_change` is told of each that is newer."""
+        self._on_change = on_change
         self._logs = run_logs(storage)
         self._job = job
         self._runs = dict(known)
@@ -64,6 +67,7 @@ class Following:
             self._runs[run_id] = run
             self._job.heads[run_id] = run.head
             self._job.take(run)
+            self._on_change()
         return run
 
     def _note(self, run_id: str, below: set[str]) -> None:

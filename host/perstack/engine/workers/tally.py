@@ -11,6 +11,7 @@ from perstack.core.events import (
     FinishGeneration,
     FinishStep,
     FinishToolCall,
+    InitializeRuntime,
     ResumeRun,
     Retry,
     StartRun,
@@ -76,6 +77,8 @@ class JobTally:
 
     def __call__(self, event: Event, line: bytes) -> None:
         match event:
+            case InitializeRuntime():  # the start of a delegate that was left to workers is another's to count
+                self._models.setdefault(event.run_id, full_name(event.provider, event.model))
             case StartRun():
                 self._models[event.run_id] = full_name(event.provider, event.model)
             case ResumeRun(definition=definition) if definition is not None:
