@@ -250,9 +250,7 @@ class JobQueue(ServedRuns):
             try:
                 used = await self._in_force(setup, loaded, None)
                 await check_serves(used.setup, loaded, run.start)
-                return await self._drive(
-                    used.setup, loaded, take_up, serving.on_event, used.lock, used.knowledge
-                )
+                return await self._drive(used.setup, loaded, take_up, serving.on_event, used.lock, used.knowledge)
             except NOT_HERE as error:
                 if loaded.job.heads != heads or isinstance(error, NotFound):
                     raise
