@@ -64,7 +64,7 @@ from perstack.core.tools import COUNTED_CALLS
 from perstack.engine.blobs import JobBlobs
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.deadlines import Deadlines
-from perstack.engine.delegation import Delegates
+from perstack.engine.delegates import Delegates
 from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
@@ -322,6 +322,7 @@ class Driver:
         self.job.watch = self.spending.watch
 
     async def drive_in_time(self, session: Session, expert: str | None) -> None:
+        """Drive it for as long as the Job's time, or that of an Expert, allows."""
         if self.deadlines is None:
             await self.drive(session)
         else:
@@ -408,7 +409,7 @@ class Driver:
             case RunTools():
                 await run_tools(session, command, skills.catalogue, around)
             case AwaitDelegates():
-                await self._delegates.awaited(session, command.delegations)
+                await self._delegates.awaited(session, command.delegations, self.distribution)
             case Ask() | AskApproval():
                 await self._ask(session, command, skills.catalogue)
             case StartDelegates() if not self.job.has_numbers(len(command.calls)):

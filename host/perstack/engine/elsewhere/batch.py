@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import assert_never
 
 from perstack.core.definitions import Limits
 from perstack.core.policy.budget import Exceeded, nano
@@ -25,6 +25,8 @@ from perstack.core.runs.state import Run
 from perstack.core.runs.transitions import ACTIVE
 from perstack.dataclass import dataclass
 from perstack.engine.delegation import DelegateOutcome, begin_delegate
+from perstack.engine.drives import Drives
+from perstack.engine.elsewhere.distribution import Distribution
 from perstack.engine.elsewhere.following import Following
 from perstack.engine.elsewhere.holding import Holders
 from perstack.engine.elsewhere.limits import budget_of, capped
@@ -34,10 +36,6 @@ from perstack.engine.watch import watching
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError
 from perstack.ports.dispatcher import Order
-
-if TYPE_CHECKING:
-    from perstack.engine.driver import Driver
-    from perstack.engine.elsewhere.distribution import Distribution
 
 _LOOK_AGAIN = 0.1
 _LOOK_AFTER_SILENCE = 0.5
@@ -81,7 +79,7 @@ class _Member:
 class Batch:
     """Those of one Run, until each has ended or stopped. Enter it to have them stopped when the Job is."""
 
-    def __init__(self, driver: Driver, how: Distribution, parent: Session, delegations: Sequence[Delegation]) -> None:
+    def __init__(self, driver: Drives, how: Distribution, parent: Session, delegations: Sequence[Delegation]) -> None:
         wiring = driver.wiring
         self._driver = driver
         self._how = how
@@ -219,6 +217,8 @@ class Batch:
                     member.needs["calls"] = max(int(needed), member.needs.get("calls", 0))
                 case "maxTime":
                     return
+                case _:
+                    assert_never(run.exceeded.budget)
 
     # --- beginning and continuing one -----------------------------------------------------------------------------
 

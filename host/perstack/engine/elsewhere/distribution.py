@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from perstack.core.definitions import Expert
 from perstack.core.ids import may_be_elsewhere
@@ -11,17 +10,15 @@ from perstack.core.policy.shares import WHOLE
 from perstack.core.run_facts import Delegation
 from perstack.core.runs.state import Run
 from perstack.core.teams import with_delegates
+from perstack.engine.drives import Drives
 from perstack.engine.session import Session
 from perstack.ports.dispatcher import Dispatcher
-
-if TYPE_CHECKING:
-    from perstack.engine.driver import Driver
 
 
 class Distribution:
     """That of one driver."""
 
-    def __init__(self, driver: Driver, dispatcher: Dispatcher) -> None:
+    def __init__(self, driver: Drives, dispatcher: Dispatcher) -> None:
         self._driver = driver
         self._project = driver.wiring.project
         self.dispatcher = dispatcher
