@@ -1,0 +1,138 @@
+"""Delegates that are driven by other workers, as processes on PostgreSQL: killed, frozen, left, stopped, taken back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from hosting import wait_for
+from postgres_server import PostgresServer
+from terminal import Terminal, reply
+from worker_processes import TOML, Cluster, Process, effect
+
+from perstack.core.job import JobSummary
+
+TEAM = """delegates = ["helper"]
+[experts.helper]
+instruction = "You help."
+[workers]
+delegates = "distributed"
+"""
+HELPERS = 4
+STEPS = 3
+
+
+@pytest.fixture
+def team(terminal: Terminal, postgres: PostgresServer) -> Cluster:
+    """A project whose Expert has four delegates at once, of three effects each."""
+    cluster = Cluster(terminal, postgres.address())
+    calls = [("helper", {"query": f"part {n}"}) for n in range(HELPERS)]
+    helper = [*(effect(number, 0.7) for number in range(STEPS)), reply("part")]
+    terminal.project(TOML.format(storage=cluster.storage) + TEAM, a=[reply("", *calls), reply("done")], helper=helper)
+    return cluster
+
+
+@contextmanager
+def workers(cluster: Cluster, *names: str) -> Iterator[list[Process]]:
+    """With one place each, all ready."""
+    with ExitStack() as stack:
+        found = [stack.enter_context(cluster.worker("--concurrency", "1", name=name)) for name in names]
+        for one in found:
+            one.until(lambda news, one=one: bool(one.of("ready")))  # type: ignore[misc]
+        yield found
+
+
+def taken(process: Process, *, run: bool) -> bool:
+    return any(("run" in news) is run for news in process.of("taken"))
+
+
+def one_of(processes: list[Process], there: Callable[[Process], bool], seconds: float = 60) -> Process:
+    """The first that is so, waited for."""
+    deadline = time.monotonic() + seconds
+    while True:
+        for process in processes:
+            if there(process):
+                return process
+        assert time.monotonic() < deadline, [process.news for process in processes]
+        time.sleep(0.02)  # a poll of what other processes do, bounded above
+
+
+def is_done(process: Process) -> bool:
+    return any("run" not in news and news.get("status") == "completed" for news in process.of("ended"))
+
+
+def checked(cluster: Cluster, job_id: str = "job") -> JobSummary:
+    """The Job, whose logs are whole and whose totals are theirs."""
+
+    async def work() -> JobSummary:
+        async with cluster.host() as host:
+            for report in (await host.verify(job_id), await host.replay(job_id)):
+                assert report.ok, report
+            job = await host.job(job_id)
+            assert job.total_steps == sum(run.steps for run in job.runs)
+            assert job.usage.total_tokens == sum(run.usage.total_tokens for run in job.runs)
+            return job
+
+    return wait_for(work())
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=["killed", "frozen", "left"])
+@pytest.mark.parametrize("of_job", [True, False], ids=["of-the-job", "of-a-delegate"])
+def test_whichever_worker_ends_the_tree_is_whole_and_nothing_is_done_twice(
+    team: Cluster, sign: signal.Signals, of_job: bool
+) -> None:
+    with workers(team, "one", "two", "three") as all_:
+        team.submit("job")
+        team.until_effects(4)
+        driver = one_of(all_, lambda process: taken(process, run=False))
+        victim = driver if of_job else one_of([one for one in all_ if one is not driver], lambda p: taken(p, run=True))
+        victim.popen.send_signal(sign)
+        others = [one for one in all_ if one is not victim]
+        one_of(others if of_job else [driver], is_done, 90)
+        if sign == signal.SIGSTOP:
+            victim.popen.send_signal(signal.SIGCONT)
+            victim.until(lambda news: bool(victim.of("lost", "again", "ended")))
+    job = checked(team)
+    assert (job.status, len(job.runs)) == ("completed", 1 + HELPERS)
+    assert job.total_steps == 2 + HELPERS * (STEPS + 1)
+    assert Counter(team.effects) == {str(n): HELPERS for n in range(STEPS)}
+
+
+def test_who_stops_the_job_stops_its_delegates_wherever_they_are(team: Cluster) -> None:
+    with workers(team, "one", "two") as all_:
+        team.submit("job")
+        team.until_effects(2)
+        done = team.terminal.run("cancel", "job", seconds=60)
+        assert done.code == 0, done
+        job = checked(team)
+        assert {run.status for run in job.runs} == {"stoppedByInterrupt"}
+        count = len(team.effects)
+        one_of(all_, lambda process: bool(process.of("ended")))
+        assert len(team.effects) == count
+    done = team.terminal.run("resume", "job", seconds=90)  # here, without any worker
+    assert done.code == 0, done
+    job = checked(team)
+    assert (job.status, len(job.runs)) == ("completed", 1 + HELPERS)
+    assert Counter(team.effects) == {str(n): HELPERS for n in range(STEPS)}
+
+
+def test_a_job_whose_worker_died_is_resumed_here_and_its_delegates_are_taken_back(team: Cluster) -> None:
+    with workers(team, "one", "two") as all_:
+        team.submit("job")
+        team.until_effects(2)
+        driver = one_of(all_, lambda process: taken(process, run=False))
+        driver.popen.kill()
+        driver.popen.wait()
+        deadline = time.monotonic() + 30
+        while (done := team.terminal.run("resume", "job", seconds=90)).status != 0:
+            assert "being driven" in done.err, done  # the lease of who died, or who has taken it over
+            if one_of(all_, lambda p: True) and is_done(next(one for one in all_ if one is not driver)):
+                break
+            assert time.monotonic() < deadline, done
+    job = checked(team)
+    assert (job.status, len(job.runs)) == ("completed", 1 + HELPERS)
+    assert Counter(team.effects) == {str(n): HELPERS for n in range(STEPS)}
