@@ -104,12 +104,13 @@ async def _found(connection: Connection, address: Address) -> Found | None:
     )
     if await there.fetchone() is None:
         return None
-    query = sql.SQL("SELECT to_jsonb(m) FROM {}.meta AS m").format(sql.Identifier(schema))
+    query = sql.SQL("SELECT application, version, engine, to_jsonb(m)->>'floor' FROM {}.meta AS m").format(
+        sql.Identifier(schema)
+    )
     row = await (await connection.execute(query)).fetchone()
-    kept = {} if row is None else row[0]
-    if kept.get("application") != APPLICATION:
+    if row is None or row[0] != APPLICATION:
         raise DispatcherError(f"{address.shown}: schema {schema} is of another program; name another by `?schema=`")
-    found = Found(kept["version"], kept["engine"], kept.get("floor", ""))
+    found = Found(row[1], row[2], row[3] or "")  # the first version had no floor
     if found.version > VERSION or found.floor > engine_here():
         raise DispatcherError(
             f"{address.shown}: schema {schema} was made by a newer perstack or procrastinate; upgrade perstack[workers]"

@@ -79,7 +79,7 @@ HOST = {
     "checkpoint": ("checkpoint_id", "job_id"),
     "checkpoint_path": ("checkpoint_id", "job_id"),
     "unsettled": ("job_id",),
-    "watch": ("job_id", "queued", "on_caught_up"),
+    "watch": ("job_id", "queued", "after", "on_caught_up"),
     "verify": ("job_id", "key", "anchor"),
     "verify_all": ("key", "anchor"),
     "verify_receipt": ("receipt", "job_id", "key", "anchor"),
@@ -94,7 +94,7 @@ HOST = {
     "use": ("project",),
 }
 PARTS = {
-    Jobs: {*HOST, "backtest", "delete_each", "find", "ends", "left_out", "list", "not_retained"}.union(
+    Jobs: {*HOST, "backtest", "delete_each", "find", "ends", "is_recorded", "left_out", "list", "not_retained"}.union(
         ("check_storage", "copy_to", "disk_usage", "redact", "resume_before_compaction", "tree", "under", "waiting"),
         ("diff", "plan_rewind", "rewind", "settle_rewind", "write_files"),
     )
@@ -103,7 +103,8 @@ PARTS = {
     Skills: {"login", "logout", "install"},
 }
 
-PARTS[Jobs] |= {"calls", "serve", "follow", "order_again", "in_folder", "stop_after_step"}
+PARTS[Jobs] |= {"calls", "serve", "serve_run", "run_state", "follow", "watch_workers", "order_again", "in_folder"}
+PARTS[Jobs] |= {"equip", "stop_after_step", "stop_elsewhere"}
 PARTS[Experts] |= {"test_command"}
 
 SOURCE = Path(perstack.__file__).read_text()

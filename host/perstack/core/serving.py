@@ -107,8 +107,13 @@ def after_delegate(came: Came, status: RunStatus | None, now: int, *, tries: int
 
     Whoever awaits it orders it again when it is to continue.
     """
-    if came == "unreachable":
-        return Again(now + pause(tries))
+    match came:
+        case "unreachable":
+            return Again(now + pause(tries))
+        case "newer":
+            return Again(0, reason)
+        case _:
+            pass
     if status != "queued" and status not in ACTIVE:
         return Done()
     match came:

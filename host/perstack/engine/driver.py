@@ -356,7 +356,7 @@ class Driver:
 
     async def _interrupt(self, session: Session) -> None:
         if session.state is not None:
-            await self._wiring.snapshots.note_left(session, self.worker)
+            await self.wiring.snapshots.note_left(session, self.worker)
             over = None if self.deadlines is None else self.deadlines.over(session.run)
             if over is not None and session.run.status in ACTIVE:
                 session.note(stopped_by_budget(over, session.stamp))
