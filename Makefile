@@ -60,7 +60,7 @@ fuzz: $(DEV)
 soak: $(DEV)
 	$(BIN)/python tests/support/soak.py $(ARGS)
 
-## cluster-test: workers in network namespaces, 78 harms to them over 500 Jobs; as root; five minutes at most
+## cluster-test: workers in network namespaces, 65 harms to them over 500 Jobs; as root; five minutes at most
 cluster-test: $(DEV)
 	$(BIN)/python tests/support/cluster.py --rates 12 $(ARGS)
 

@@ -1,6 +1,6 @@
 """Workers on several machines that are killed, frozen and cut off, while their PostgreSQL is restarted.
 
-    .venv/bin/python tests/support/cluster.py [--jobs 500] [--rounds 6] [--seconds 260] [--seed N] [--rates 12]
+    .venv/bin/python tests/support/cluster.py [--jobs 500] [--rounds 5] [--seconds 240] [--seed N] [--rates 12]
 
 Machines are network namespaces of its own, so it needs root. Jobs have effects (a tool that appends to a ledger by the
 key of its call), parallel delegates, questions that are answered, long replies, and times before which they may not
@@ -109,9 +109,9 @@ async def _ready(running: Cluster) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=6, help=f"how often each of {len(HARMS)} harms is done")
+    parser.add_argument("--rounds", type=int, default=5, help=f"how often each of {len(HARMS)} harms is done")
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=260)
+    parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument("--rates", type=int, default=0, help="compare one worker and two, by so many Jobs each")
     parser.add_argument("--old", type=Path, help="a checkout of another version, which the first worker is of")

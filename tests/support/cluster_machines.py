@@ -152,7 +152,7 @@ class Cluster:
 
     async def statuses(self) -> dict[str, str]:
         """Of those that are not completed. What the storage keeps of a Job beside its log may be older than that."""
-        kept = await asyncio.to_thread(self._kept)
+        kept = await self._kept()
         left = [job for job in kept if job.startswith("schedule-") and kept[job] != "completed"]
         left += [job for job in self.jobs if kept.get(job) != "completed"]
         found = {job: kept.get(job) or "" for job in left}
@@ -161,12 +161,12 @@ class Cluster:
                 found[job] = (await self.host.job(job)).status
         return {job: status for job, status in found.items() if status != "completed"}
 
-    def _kept(self) -> dict[str, str]:
+    async def _kept(self) -> dict[str, str]:
         while True:
             try:
-                rows = self.server.execute(_SUMMARIES)
+                rows = await asyncio.to_thread(self.server.execute, _SUMMARIES)
             except psycopg.OperationalError:  # it is being restarted
-                time.sleep(0.1)
+                await asyncio.sleep(0.1)  # not in the thread, which nothing could end
             else:
                 return {str(name): "" if text is None else json.loads(str(text))["status"] for name, text in rows}
 
