@@ -146,7 +146,7 @@ def test_a_person_looks_into_a_past_job_branches_answers_again_and_quits(
         win.type("Again")
         win.sees("❯ Again", "continues from checkpoint", "completed 3 steps")
         win.press("F2")
-        win.sees("History")
+        win.sees("History", "guest - 3 steps (")
         win.press("Tab")
         win.sees("Step 1 (", "asks")
         win.press("Home")
@@ -156,7 +156,7 @@ def test_a_person_looks_into_a_past_job_branches_answers_again_and_quits(
         win.type("2")
         win.sees("with another answer", "askUser: Coffee", "completed 4 steps")
         win.press("F2")
-        win.sees("History")
+        win.sees("History", "guest - 4 steps (")
         win.press("Tab", "BTab")
         shown = win.sees("❯ ", "─ ", "branches at", "answers again at")
         assert "failed" not in shown
