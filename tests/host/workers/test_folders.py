@@ -182,8 +182,8 @@ def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
 def _serve(host, root: Path):
     folders = JobFolders(host.jobs, root)
 
-    async def serve(job_id: str, *, on_event):
-        return await folders.serve(job_id, worker="w", on_event=on_event)
+    async def serve(job_id: str, *, run_id, on_event, on_waiting):
+        return await folders.serve(job_id, worker="w", run_id=run_id, on_event=on_event, on_waiting=on_waiting)
 
     return serve
 
