@@ -103,7 +103,7 @@ PARTS = {
     Skills: {"login", "logout", "install"},
 }
 
-PARTS[Jobs] |= {"calls", "serve", "serve_run", "run_state", "follow", "watch_workers", "order_again", "in_folder"}
+PARTS[Jobs] |= {"calls", "serve", "serve_run", "run_state", "follow", "order_again", "in_folder"}
 PARTS[Jobs] |= {"equip", "stop_after_step", "stop_elsewhere"}
 PARTS[Experts] |= {"test_command"}
 

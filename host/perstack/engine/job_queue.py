@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -32,11 +32,9 @@ from perstack.errors import (
 from perstack.ports.storage import ReadsSummaries
 
 if TYPE_CHECKING:
-    from perstack.core.events import StoredEvent
     from perstack.core.recorded import SeriesDefinition
     from perstack.engine.attaching import Attachable
     from perstack.engine.driver import Driver
-    from perstack.engine.logs.log import StoredLine
     from perstack.engine.logs.runs import LoadedJob
     from perstack.engine.queueing import Queueing
     from perstack.engine.session import Session
@@ -125,20 +123,12 @@ class JobQueue(ServedRuns):
 
         `after` are the numbers of the last events that are known, by Run: what came later is told.
         """
-        async for line in self.watch_workers(job_id, after=after):
-            if on_event is not None:
-                on_event(line.event, line.line)
-        return await self.job(job_id)
-
-    async def watch_workers(
-        self, job_id: str, *, after: Mapping[str, int] | None = None
-    ) -> AsyncGenerator[StoredLine[StoredEvent]]:
-        """Every event of a Job that workers drive, until it ends or waits for a person. `after` is how many of each Run
-        have been seen already."""
         from perstack.engine.watch import watch_job
 
         async for line in watch_job(self.storage, job_id, lambda: self._is_seen_to(job_id), after=after):
-            yield line
+            if on_event is not None:
+                on_event(line.event, line.line)
+        return await self.job(job_id)
 
     async def _is_seen_to(self, job_id: str) -> bool:
         """Whether no worker has anything to do with a Job that nobody drives."""

@@ -331,11 +331,10 @@ class Session:
         self.is_watching, self.is_reading, self._waits = True, False, job.status != "running"
         self._on_change(self)
         after = {**self._heard}
-        is_of_workers = job.queued is not None
-        lines = (
-            self.host.jobs.watch_workers(job.id, after=after) if is_of_workers else self.host.watch(job.id, after=after)
-        )
-        async for line in lines:
+        if job.queued is not None:
+            await self.host.jobs.follow(job.id, after=after, on_event=self._take_with_line)
+            return
+        async for line in self.host.watch(job.id, after=after):
             self._hear(line.event, self.transcript, line.seq)
             self._on_change(self)
 
