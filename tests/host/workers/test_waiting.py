@@ -116,6 +116,8 @@ def test_it_outlives_the_worker_and_a_restart_of_the_server(terminal: Terminal) 
         with cluster.worker(name="first") as first:
             cluster.until_effects(1)
             first.popen.kill()
+        server.stop()
+        server.start()
         with cluster.worker(name="second"):
             out, err = waiting.communicate(timeout=60)
         assert waiting.returncode == 0, err

@@ -56,7 +56,7 @@ class JobFolders:
         Job that another worker drives.
         """
         if run_id is not None:
-            raise CannotServe("it works on its Job's files, which are not here: --workspaces keeps each Job's apart")
+            raise CannotServe("it works on its Job's files, which are not here: each Job has a folder of its own")
         folder = self.root / check_job_id(job_id)
         # nobody else is at work in it, and nobody else makes it ready
         async with self._jobs.storage.lease(job_id, this_process()):
