@@ -101,7 +101,9 @@ def test_a_job_that_was_recorded_and_never_ordered_is_found(cluster: Cluster) ->
 def test_workers_are_listed_and_a_second_signal_ends_one_at_once(cluster: Cluster) -> None:
     cluster.terminal.script(a=[effect(1, 30), reply("done")])
     cluster.submit("job")
-    with cluster.worker("--labels", "team=x", "--concurrency", "3", name="idle"), cluster.worker(name="busy") as busy:
+    idle_worker = cluster.worker("--labels", "team=x", "--concurrency", "3", name="idle")
+    with idle_worker as idle, cluster.worker(name="busy") as busy:
+        idle.until(lambda news: bool(idle.of("ready")))
         cluster.until_effects(1)
         listed = cluster.terminal.call("workers", "--json")
         assert listed.code == 0, listed.err

@@ -15,7 +15,7 @@ from botocore.session import Session
 from botocore.validate import ParamValidator
 from conversation import TOOLS, plain, request_to
 from google.genai import types as google
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
@@ -203,6 +203,7 @@ def _unmarked(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
+@settings(deadline=None)  # the first example of a codec imports what the vendor's types need
 @given(history=_histories(), budget=st.sampled_from([None, "none", "low", 5000]))
 def test_any_history_makes_requests_that_the_vendors_types_take_and_that_only_grow(
     codec: Codec, history: list[Message], budget: Any
