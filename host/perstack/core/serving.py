@@ -78,28 +78,14 @@ def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, 
     """What becomes of the order. `served` is where that stands, None if it is not known; `tries` is how often in a row
     this worker has had it and could not begin; `reason` is why this worker cannot drive it.
     """
-    match came:
-        case "unreachable":
-            return Again(now + pause(tries))
-        case "missing" | "newer":
-            return Again(0, reason)  # a worker must not take away what is another storage's or another version's
-        case _:
-            pass
-    if served is None or needs_nobody(served):
-        return Done()
-    if came in ("stopped", "left") and (served.pause_reason == "rate_limit" or served.status == "queued"):
-        return Again(served.resume_at or 0)
-    match came:
-        case "left":
-            return Again(0)
-        case "busy":
-            return Again(now + pause(tries))
-        case "unable":
-            return Again(0, reason)
-        case "stopped" | "cancelled" | "lost" | "damaged":
+    if came == "missing":
+        return Again(0, reason)  # a worker must not take away what is another storage's
+    if not _is_unseen(came):
+        if served is None or needs_nobody(served):
             return Done()
-        case _:
-            assert_never(came)
+        if came in ("stopped", "left") and (served.pause_reason == "rate_limit" or served.status == "queued"):
+            return Again(served.resume_at or 0)
+    return _after(came, now, tries, reason)
 
 
 def after_delegate(came: Came, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
@@ -107,21 +93,24 @@ def after_delegate(came: Came, status: RunStatus | None, now: int, *, tries: int
 
     Whoever awaits it orders it again when it is to continue.
     """
-    match came:
-        case "unreachable":
-            return Again(now + pause(tries))
-        case "newer":
-            return Again(0, reason)
-        case _:
-            pass
-    if status != "queued" and status not in ACTIVE:
+    if not _is_unseen(came) and status != "queued" and status not in ACTIVE:
         return Done()
+    return _after(came, now, tries, reason)
+
+
+def _is_unseen(came: Came) -> bool:
+    """Whether this worker cannot tell how what was ordered stands."""
+    return came in ("unreachable", "newer")
+
+
+def _after(came: Came, now: int, tries: int, reason: str) -> Done | Again:
+    """Of what is not at its end, as far as this worker can tell."""
     match came:
         case "left":
             return Again(0)
-        case "busy":
+        case "busy" | "unreachable":
             return Again(now + pause(tries))
-        case "unable":
+        case "unable" | "newer":
             return Again(0, reason)
         case "stopped" | "cancelled" | "lost" | "damaged" | "missing":
             return Done()
