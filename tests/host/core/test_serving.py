@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from perstack.core.events import ResumeRun, StopRunByInterrupt
 from perstack.core.job import JobStatus, JobSummary, lifecycle_of
+from perstack.core.runs.state import RunStatus
 from perstack.core.serving import (
     MOST_TAKEOVERS,
     Again,
     Came,
     Done,
+    after_delegate,
     after_drive,
     drivers_in,
     ends_its_workers,
@@ -130,3 +132,21 @@ def test_a_job_answers_for_workers_that_have_ended_over_it(
     takeovers: int, drivers: tuple[str, ...], live: tuple[str, ...], ends: bool
 ) -> None:
     assert ends_its_workers(takeovers, drivers, live) is ends
+
+
+@pytest.mark.parametrize(
+    ("came", "status", "after"),
+    [
+        ("stopped", "completed", Done()),
+        ("left", "queued", Again(0)),
+        ("busy", "running", Again(NOW + pause(2))),
+        ("unable", "queued", Again(0, "why")),
+        ("missing", None, Done()),
+        ("unreachable", None, Again(NOW + pause(2))),
+        ("newer", None, Again(0, "why")),
+    ],
+)
+def test_an_order_for_a_delegate_waits_again_only_while_there_is_something_to_drive(
+    came: Came, status: RunStatus | None, after: Done | Again
+) -> None:
+    assert after_delegate(came, status, NOW, tries=2, reason="why") == after
