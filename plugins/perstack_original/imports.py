@@ -13,36 +13,40 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from hashlib import sha256
 
-from pydantic import ValidationError
-
 from perstack.core import events as ours
 from perstack.core import run_facts
-from perstack.core.base import Fact
 from perstack.core.chain import Head
 from perstack.core.definitions import Expert, Limits
 from perstack.core.ids import event_id_of, run_id_of
 from perstack.core.messages import (
     BlobPart,
     ExpertMessage,
-    ReplyPart,
     ResultContent,
     TextPart,
-    ThinkingPart,
-    ToolCallPart,
 )
 from perstack.core.runs.begin import begin
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Phase, Run
-from perstack.core.todos import Todo
-from perstack.core.tools import DecidedCall, ToolKind
 from perstack.core.usage import NO_USAGE
 from perstack.dataclass import dataclass
 from perstack.ports.formats import ForeignJob
 from perstack_original import shapes as theirs
+from perstack_original.pieces import (
+    answer_of,
+    callees_of,
+    decided,
+    error_of,
+    expert_message,
+    instruction_of,
+    last_message,
+    query_of,
+    remaining_todos,
+    result_order,
+)
 
 _LIFE = (
     "startRun",
@@ -60,15 +64,6 @@ _LIFE = (
     "completeStreamingRunResult",
     "continueToNextStep",
 )
-_BASE_KINDS: dict[str, ToolKind] = {
-    "todo": "todo",
-    "clearTodo": "clearTodo",
-    "attemptCompletion": "attemptCompletion",
-}
-
-
-class _Remaining(Fact):
-    remaining_todos: tuple[Todo, ...] = ()
 
 
 @dataclass(slots=True)
@@ -127,7 +122,7 @@ class _Upgrade:
     def _link(self, run: list[theirs.Event]) -> None:
         """Make a run a chain of its own, or the end of the one that it goes on with."""
         start = run[0]
-        before = None if _query(start) else self._predecessor(start, run)
+        before = None if query_of(start) else self._predecessor(start, run)
         if before is None:
             before = _Chain(run_id_of(self._job_id, len(self._chains) + 1), [], [])
             self._chains.append(before)
@@ -139,12 +134,12 @@ class _Upgrade:
         self._chain_of[start.run_id] = before
 
     def _predecessor(self, start: theirs.Event, run: list[theirs.Event]) -> _Chain | None:
-        wanted = _last_message(start.initial_checkpoint)
+        wanted = last_message(start.initial_checkpoint)
         if start.type != "startRun" or not wanted:
             return None
         for chain in self._chains:
             last = next((event.checkpoint for event in reversed(chain.events) if event.checkpoint), None)
-            if _last_message(last) == wanted:
+            if last_message(last) == wanted:
                 return chain
         return None
 
@@ -155,7 +150,7 @@ class _Upgrade:
             case "startGeneration":
                 self._generate(chain, event)
             case "retry":
-                self._emit(chain, event, ours.Retry, error=_error(event), attempt=1, delay_ms=0, usage=event.usage)
+                self._emit(chain, event, ours.Retry, error=error_of(event), attempt=1, delay_ms=0, usage=event.usage)
             case "callTools":
                 self._reply(chain, event)
             case "callDelegate":
@@ -182,11 +177,11 @@ class _Upgrade:
         place = self._place(checkpoint)
         setting = self._settings.get(event.run_id, theirs.RunSetting())
         provider = setting.provider_config.get("providerName")
-        instruction = _instruction((*(event.input_messages or ()), *(checkpoint.messages if checkpoint else ())))
+        instruction = instruction_of((*(event.input_messages or ()), *(checkpoint.messages if checkpoint else ())))
         expert = checkpoint.expert if checkpoint else theirs.ExpertName(key=event.expert_key)
-        delegates = {callee.expert.key for one in chain.events for callee in _callees(one)}
+        delegates = {callee.expert.key for one in chain.events for callee in callees_of(one)}
         facts = {
-            "query": _query(event) or _answer(event),
+            "query": query_of(event) or answer_of(event),
             "model": setting.model or ours.UNKNOWN,
             "provider": provider if isinstance(provider, str) else ours.UNKNOWN,
             "instruction": instruction,
@@ -216,7 +211,7 @@ class _Upgrade:
         self._emit(chain, event, ours.StartGeneration, step_number=step)
 
     def _reply(self, chain: _Chain, event: theirs.Event) -> None:
-        reply = _expert_message(event.new_message)
+        reply = expert_message(event.new_message)
         self._emit(
             chain,
             event,
@@ -227,14 +222,14 @@ class _Upgrade:
             duration_ms=0,
         )
         skills = {call.id: call.skill_name for call in event.tool_calls or ()}
-        order = _result_order(chain.events, event)
+        order = result_order(chain.events, event)
         parts = sorted(reply.tool_calls, key=lambda part: order.get(part.tool_call_id, len(order)))
         if parts:
-            calls = tuple(_decided(part, skills.get(part.tool_call_id, ""), chain.events) for part in parts)
+            calls = tuple(decided(part, skills.get(part.tool_call_id, ""), chain.events) for part in parts)
             self._emit(chain, event, ours.CallTools, calls=calls)
 
     def _call_delegates(self, chain: _Chain, event: theirs.Event) -> None:
-        callees = [callee for one in chain.events if one.run_id == event.run_id for callee in _callees(one)]
+        callees = [callee for one in chain.events if one.run_id == event.run_id for callee in callees_of(one)]
         keys = {callee.tool_call_id: callee.expert.key for callee in callees}
         delegations = tuple(
             run_facts.Delegation(
@@ -266,7 +261,7 @@ class _Upgrade:
     def _attempt(self, chain: _Chain, event: theirs.Event) -> None:
         result = event.tool_result
         if result is not None and result.id in _open(chain):
-            left = _remaining(result.result)
+            left = remaining_todos(result.result)
             self._emit(chain, event, ours.AttemptCompletion, tool_call_id=result.id, remaining_todos=left)
 
     def _finish_calls(self, chain: _Chain, event: theirs.Event) -> None:
@@ -311,7 +306,7 @@ class _Upgrade:
         if state is None:
             return
         last = checkpoint.messages[-1] if checkpoint and checkpoint.messages else None
-        reply = _expert_message(last) if last and last.type == "expertMessage" else ExpertMessage()
+        reply = expert_message(last) if last and last.type == "expertMessage" else ExpertMessage()
         if not reply.contents:
             reply = ExpertMessage(contents=(TextPart(text=event.text or ""),))
         has_text = last is None or last.type == "expertMessage"
@@ -350,7 +345,7 @@ class _Upgrade:
                 place, steps = _next(chain.state), event.step_number
                 self._emit(chain, event, ours.StopRunByExceededMaxSteps, checkpoint_id=place, max_steps=steps)
             case "stopRunByError":
-                self._emit(chain, event, ours.ErrorRun, checkpoint_id=place, error=_error(event))
+                self._emit(chain, event, ours.ErrorRun, checkpoint_id=place, error=error_of(event))
             case _:
                 return
 
@@ -362,7 +357,7 @@ class _Upgrade:
         event = kind.model_validate({**common, **facts})
         chain.log.append(event)
         chain.state = evolve(chain.state, event, Head(len(chain.log)))
-        message = _last_message(source.checkpoint)
+        message = last_message(source.checkpoint)
         if source.checkpoint and "checkpoint_id" in facts:
             self._checkpoints[source.checkpoint.id] = event.id
             if message:
@@ -417,75 +412,3 @@ def _next(state: Run) -> str:
 
 def _open(chain: _Chain) -> frozenset[str | None]:
     return frozenset(call.decided.id for call in chain.state.open_calls) if chain.state else frozenset()
-
-
-def _last_message(checkpoint: theirs.Checkpoint | None) -> str:
-    return checkpoint.messages[-1].id if checkpoint and checkpoint.messages else ""
-
-
-def _query(start: theirs.Event) -> str:
-    """The text of the user's message that a run begins with; none if it only goes on."""
-    return "".join(_text(message) for message in start.input_messages or () if message.type == "userMessage")
-
-
-def _answer(start: theirs.Event) -> str:
-    partial = start.initial_checkpoint.partial_tool_results if start.initial_checkpoint else ()
-    return "\n".join("".join(part.text or "" for part in result.result) for result in partial)
-
-
-def _instruction(messages: Iterable[theirs.Message]) -> str:
-    return next((_text(message) for message in messages if message.type == "instructionMessage"), "")
-
-
-def _text(message: theirs.Message) -> str:
-    return "".join(part.text or "" for part in message.contents)
-
-
-def _callees(event: theirs.Event) -> tuple[theirs.Callee, ...]:
-    return event.checkpoint.delegate_to if event.checkpoint else ()
-
-
-def _result_order(events: Sequence[theirs.Event], reply: theirs.Event) -> dict[str, int]:
-    """The place of each result in the message that answers this reply."""
-    asked = {call.id for call in reply.tool_calls or ()}
-    messages = (message for event in events for message in event.new_messages or ())
-    ids = [part.tool_call_id for message in messages for part in message.contents if part.tool_call_id in asked]
-    return {str(call_id): index for index, call_id in enumerate(ids)}
-
-
-def _decided(part: ToolCallPart, skill: str, events: Sequence[theirs.Event]) -> DecidedCall:
-    kind: ToolKind = "tool"
-    if part.tool_name in _BASE_KINDS and skill in ("@perstack/base", ""):
-        kind = _BASE_KINDS[part.tool_name]
-    for event in events:
-        if event.type == "callDelegate" and any(call.id == part.tool_call_id for call in event.tool_calls or ()):
-            kind = "delegate"
-        if event.type == "callInteractiveTool" and event.tool_call and event.tool_call.id == part.tool_call_id:
-            kind = "interactive"
-    return DecidedCall(id=part.tool_call_id, tool_name=part.tool_name, skill_name=skill, kind=kind)
-
-
-def _expert_message(message: theirs.Message | None) -> ExpertMessage:
-    return ExpertMessage(contents=tuple(_reply_part(part) for part in (message.contents if message else ())))
-
-
-def _reply_part(part: theirs.Part) -> ReplyPart:
-    if part.type == "toolCallPart":
-        return ToolCallPart(tool_call_id=part.tool_call_id or "", tool_name=part.tool_name or "", args=part.args or {})
-    if part.type == "thinkingPart":
-        return ThinkingPart(thinking=part.thinking or "")
-    return TextPart(text=part.text or "")
-
-
-def _remaining(result: Iterable[theirs.Part]) -> tuple[Todo, ...]:
-    try:
-        return _Remaining.model_validate_json("".join(part.text or "" for part in result)).remaining_todos
-    except ValidationError:
-        return ()
-
-
-def _error(event: theirs.Event) -> run_facts.ErrorInfo:
-    error = event.error or {}
-    return run_facts.ErrorInfo(
-        name=str(error.get("name", "Error")), message=str(error.get("message", event.reason or "unknown"))
-    )

@@ -114,7 +114,6 @@ class Event(Fact):
     new_messages: tuple[Message, ...] | None = None
     tool_calls: tuple[ToolCall, ...] | None = None
     tool_call: ToolCall | None = None
-    tool_results: tuple[ToolResult, ...] | None = None
     tool_result: ToolResult | None = None
     text: str | None = None
     reason: str | None = None
