@@ -17,6 +17,7 @@ from s3_fixture import s3_server as s3_server
 from s3_fixture import s3_store as s3_store
 from temporal_fixture import temporal as temporal
 from terminal import Terminal
+from warm import SERVERS
 
 _PATIENCE = 10
 """Seconds for what has been told to end to be gone: the guard of a killed host gives its server two."""
@@ -43,7 +44,8 @@ def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
     def found() -> dict[tuple[int, str], str]:
         # a server that tests share begins with the first that needs it, and makes and ends processes of its own
-        return {one: command for one, command in at_work(folder).items() if not _OF_SERVER.search(command)}
+        there = at_work(folder).items()
+        return {one: command for one, command in there if one[0] not in SERVERS and not _OF_SERVER.search(command)}
 
     if _has_children():  # looking at every process takes milliseconds, and most tests begin with none of their own
         _SEEN.update(found())

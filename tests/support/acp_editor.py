@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import subprocess
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from acp import PROTOCOL_VERSION, spawn_agent_process
+import warm
+from acp import PROTOCOL_VERSION, connect_to_agent
 from acp.schema import AllowedOutcome, DeniedOutcome, Implementation, RequestPermissionResponse
+from acp.transports import default_environment
 from terminal import SECONDS, Terminal
 
 T = TypeVar("T")
@@ -56,13 +58,41 @@ class Editor:
 
 
 @asynccontextmanager
+async def spawned(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterator[tuple[Any, subprocess.Popen[Any]]]:
+    """The connection of an editor to an agent of its own, and the process; it ends when its stdin is closed."""
+    process = warm.perstack(
+        *("acp", "--provider", "scripted", *args),
+        env=default_environment() | terminal.env,
+        cwd=terminal.workspace,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    # the loop closes the pipes
+    heard, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
+    spoken, flow = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
+    )
+    writer = asyncio.StreamWriter(spoken, flow, None, loop)
+    agent = connect_to_agent(editor, writer, reader)
+    try:
+        yield agent, process
+        writer.close()
+        await asyncio.to_thread(process.wait, SECONDS)
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+        await agent.close()
+        writer.close()
+        heard.close()
+
+
+@asynccontextmanager
 async def editing(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterator[Any]:
     """The connection of an editor to an agent of its own, shaken hands."""
-    command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted", *args]
-    async with (
-        asyncio.timeout(SECONDS),
-        spawn_agent_process(editor, *command, env=terminal.env, cwd=terminal.workspace) as (agent, _),
-    ):
+    async with asyncio.timeout(SECONDS), spawned(terminal, editor, *args) as (agent, _):
         info = Implementation(name="zed", version="1.2")
         hello = await agent.initialize(protocol_version=PROTOCOL_VERSION, client_info=info)
         assert hello.protocol_version == 1

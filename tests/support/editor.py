@@ -11,11 +11,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import warm
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp_stdio import Streams, spoken_to
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
 from terminal import SECONDS, Terminal
-from warm import Streams, spoken_to
 
 ERAS = {"handshake": "legacy", "stateless": "auto", "unasked": "2026-07-28"}
 """How the SDK's client is told to begin, by what comes of it."""
@@ -109,8 +110,8 @@ class Pipe:
     """A client that writes bare lines, and sees every byte that the server writes."""
 
     def __init__(self, terminal: Terminal, *args: str) -> None:
-        self.process = subprocess.Popen(
-            argv(*args),
+        self.process = warm.perstack(
+            *argv(*args)[3:],
             cwd=terminal.workspace,
             env=terminal.env,
             stdin=subprocess.PIPE,

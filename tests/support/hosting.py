@@ -163,6 +163,11 @@ class Bench:
         if not self.storage.startswith(("file:", "sqlite:")):
             pytest.skip(why)
 
+    def has_no_dispatcher(self) -> None:
+        """Skip a test that is about storages which do not bring a dispatcher."""
+        if self.storage.startswith("postgresql:"):
+            pytest.skip("a storage in PostgreSQL is a dispatcher too")
+
     def host(
         self,
         script: ScriptLike | ScriptedProvider,
@@ -201,6 +206,16 @@ def wait_for(work: Coroutine[object, object, T], seconds: float = 30) -> T:
             return await work
 
     return asyncio.run(bounded())
+
+
+@contextmanager
+def closing(*storages: Storage) -> Generator[None]:
+    """At the end of the block these are closed."""
+    try:
+        yield
+    finally:
+        for one in storages:
+            wait_for(one.close())
 
 
 def results(seen: Seen, name: str | None = None) -> list[str]:

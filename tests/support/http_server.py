@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -14,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import warm
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from pumping import pump
 from terminal import SECONDS, Terminal
 
 TOKEN = "a-secret-of-a-test-with-enough-characters"
@@ -25,8 +26,8 @@ KNOWN = {"Authorization": f"Bearer {TOKEN}"}
 @contextmanager
 def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address of a server, and its process; it ends by a signal, cleanly. No token: it makes one of its own."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "perstack", "mcp", "--provider", "scripted", "--http", "127.0.0.1:0", *args],
+    process = warm.perstack(
+        *("mcp", "--provider", "scripted", "--http", "127.0.0.1:0", *args),
         cwd=terminal.workspace,
         env={**terminal.env, "PERSTACK_MCP_TOKEN": token},
         stdout=subprocess.PIPE,
@@ -83,16 +84,7 @@ def _accept(listener: socket.socket, place: Path) -> None:
 def _join(near: socket.socket, place: Path) -> None:
     with near, socket.socket(socket.AF_UNIX) as far, suppress(OSError):
         far.connect(str(place))
-        back = threading.Thread(target=_pump, args=(far, near), daemon=True)
+        back = threading.Thread(target=pump, args=(far, near), daemon=True)
         back.start()
-        _pump(near, far)
+        pump(near, far)
         back.join()
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    for one in (source, sink):
-        with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)

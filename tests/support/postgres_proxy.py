@@ -8,6 +8,7 @@ import socket
 import struct
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,26 +18,58 @@ Cut = Literal["before", "middle", "after", "kill before", "kill after"]
 """Of one statement: nothing of it comes to the server; half of it does; all does, and its answer is lost; or the client
 ends by SIGKILL right before, or once it was done."""
 
+_NAME = ".s.PGSQL.5432"
 _READY = b"Z\0\0\0\5"
 
 
-class Proxy:
+class _Between(ABC):
     """Listens on a Unix socket in a folder of its own."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="px-", dir="/tmp"))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.folder / _NAME))
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @abstractmethod
+    def cut_all(self) -> None:
+        """End every connection."""
+
+    @abstractmethod
+    def _came(self, client: socket.socket) -> None:
+        """A client has connected."""
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut_all()
+        (self.folder / _NAME).unlink()
+        self.folder.rmdir()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._came(client)
+
+
+class Proxy(_Between):
+    """Carries what is said, until it is to do otherwise."""
 
     def __init__(self, server: Path) -> None:
         self.server = server
-        self.folder = Path(tempfile.mkdtemp(prefix="px-", dir="/tmp"))
         self.statements = 0
         self._at: tuple[int, Cut] | None = None
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.folder / ".s.PGSQL.5432"))
-        self._listener.listen(64)
         self._is_open = True
         self._lit = threading.Event()
         self._lit.set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
     def arm(self, at: int, cut: Cut) -> None:
         """Do this at the statement of that number from now on, counted from 1, over all connections."""
@@ -63,39 +96,28 @@ class Proxy:
         self._is_open = True
 
     def cut_all(self) -> None:
-        """End every connection."""
         for one in self._open:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
         self._lit.set()
-        self.cut_all()
-        (self.folder / ".s.PGSQL.5432").unlink()
-        self.folder.rmdir()
+        super().close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.socket(socket.AF_UNIX)
-            try:
-                if not self._is_open:
-                    raise ConnectionRefusedError
-                server.connect(str(self.server / ".s.PGSQL.5432"))
-            except OSError:
-                server.close()
-                client.close()
-                continue
-            self._open += [client, server]
-            pair = _Pair(self, client, server)
-            for work in (pair.requests, pair.answers):
-                threading.Thread(target=work, daemon=True).start()
+    def _came(self, client: socket.socket) -> None:
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            if not self._is_open:
+                raise ConnectionRefusedError
+            server.connect(str(self.server / _NAME))
+        except OSError:
+            server.close()
+            client.close()
+            return
+        self._open += [client, server]
+        pair = _Pair(self, client, server)
+        for work in (pair.requests, pair.answers):
+            threading.Thread(target=work, daemon=True).start()
 
     def verdict(self) -> Cut | None:
         """What is done to the next statement."""
@@ -183,43 +205,29 @@ class _Pair:
 Mode = Literal["session", "transaction"]
 
 
-class Pooler:
+class Pooler(_Between):
     """Gives clients sessions of the server as pgbouncer does: for as long as they are connected, or for a transaction.
 
     Just as much of it as is needed: one user, one database, no passwords.
     """
 
     def __init__(self, server: Path, mode: Mode) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="pb-", dir="/tmp"))
         self._server, self._mode = server, mode
         self._free: list[socket.socket] = []
         self._all: list[socket.socket] = []
         self._hello = b""
         self._lock = threading.Lock()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.folder / ".s.PGSQL.5432"))
-        self._listener.listen(64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+    def cut_all(self) -> None:
         for one in self._all:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
-        (self.folder / ".s.PGSQL.5432").unlink()
-        self.folder.rmdir()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._all.append(client)
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+    def _came(self, client: socket.socket) -> None:
+        self._all.append(client)
+        threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         session: socket.socket | None = None
@@ -252,7 +260,7 @@ class Pooler:
             if self._free:
                 return self._free.pop()
             session = socket.socket(socket.AF_UNIX)
-            session.connect(str(self._server / ".s.PGSQL.5432"))
+            session.connect(str(self._server / _NAME))
             self._all.append(session)
             session.sendall(start)
             hello = b""

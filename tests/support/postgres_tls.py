@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from pumping import pump
+
 _WISH = bytes((0, 0, 0, 8, 4, 210, 22, 47))
 """With which a client asks for encryption."""
 
@@ -48,16 +50,7 @@ class Front:
             with self._context.wrap_socket(client, server_side=True) as inner, socket.socket(socket.AF_UNIX) as server:
                 server.connect(str(self._server / ".s.PGSQL.5432"))
                 self._open += [inner, server]
-                answers = threading.Thread(target=_pass, args=(server, inner), daemon=True)
+                answers = threading.Thread(target=pump, args=(server, inner), daemon=True)
                 answers.start()
-                _pass(inner, server)
+                pump(inner, server)
                 answers.join()
-
-
-def _pass(one: socket.socket, other: socket.socket) -> None:
-    with suppress(OSError):
-        while data := one.recv(1 << 16):
-            other.sendall(data)
-    for end in (one, other):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+import warm
 from terminal import SECONDS, Terminal
 
 
 def start(terminal: Terminal, *args: str, stdin: IO[str] | None = None) -> subprocess.Popen[str]:
     """A command on the scripted model."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "perstack", *args, "--provider", "scripted"],
+    return warm.perstack(
+        *args,
+        "--provider",
+        "scripted",
         cwd=terminal.workspace,
         env=terminal.env,
         stdin=stdin,
@@ -35,8 +38,9 @@ class Attended:
         """`provider`: empty for a command that drives nothing."""
         self._ours, theirs = pty.openpty()
         self._seen = b""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "perstack", *args, *(("--provider", provider) if provider else ())],
+        self.process = warm.perstack(
+            *args,
+            *(("--provider", provider) if provider else ()),
             cwd=terminal.workspace,
             env={**terminal.env, "TERM": "dumb"},
             stdout=subprocess.PIPE,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
+from textual import events
 from textual.pilot import Pilot
 
 from perstack.frontends.tui.app import StartApp
@@ -33,6 +34,11 @@ class Screen:
         """Character by character."""
         await self._pilot.press(*({" ": "space", "\n": "ctrl+j"}.get(char, char) for char in text))
 
+    async def paste(self, text: str) -> None:
+        """What a terminal gives at a paste, to where the cursor is."""
+        self.app.post_message(events.Paste(text))
+        await self._pilot.pause()
+
     async def resized(self, width: int, height: int) -> None:
         """The terminal has another size."""
         await self._pilot.resize_terminal(width, height)
@@ -44,6 +50,12 @@ class Screen:
     async def sees_no(self, word: str) -> str:
         """Wait until this is not on the screen."""
         return await self.until(lambda text: word not in text, f"no {word}")
+
+    async def looks_into(self, job_id: str) -> None:
+        """In the History, from the Job that is chosen there, which is this one, to its checkpoints."""
+        await self.press("f2")
+        await self.sees(f"({job_id})")
+        await self.press("tab")
 
     async def pictured(
         self, plain: Callable[[str], str], wanted: str | None, said: Callable[[str], str]

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from pumping import pump
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -142,10 +143,5 @@ class Wire:
 
 
 def _carry(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    for one in (source, sink):
-        with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+    pump(source, sink)
     source.close()

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import warm
+
 from perstack.frontends.cli.main import entry
 
 SECONDS = 60
@@ -87,20 +89,31 @@ class Terminal:
         return self
 
     def run(
-        self, *args: str, stdin: str | None = None, env: Mapping[str, str] | None = None, seconds: float = SECONDS
+        self,
+        *args: str,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+        seconds: float = SECONDS,
+        new: bool = False,
     ) -> Result:
-        """The command in a process of its own, which may take so many seconds."""
-        done = subprocess.run(
-            [sys.executable, "-m", "perstack", *args],
+        """The command in a process of its own, which may take so many seconds. `new`: not a forked one."""
+        process = warm.perstack(
+            *args,
+            new=new,
             cwd=self.workspace,
             env={**self.env, **(env or {})},
-            input=stdin,
-            capture_output=True,
+            stdin=None if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=seconds,
-            check=False,
         )
-        return Result(done.returncode, done.stdout, done.stderr)
+        with process:
+            try:
+                out, err = process.communicate(stdin, timeout=seconds)
+            except BaseException:
+                process.kill()
+                raise
+        return Result(process.returncode, out, err)
 
     def call(
         self, *args: str, attended: bool = False, columns: int | None = None, env: Mapping[str, str] | None = None
@@ -138,8 +151,8 @@ class Terminal:
         Each line of `types` is typed when something is asked.
         """
         ours, theirs = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "perstack", *args],
+        process = warm.perstack(
+            *args,
             cwd=self.workspace,
             env={**self.env, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "50"},
             stdin=theirs,

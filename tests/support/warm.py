@@ -1,134 +1,124 @@
-"""Commands in processes that are forked from one which has imported what they need: 0.4 s each in place of 2.
+"""Commands in processes that are forked from one which has imported what they need: a fifth of the time of a start.
 
-They are processes of their own in all else, and run the whole command. What is about its start needs `python -m`.
+They are processes of their own in all else, and run the whole command: tests/testing/test_warm.py compares the two.
 """
 
 from __future__ import annotations
 
-import asyncio
-import multiprocessing
+import atexit
+import json
 import os
+import select
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from multiprocessing.connection import Connection
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-import anyio
-import pytest
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
-from terminal import SECONDS, Terminal
+_SERVER = Path(__file__).with_name("warm_server.py")
+_OF_PYTHON = ("PYTHON", "LANG", "LC_", "LD_")
+"""How variables begin that take effect when Python starts."""
 
-_FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(
-    [
-        "perstack.frontends.cli.mcp",
-        "perstack.frontends.mcp_server.stdio",
-        "perstack.engine.driver",
-        "perstack.testing.plugin",
-        "perstack_base.skill",
-        "perstack_filesystem.storage",
-        "jsonschema",
-    ]
-)
-_LONGEST = 1 << 26
-"""Bytes of a message."""
+SERVERS: set[int] = set()
+"""The process that others are forked from: it is there until the tests end."""
 
-Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+_starting = threading.Lock()
+_control: socket.socket | None = None
 
 
-@pytest.fixture(scope="session", autouse=True)
-def forking() -> None:
-    """The process that others are forked from is there before the first test, and ends with this one."""
-    first = _FORKING.Process(target=_nothing)
-    first.start()
-    first.join()  # the timeout of the first test bounds it: on a busy machine the imports take their time
-    assert first.exitcode == 0
+def perstack(*args: str, env: Mapping[str, str], new: bool = False, **options: Any) -> subprocess.Popen[Any]:
+    """A command in a process of its own, with what else `subprocess.Popen` is told: `cwd`, pipes, `start_new_session`.
+
+    `new`: by a new Python, which tests of the start itself need.
+    """
+    read_at_start = any(name.startswith(_OF_PYTHON) and name != "PYTHONPATH" for name in env)
+    kind = subprocess.Popen if new or read_at_start or sys.platform != "linux" else _Forked
+    return kind([sys.executable, "-m", "perstack", *args], env=env, **options)
 
 
-@asynccontextmanager
-async def spoken_to(terminal: Terminal, *args: str) -> AsyncIterator[Streams]:
-    """A command as `Terminal.run` gives it, and MCP over its stdin and stdout; it ends when they are closed."""
-    its_stdin, stdin = _FORKING.Pipe(duplex=False)
-    stdout, its_stdout = _FORKING.Pipe(duplex=False)
-    process = _FORKING.Process(
-        target=_command, args=(its_stdin, its_stdout, str(terminal.workspace), dict(terminal.env), args)
-    )
-    process.start()
-    its_stdin.close()
-    its_stdout.close()
-    try:
-        async with _streams(stdout, stdin) as streams:
-            yield streams
-        await asyncio.to_thread(process.join, SECONDS)
-        assert process.exitcode == 0, f"perstack {' '.join(args)} ended with {process.exitcode}"
-    finally:
-        process.kill()
-        process.join(SECONDS)
-        process.close()
+class _Forked(subprocess.Popen[Any]):
+    """`subprocess.Popen`, but for who makes the process and says how it ended.
+
+    What is overridden here is not public: another version of Python may ask for more.
+    """
+
+    _report: socket.socket
+
+    def _execute_child(self, *given: Any) -> None:
+        args, _, _, _, _, cwd, env, _, _, _, *ends = given[:16]
+        session = given[21]  # after restore_signals, gid, gids, uid and umask
+        stdin, _, _, stdout, _, stderr = ends
+        self._report, theirs = socket.socketpair()
+        with theirs:
+            fds = [number if fd == -1 else fd for number, fd in enumerate((stdin, stdout, stderr))]
+            socket.send_fds(_server(), [b"+"], [*fds, theirs.fileno()])
+        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+        asked = {
+            "args": args[3:],
+            "cwd": str(Path(cwd or ".").absolute()),
+            "env": dict(env),
+            "umask": _umask(),
+            "session": session,
+            "ignored": [one for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN],
+        }
+        self._report.sendall(json.dumps(asked).encode())
+        self._report.shutdown(socket.SHUT_WR)
+        self.pid = self._told()
+        self._child_created = True
+
+    def _wait(self, timeout: float | None) -> int:
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            if self.returncode is None:
+                poll = select.poll()  # select() knows the first 1024 file descriptors alone
+                poll.register(self._report, select.POLLIN)
+                if not poll.poll(None if timeout is None else max(0, timeout * 1000)):
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0)
+                self.returncode = os.waitstatus_to_exitcode(self._told())
+                self._report.close()
+            return self.returncode
+
+    def _internal_poll(self, _deadstate: int | None = None) -> int | None:
+        try:
+            return self._wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _told(self) -> int:
+        """The next number that the server says."""
+        said = b""
+        while not said.endswith(b"\n"):
+            more = self._report.recv(1)
+            assert more, "the process that others are forked from has ended"
+            said += more
+        return int(said)
 
 
-def _nothing() -> None:
-    """What the first process does."""
+def _server() -> socket.socket:
+    """Started by the first test that needs it, in an environment as bare as a test's: it decides on encodings."""
+    global _control
+    with _starting:
+        if _control is None:
+            _control, theirs = socket.socketpair()
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, str(_SERVER), str(theirs.fileno())],
+                    env={"PATH": os.environ["PATH"]},
+                    pass_fds=[theirs.fileno()],
+                )
+            SERVERS.add(process.pid)
+            atexit.register(_end, _control, process)
+    return _control
 
 
-def _command(stdin: Connection, stdout: Connection, folder: str, env: dict[str, str], args: tuple[str, ...]) -> None:
-    """In the new process: all that a command finds when it is started."""
-    os.setsid()
-    for connection, number in ((stdin, 0), (stdout, 1)):
-        os.dup2(connection.fileno(), number)
-        connection.close()
-    sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")  # noqa: SIM115
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.argv = ["perstack", *args]
-    from perstack.frontends.cli.start import entry
-
-    entry()
+def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    control.close()
+    process.wait()
 
 
-@asynccontextmanager
-async def _streams(stdout: Connection, stdin: Connection) -> AsyncIterator[Streams]:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(_LONGEST)
-    # the loop closes what it is given
-    out, into = os.fdopen(os.dup(stdout.fileno()), "rb", 0), os.fdopen(os.dup(stdin.fileno()), "wb", 0)
-    stdin.close()
-    stdout.close()
-    heard, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), out)
-    spoken, _ = await loop.connect_write_pipe(asyncio.Protocol, into)
-    arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
-
-    async def read() -> None:
-        async with arrived:
-            async for line in reader:
-                await arrived.send(_parsed(line))
-
-    async def write() -> None:
-        async for item in leaving:
-            spoken.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-
-    tasks = (asyncio.create_task(read()), asyncio.create_task(write()))
-    try:
-        yield incoming, outgoing
-    finally:
-        spoken.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        for stream in (arrived, incoming, outgoing, leaving):
-            stream.close()
-        # what it still says is taken, as a client does that waits for its end
-        async with asyncio.timeout(SECONDS):
-            await reader.read()
-        heard.close()
-
-
-def _parsed(line: bytes) -> SessionMessage | Exception:
-    try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error
+def _umask() -> int:
+    mask = os.umask(0o77)
+    os.umask(mask)
+    return mask

@@ -55,14 +55,8 @@ def _blocks(said: Said) -> list[tuple[JsonObject, list[JsonObject]]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnthropicWire(Wire):
-    """Messages. Its caching asks for a mark on the latest turn, which moves: nothing else may."""
-
-    def reply(self, said: Said) -> Reply:
-        return Reply(events('{"type": "ping"}', *data_of(said)))
-
-    def decoder(self, on_delta: Callable[[Delta], None]) -> ReplyDecoder:
-        return ReplyDecoder(on_delta)
+class MessagesWire(Wire):
+    """Messages, at any endpoint. Their caching asks for a mark on the latest turn, which moves: nothing else may."""
 
     def results(self, body: Any) -> list[Any]:
         blocks = (block for turn in body["messages"] for block in turn["content"])
@@ -71,6 +65,17 @@ class AnthropicWire(Wire):
     def unmarked(self, body: bytes) -> bytes:
         assert body.count(b"cache_control") == 2, "on the instruction and on the latest turn"
         return body.replace(b',"cache_control":{"type":"ephemeral"}', b"").removesuffix(b"]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnthropicWire(MessagesWire):
+    """Messages at Anthropic."""
+
+    def reply(self, said: Said) -> Reply:
+        return Reply(events('{"type": "ping"}', *data_of(said)))
+
+    def decoder(self, on_delta: Callable[[Delta], None]) -> ReplyDecoder:
+        return ReplyDecoder(on_delta)
 
 
 ANTHROPIC = AnthropicWire(

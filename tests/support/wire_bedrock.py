@@ -13,7 +13,7 @@ from typing import Any
 
 from event_stream import event
 from wire import KEY, Decoder, Said, Wire, at, decoded, pieces
-from wire_anthropic import data_of
+from wire_anthropic import MessagesWire, data_of
 
 from perstack.core.base import JsonObject
 from perstack.ports.provider import Delta, Generation
@@ -107,7 +107,7 @@ class ConverseWire(_AtBedrock):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChunksWire(_AtBedrock):
+class ChunksWire(_AtBedrock, MessagesWire):
     """InvokeModelWithResponseStream, with Anthropic's own events in its chunks."""
 
     def reply(self, said: Said) -> Reply:
@@ -116,14 +116,6 @@ class ChunksWire(_AtBedrock):
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> Decoder:
         return ChunkDecoder(on_delta)
-
-    def results(self, body: Any) -> list[Any]:
-        blocks = (block for turn in body["messages"] for block in turn["content"])
-        return [block for block in blocks if block["type"] == "tool_result"]
-
-    def unmarked(self, body: bytes) -> bytes:
-        assert body.count(b"cache_control") == 2, "on the instruction and on the latest turn"
-        return body.replace(b',"cache_control":{"type":"ephemeral"}', b"").removesuffix(b"]}")
 
 
 _PATH = f"/model/{MODEL.replace(':', '%3A')}"

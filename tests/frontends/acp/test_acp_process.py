@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acp import PROTOCOL_VERSION, RequestError, spawn_agent_process
+import warm
+from acp import PROTOCOL_VERSION, RequestError
 from acp.helpers import text_block
-from acp_editor import Editor, editing, run
+from acp_editor import Editor, editing, run, spawned
 from processes import until
 from terminal import SECONDS, TEAM, Terminal, reply
 
@@ -66,15 +67,19 @@ def test_stdout_carries_the_protocol_and_nothing_else(terminal: Terminal) -> Non
     )
     terminal.env |= {"PERSTACK_PLUGINS": "perstack.testing.plugin,chatty", "PYTHONPATH": str(terminal.workspace)}
     terminal.project(TEAM, helper=[reply("Done.")])
-    command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted", "--expert", "helper"]
     messages: list[tuple[str, dict[str, object]]] = [
         ("initialize", {"protocolVersion": PROTOCOL_VERSION}),
         ("session/new", {"cwd": str(terminal.workspace), "mcpServers": []}),
         ("session/prompt", {"prompt": [{"type": "text", "text": "Go"}]}),
     ]
     answer: dict[str, Any] = {}
-    with subprocess.Popen(
-        command, env=terminal.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    with warm.perstack(
+        *("acp", "--provider", "scripted", "--expert", "helper"),
+        env=terminal.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -152,15 +157,13 @@ def test_a_signal_ends_it_after_its_jobs_are_recorded_as_interrupted(
     terminal.project(TEAM, lead=[reply("", call), reply("end")])
 
     async def work() -> None:
-        command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted"]
-        spawned = spawn_agent_process(Editor(), *command, env=terminal.env, cwd=terminal.workspace)
-        async with asyncio.timeout(SECONDS), spawned as (agent, process):
+        async with asyncio.timeout(SECONDS), spawned(terminal, Editor()) as (agent, process):
             await agent.initialize(protocol_version=PROTOCOL_VERSION)
             session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
             prompt = asyncio.create_task(agent.prompt(session_id=session.session_id, prompt=[text_block("Do it")]))
             await asyncio.to_thread(until, (terminal.workspace / "begun").exists, "the command to begin")
             process.send_signal(number)
-            await process.wait()
+            await asyncio.to_thread(process.wait, SECONDS)
             await asyncio.wait({prompt})
             prompt.exception()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from terminal import Terminal, reply
-from warm import forking as forking
 
 TWO = """
 [experts.solo]

@@ -77,7 +77,7 @@ def test_nothing_is_changed_without_a_yes_or_where_nobody_can_be_asked(writing: 
         async with attached(writing, era=era) as editor:
             refused = await editor.call("rewind", job=job, checkpoint=checkpoint)
             assert refused.is_error
-            assert "only a person agrees" in texts(refused)[0]
+            assert "only a person can agree" in texts(refused)[0]
         assert tree(writing.workspace)[b"a.txt"] == ("file", b"two\n")
 
     wait_for(work(), 60)

@@ -1,0 +1,186 @@
+"""The process that `warm` forks others from: it has imported what commands need, and has called none of it.
+
+`python warm_server.py FD`, where FD is a socket. What comes over it is for each new process one byte, with its stdin,
+stdout and stderr and a socket of its own; on that come its instructions, and go its id and the status of its end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp", "perstack_sqlite")
+_LEFT_OUT = ("perstack.__main__", "perstack.frontends.cli.full_screen", "perstack.frontends.tui", "perstack.testing")
+"""What runs when it is imported, or is seldom needed and takes long."""
+_ALSO = ("perstack.testing.plugin", "acp", "jsonschema", "uvicorn")
+_SIGNALS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGCHLD: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGPIPE: signal.SIG_IGN,
+}
+"""How a new Python finds them."""
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a process for each byte, until there is nobody who asks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: their end is the end of this
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    woken, waker = os.pipe()
+    for end in (woken, waker):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(waker)
+    reports: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([control, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _say_who_ended(reports)
+        if control not in ready:
+            continue
+        asked, fds, _, _ = socket.recv_fds(control, 1, 4)
+        if not asked:
+            return
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            control.detach()
+            os._exit(_begun(fds))
+        for fd in fds[:3]:
+            os.close(fd)
+        reports[pid] = fds[3]
+        os.write(fds[3], b"%d\n" % pid)
+
+
+def _say_who_ended(reports: dict[int, int]) -> None:
+    while reports:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        report = reports.pop(pid)
+        with suppress(OSError):  # nobody may wait for it
+            os.write(report, b"%d\n" % status)
+        os.close(report)
+
+
+def _begun(fds: list[int]) -> int:
+    """In the new process: all that a command finds when it is started, the command, and its status."""
+    with open(fds[3], "rb", closefd=False) as instructions:
+        asked: dict[str, Any] = json.load(instructions)
+    for number, fd in enumerate(fds[:3]):
+        os.dup2(fd, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for signum, handler in _SIGNALS.items():
+        signal.signal(signum, signal.SIG_IGN if signum in asked["ignored"] else handler)
+    if asked["session"]:
+        os.setsid()
+    os.umask(asked["umask"])
+    os.chdir(asked["cwd"])
+    kept = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}  # which Python sets when it starts
+    os.environ.clear()
+    os.environ.update(kept | asked["env"])
+    time.tzset()
+    others = [str(Path(entry).absolute()) for entry in asked["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]
+    before = [str(Path.cwd()), *others]
+    if _hides_what_is_imported(before):
+        command = [sys.executable, "-m", "perstack", *asked["args"]]
+        os.execve(sys.executable, command, asked["env"])
+    sys.path[:] = [*before, *sys.path[1:]]
+    _open_streams()
+    sys.argv = ["perstack", *asked["args"]]
+    status = _ran()
+    return _finished() or status
+
+
+def _hides_what_is_imported(folders: list[str]) -> bool:
+    """Whether a new Python would find other modules there."""
+    found = (path for folder in folders if os.path.isdir(folder) for path in Path(folder).iterdir())  # noqa: PTH112
+    named = {path.stem for path in found if path.suffix == ".py" or (path / "__init__.py").exists()}
+    return not named.isdisjoint({*sys.modules, "sitecustomize", "usercustomize"})
+
+
+def _open_streams() -> None:
+    """As Python does at its start: buffered, and by lines where somebody reads them as they come."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        mode = "w" if number else "r"
+        raw: Any = io.FileIO(number, mode, closefd=False)
+        raw.name = f"<{name}>"
+        old = getattr(sys, name)
+        new: Any = io.TextIOWrapper(
+            io.BufferedWriter(raw) if number else io.BufferedReader(raw),
+            old.encoding,
+            old.errors,
+            newline="\n" if number else None,
+            line_buffering=name == "stderr" or raw.isatty(),
+        )
+        new.mode = mode
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
+def _ran() -> int:
+    """`python -m perstack`, and what Python makes of its end."""
+    try:
+        runpy.run_module("perstack", run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        print(stop.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001 - the end of all, as of any program
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _finished() -> int:
+    """What Python does before it ends, but for taking itself apart, which is half of what a short command costs."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        print(f"Exception ignored in: {sys.stdout!r}\n{type(error).__name__}: {error}", file=sys.stderr)
+        return 120
+    sys.stderr.flush()
+    return 0
+
+
+def _modules() -> Iterator[str]:
+    """What is imported beforehand."""
+    yield from _ALSO
+    for package in _PACKAGES:
+        yield package
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not module.name.startswith(_LEFT_OUT):
+                yield module.name
+
+
+if __name__ == "__main__":
+    for _name in _modules():
+        importlib.import_module(_name)
+    assert threading.active_count() == 1, threading.enumerate()
+    gc.collect()
+    gc.freeze()  # what is shared with those that are forked stays so
+    serve(socket.socket(fileno=int(sys.argv[1])))
