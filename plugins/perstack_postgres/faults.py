@@ -69,7 +69,7 @@ def _words(address: Address, error: BaseException) -> str:
 
 def _how_to_reach(text: str) -> str:
     if _POOLING in text:
-        return "set `pool_mode = session` (pgbouncer) for this database, or connect past it"
+        return "set `pool_mode = session` (pgbouncer) for this database, or connect to the server itself"
     if "password" in text or "authentication" in text or "pg_hba" in text:
         return "give its password by a variable in `{setting}`, PGPASSWORD or ~/.pgpass"
     if "certificate" in text or "SSL" in text:

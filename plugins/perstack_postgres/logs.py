@@ -84,6 +84,18 @@ class RunLogs:
 
         return self._verified(run, after, await self._connections.read(work, []))
 
+    async def end(self, run: RunRef, count: int) -> list[bytes]:
+        """The last records, at most so many, unchecked."""
+        check_id(run.run_id, "run")
+        key = self._key(run)
+        values = {"space": key.space, "job": key.job_id, "run": run.run_id, "longest": _LONGEST, "count": count}
+
+        async def work(connection: Connection) -> list[bytes]:
+            cursor = await connection.execute(self._statements.end, values, binary=True)
+            return [bytes(line) for (line,) in reversed(await cursor.fetchall())]
+
+        return await self._connections.read(work, [])
+
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
         """Put a record without content in the place of one. Raises NotFound and Conflict."""
         check_id(run.run_id, "run")

@@ -96,8 +96,8 @@ async def _check_pooler(connection: Connection, address: Address) -> None:
             theirs = await _pid(other)  # its transaction stays open, and keeps its session
             if mine == theirs or await _pid(connection) != mine:
                 raise StorageError(
-                    f"{address.shown}: a pooler in transaction mode is between, which breaks locks and notices:"
-                    " set `pool_mode = session` (pgbouncer) for this database, or connect past it"
+                    f"{address.shown}: between is a pooler in transaction mode, which breaks locks and notices:"
+                    " set `pool_mode = session` (pgbouncer) for this database, or connect to the server itself"
                 )
             await other.rollback()
     finally:

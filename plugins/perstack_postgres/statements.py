@@ -119,6 +119,14 @@ class Statements:
         )
 
     @cached_property
+    def end(self) -> bytes:
+        return self.of(
+            "SELECT s.line FROM $.records AS s JOIN $.runs AS r ON r.n = s.run JOIN $.jobs AS j ON j.n = r.job"
+            " WHERE j.space = %(space)s AND j.job_id = %(job)s AND r.run_id = %(run)s"
+            " AND octet_length(s.line) <= %(longest)s::bigint ORDER BY s.seq DESC LIMIT %(count)s::bigint"
+        )
+
+    @cached_property
     def redact(self) -> bytes:
         return self.of(
             "UPDATE $.records SET line = %(line)b WHERE run = %(run)s::bigint AND seq = %(seq)s::bigint"

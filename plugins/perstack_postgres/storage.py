@@ -113,6 +113,10 @@ class PostgresStorage:
         """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
         return await self._logs.read(run, after, limit)
 
+    async def end(self, run: RunRef, count: int) -> list[bytes]:
+        """The last records, unchecked."""
+        return await self._logs.end(run, count)
+
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
         """Put a record without content in the place of one. Raises NotFound and Conflict."""
         await self._logs.redact(run, seq, record)

@@ -74,6 +74,17 @@ class Log:
                 break
         return records
 
+    async def last(self, count: int) -> list[bytes]:
+        """The last records, at most so many, unchecked. Raises Damaged."""
+        block = await self._last_block()
+        records: list[bytes] = []
+        while block >= 0 and len(records) < count:
+            first = block * MERGED
+            appends = [self._read_append(first, data) for data in await self._block(block)]
+            records[:0] = [record for append in appends for record in append.records]
+            block -= 1
+        return records[-count:]
+
     async def has_records(self) -> bool:
         """Whether the log has begun."""
         if self.end.seq:
@@ -216,6 +227,32 @@ class Log:
             for append in self._read_merged(number, many.data)[number % MERGED :]:
                 yield number, self._read_append(number, append)
                 number += 1
+
+    async def _block(self, block: int) -> list[bytes]:
+        """The appends that are, or will be, merged into one object, as far as they are there."""
+        first = block * MERGED
+        many = await self._objects.get(self._merged_key(block))
+        if many is None:
+            found = await at_once(self._objects.get(self._key(number)) for number in range(first, first + MERGED))
+            if found[0] is not None:
+                return [one.data for one in takewhile(lambda one: one is not None, found) if one is not None]
+            many = await self._objects.get(self._merged_key(block))
+        return [] if many is None else self._read_merged(first, many.data)
+
+    async def _last_block(self) -> int:
+        """Where the log ends, found by doubling and by halves; -1 if it has not begun."""
+        begun, beyond = -1, 0
+        while await self._has_begun(beyond):
+            begun, beyond = beyond, max(2 * beyond, 1)
+        while beyond - begun > 1:
+            half = (begun + beyond) // 2
+            begun, beyond = (half, beyond) if await self._has_begun(half) else (begun, half)
+        return begun
+
+    async def _has_begun(self, block: int) -> bool:
+        keys = (self._key(block * MERGED), self._merged_key(block))
+        # it may be merged while both are asked for
+        return any(await at_once(map(self._objects.head, keys))) or await self.is_merged(block * MERGED)
 
     async def _is_missing(self, number: int) -> bool:
         """Whether an append is not there though later ones are: it may have come while they were asked for."""

@@ -121,8 +121,8 @@ class Database:
             (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if is_busy:
                 raise StorageError(
-                    f"{self.path}-wal: another process reads the database: old content stays there until that is done;"
-                    " try again then"
+                    f"{self.path}-wal: another process is reading the database: old content stays there until that has"
+                    " ended; try again then"
                 )
 
         with self._explained():

@@ -101,12 +101,13 @@ class Two:
             toml.write_text(toml.read_text().replace(storage, theirs))
 
     def wait_until_free(self, folder: Path) -> None:
-        """Until nobody has the Job: on a server the lease of a process that was killed has to expire."""
+        """Until nobody has a Job: on a server the lease of a process that was killed has to expire."""
 
         async def free(host: Host) -> None:
             async with asyncio.timeout(MOST_SECONDS):
-                while await host.storage.lease_info(JOB) is not None:
-                    await asyncio.sleep(0.3)
+                for job in (await host.jobs()).jobs:
+                    while await host.storage.lease_info(job.id) is not None:
+                        await asyncio.sleep(0.3)
 
         self.ask(folder, free)
 
@@ -241,6 +242,7 @@ def test_two_processes_on_a_task_wake_it_once(two: Two, tmp_path: Path, thorough
             pair = two.at_once(folder, left, right, chance.uniform(0, 0.3))
             what = (left, right, [(one.code, one.err) for one in pair])
             assert all(fair(one, right) for one in pair), what
+            two.wait_until_free(folder)
             for _ in range(2):
                 assert two.one(folder, *COMMANDS["run-due"]).code == 0
             check_task(two, folder, right, what)

@@ -7,12 +7,12 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
 from frozen import check_frozen, driver, lease_once, take_over
+from hosting import closing
 from postgres_proxy import Cut, Pooler, Proxy
 from postgres_server import PostgresServer
 from restarted import Jobs
@@ -31,15 +31,6 @@ CUTS: tuple[Cut, ...] = ("before", "middle", "after")
 
 def opened(address: str) -> Storage:
     return perstack_storages()[0].open(address.partition(":")[2], Path.cwd())
-
-
-@contextmanager
-def closing(*storages: Storage) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for one in storages:
-            wait_for(one.close())
 
 
 @pytest.fixture

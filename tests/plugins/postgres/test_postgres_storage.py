@@ -7,18 +7,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+from hosting import closing
 from postgres_server import PostgresServer
 
 from perstack.core.chain import EMPTY_LOG, seal, without_payload
 from perstack.errors import Damaged, StorageError, UsageError
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import RunRef
 from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, payload, wait_for
 from perstack_postgres.address import parse
 from perstack_postgres.plugin import perstack_storages
@@ -27,15 +26,6 @@ from perstack_postgres.storage import PostgresStorage, store_at
 
 def opened(address: str) -> PostgresStorage:
     return PostgresStorage(store_at(parse(address.partition(":")[2])))
-
-
-@contextmanager
-def closing(*storages: Storage) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for one in storages:
-            wait_for(one.close())
 
 
 def schema_of(address: str) -> str:

@@ -16,7 +16,7 @@ from terminal import Terminal, reply
 
 from perstack.core.job import JobSummary
 from perstack.errors import Conflict, Damaged, StorageError, UsageError
-from perstack.ports.storage import Storage
+from perstack.ports.storage import ReadsEnds, RunRef, Storage
 from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, wait_for
 from perstack_s3.plugin import S3Storages
 
@@ -177,6 +177,25 @@ def test_a_watcher_asks_for_one_object_and_looks_when_it_has_changed(s3: str, pl
             began = asyncio.get_running_loop().time()
             await watch.wait(SECONDS)
             assert asyncio.get_running_loop().time() - began < SECONDS / 2
+
+    with cutting(s3) as (endpoint, state):
+        wait_for(work(endpoint, state))
+
+
+@pytest.mark.parametrize("appends", [63, 64, 65, 300])
+def test_the_end_of_a_long_log_is_found_without_reading_it(s3: str, place: str, appends: int) -> None:
+    async def work(endpoint: str, state: Cutting) -> None:
+        writer = await new_writer(opened(place))
+        for number in range(appends):
+            await writer.append(f"{number}")
+        looking = S3Storages().open_set(place.removeprefix("s3:"), Path.cwd(), {"endpoint": endpoint})
+        assert isinstance(looking, ReadsEnds)
+        for count in (1, 70, 1000):
+            assert await looking.end(RUN, count) == writer.written[-count:]
+        state.fail(0, "lost")
+        await looking.end(RUN, 3)
+        assert state.requests <= 1 + 64 + 24  # the last block's own, and a few looks for where it is
+        assert await looking.end(RunRef(JOB, f"{JOB}-9"), 3) == []
 
     with cutting(s3) as (endpoint, state):
         wait_for(work(endpoint, state))
