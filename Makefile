@@ -62,7 +62,7 @@ soak: $(DEV)
 
 ## cluster-test: workers in network namespaces, 65 harms to them over 500 Jobs; as root; five minutes at most
 cluster-test: $(DEV)
-	$(BIN)/python tests/support/cluster.py --rates 12 $(ARGS)
+	$(BIN)/python tests/support/cluster.py --rates 8 $(ARGS)
 
 ## docs: build the site into site/, run every example and check every generated table
 docs: $(DEV)

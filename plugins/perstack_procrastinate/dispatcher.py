@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -60,18 +59,10 @@ class ProcrastinateDispatcher:
             raise DispatcherError(f"{self.location}: the order of Job {job_id} does not read: remove it, or upgrade")
         return order
 
-    @asynccontextmanager
-    async def seat(
-        self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
-    ) -> AsyncGenerator[ProcrastinateSeat]:
+    def seat(self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1) -> ProcrastinateSeat:
         from perstack_procrastinate.seat import ProcrastinateSeat
 
-        seat = ProcrastinateSeat(self._engine, name, dict(labels or {}), concurrency)
-        await seat.enter()
-        try:
-            yield seat
-        finally:
-            await seat.leave()
+        return ProcrastinateSeat(self._engine, name, dict(labels or {}), concurrency)
 
     async def workers(self) -> Sequence[WorkerInfo]:
         from perstack_procrastinate import statements

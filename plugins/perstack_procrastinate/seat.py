@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Self
 
 from procrastinate.exceptions import ConnectorException, UniqueViolation
 from procrastinate.jobs import Notification, Status
@@ -49,14 +50,15 @@ class ProcrastinateSeat:
         self._news = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
 
-    async def enter(self) -> None:
+    async def __aenter__(self) -> Self:
         """Take the seat, and listen."""
         await self._engine.call(lambda manager: manager.prune_stalled_workers(_FORGOTTEN_AFTER))
         await self._engine.row(statements.SWEEP, {"plain": PLAIN})
         await self._sit()
         self._listening = asyncio.create_task(self._listen())
+        return self
 
-    async def leave(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Free the seat, for so long: one that cannot be freed falls silent."""
         try:
             with suppress(DispatcherError, TimeoutError):

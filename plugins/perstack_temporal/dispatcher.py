@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -94,18 +93,10 @@ class TemporalDispatcher:
             )
         return order
 
-    @asynccontextmanager
-    async def seat(
-        self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
-    ) -> AsyncGenerator[TemporalSeat]:
+    def seat(self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1) -> TemporalSeat:
         from perstack_temporal.seat import TemporalSeat
 
-        seat = TemporalSeat(self._connection, name, dict(labels or {}), concurrency)
-        await seat.enter()
-        try:
-            yield seat
-        finally:
-            await seat.leave()
+        return TemporalSeat(self._connection, name, dict(labels or {}), concurrency)
 
     async def workers(self) -> Sequence[WorkerInfo]:
         from perstack_temporal.presence import present

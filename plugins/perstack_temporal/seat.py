@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Self
 from uuid import uuid4
 
 from pydantic import JsonValue
@@ -67,11 +68,12 @@ class TemporalSeat:
         self._claiming = asyncio.Lock()
         self._had: dict[str, _Held] = {}
 
-    async def enter(self) -> None:
+    async def __aenter__(self) -> Self:
         """Take the seat."""
         await self._connection.use(self._say, works=True)
+        return self
 
-    async def leave(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Free the seat, for so long: one that cannot be freed falls silent."""
         for poll in self._polls.values():
             poll.cancel()

@@ -13,7 +13,7 @@ from hashlib import sha256
 from cluster_machines import Cluster
 from cluster_project import INPUT, KINDS, OUTPUT, SCHEDULES
 
-from perstack.core.events import FinishGeneration, FinishRun, FinishToolCall
+from perstack.core.events import ErrorRun, FinishGeneration, FinishRun, FinishToolCall
 from perstack.core.job import JobSummary
 from perstack.core.queueing import QueueRun
 from perstack.ports.storage import RunRef
@@ -29,6 +29,8 @@ class Counts:
 
     jobs: int = 0
     runs: int = 0
+    poisoned: int = 0
+    """Delegates that had the bad luck to be with three workers in a row that ended."""
     apart: int = 0
     """Delegates that were left to whichever worker had a place."""
     events: int = 0
@@ -63,7 +65,7 @@ class Counts:
         rows = (
             ("Jobs, each completed once", self.jobs, f"{len(self.not_once)} not"),
             ("Runs", self.runs, ""),
-            ("delegates driven apart", self.apart, ""),
+            ("delegates driven apart", self.apart, f"{self.poisoned} with three workers that ended"),
             ("tokens, in Runs as in Jobs", self.tokens, f"{len(self.wrong_totals)} Jobs with wrong totals"),
             ("effects", self.effects, f"{len(self.doubled)} doubled, {len(self.lost)} lost"),
             ("calls interrupted", self.interrupted, ""),
@@ -115,6 +117,7 @@ async def _count(
 ) -> None:
     host, kind, ends, appends = running.host, KINDS[job.expert_key], 0, 0
     steps = used = 0
+    errors, poisoned = list[str](), 0
     for run in job.runs:
         counts.runs += 1
         for place, line in enumerate(await host.storage.read(RunRef(job.id, run.id)), 1):
@@ -123,6 +126,9 @@ async def _count(
         counts.apart += run.delegated_by is not None and any(isinstance(event, QueueRun) for event in events)
         for event in events:
             counts.events += 1
+            if isinstance(event, ErrorRun):
+                errors.append(f"{run.id}: {event.error.name}, {event.error.message}")
+                poisoned += run.delegated_by is not None and event.error.name == "PoisonJob"
             ends += isinstance(event, FinishRun) and run.id == job.coordinator_run_id
             if isinstance(event, FinishGeneration):
                 steps, used = steps + 1, used + event.usage.input_tokens + event.usage.output_tokens
@@ -144,10 +150,13 @@ async def _count(
         sum(run.usage.input_tokens for run in job.runs),
         sum(run.usage.output_tokens for run in job.runs),
     )
+    counts.poisoned += poisoned
     due = (kind.steps, kind.steps * INPUT, kind.steps * OUTPUT)
     if not in_summary == in_runs == due or (steps, used) != (due[0], due[1] + due[2]) or appends != kind.appends:
         found = f"{in_summary}, in its Runs {in_runs}, in its events {steps}, {used}, {appends} calls"
-        counts.wrong_totals.append(f"{job.id} ({job.expert_key}) has {found}; {due} are due, {kind.appends} calls")
+        stand = ", ".join(f"{run.id} {run.status} after {run.steps} steps" for run in job.runs)
+        wanted = f"{due} are due, {kind.appends} calls"
+        counts.wrong_totals.append(f"{job.id} ({job.expert_key}) has {found}; {wanted}: {stand}; {errors}")
 
 
 def compare(counts: Counts, told: list[tuple[str, str]], digests: dict[str, str], mine: set[str]) -> None:

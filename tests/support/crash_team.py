@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import warm
 import workload
 
 from perstack.errors import NotFound
@@ -40,9 +40,8 @@ class Team:
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """One command, which the caller waits for."""
-        command = [sys.executable, "-m", "perstack", *args]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, cwd=self.folder, env=self._env, text=True, **pipes)
+        return warm.perstack(*args, cwd=self.folder, env=self._env, text=True, **pipes)
 
     def perstack(self, *args: str) -> str:
         """One command to its end: what it wrote to stderr."""

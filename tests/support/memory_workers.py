@@ -1,16 +1,30 @@
-"""A plugin for tests of commands in one process: `PERSTACK_PLUGINS=memory_workers`, `--dispatcher memory:NAME`."""
+"""A plugin for tests of commands in one process: `PERSTACK_PLUGINS=memory_workers`, `--dispatcher memory:NAME`; or
+`--dispatcher down:`, which nothing can be ordered of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.ports.dispatcher import DispatcherFactory
+from perstack.errors import DispatcherError
+from perstack.ports.dispatcher import Dispatcher, DispatcherFactory, Order
 from perstack.ports.hooks import hookimpl
-from perstack.testing.in_memory_dispatcher import InMemoryDispatchers
+from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryDispatchers
 
 ENGINES = InMemoryDispatchers()
 
 
+class Down(InMemoryDispatcher):
+    """An engine that is down."""
+
+    scheme = "down"
+
+    def open(self, location: str) -> Dispatcher:
+        return self
+
+    async def submit(self, order: Order) -> None:
+        raise DispatcherError("the engine is down")
+
+
 @hookimpl
 def perstack_dispatchers() -> Sequence[DispatcherFactory]:
-    return [ENGINES]
+    return [ENGINES, Down()]

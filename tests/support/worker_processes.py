@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import warm
 from hosting import wait_for
 from terminal import Terminal, reply
 
@@ -87,8 +87,8 @@ class Cluster:
 
     @contextmanager
     def worker(self, *options: str, name: str = "w", env: dict[str, str] | None = None) -> Iterator[Process]:
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "perstack", "worker", "--log", "json", "--name", name, *options],
+        popen = warm.perstack(
+            *("worker", "--log", "json", "--name", name, *options),
             cwd=self.terminal.workspace,
             env=self.terminal.env if env is None else env,
             stdin=subprocess.DEVNULL,

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hosting import Bench, expert, until_it_crashes
+from terminal import Terminal
 
+from perstack.config.load import load_usable
+from perstack.core.job import JobSummary
 from perstack.engine.workers.news import News
 from perstack.engine.workers.ordered import Drive
 from perstack.engine.workers.worker import Worker, WorkerSettings
@@ -29,6 +32,41 @@ async def recorded(bench: Bench, job_id: str, *experts: object) -> None:
 
 def _dying(inner: object) -> CrashingStorage:
     return CrashingStorage(inner, CrashPoint("after", 1))
+
+
+def served(terminal: Terminal, job_id: str) -> JobSummary:
+    """What a worker makes of it."""
+
+    async def work() -> JobSummary:
+        project = load_usable(terminal.workspace / "perstack.toml").project
+        async with Host(project, workspace=terminal.workspace, env=terminal.env) as host:
+            return await host.jobs.serve(job_id, worker="w")
+
+    return asyncio.run(work())
+
+
+async def queued(bench: Bench, job_id: str) -> Engine:
+    """An engine with an order for such a Job."""
+    engine = Engine()
+    await recorded(bench, job_id)
+    await engine.submit(job_id)
+    return engine
+
+
+def worker_of(
+    host: Host, dispatcher: Dispatcher, tell: Callable[[News], None], drive: Drive | None = None, **settings: object
+) -> Worker:
+    """A worker of that Host, which is not at work yet."""
+    return Worker(
+        dispatcher,
+        host.jobs,
+        host.iterations,
+        host.scheduler_of_worker,
+        host.clock,
+        WorkerSettings(**settings),  # type: ignore[arg-type]
+        drive=lambda name: drive or partial(host.jobs.serve, worker=name),
+        tell=tell,
+    )
 
 
 @dataclass
@@ -52,6 +90,12 @@ class AtWork:
         """Until its Jobs have done so many steps."""
         async with asyncio.timeout(seconds):
             while self.worker.tally.steps < count:
+                await asyncio.sleep(0.01)  # a poll, bounded above
+
+    async def generates(self, run_id: str, seconds: float = 10) -> None:
+        """Until a model has been asked in that Run."""
+        async with asyncio.timeout(seconds):
+            while all(line.event.type != "startGeneration" for line in await self.host.events(run_id)):
                 await asyncio.sleep(0.01)  # a poll, bounded above
 
     async def until(self, kind: str, count: int = 1, seconds: float = 10) -> News:
@@ -95,15 +139,8 @@ class Engine:
     ) -> AsyncGenerator[AtWork]:
         """A worker; on leaving the block it leaves too, unless it has been killed."""
         told: list[AtWork] = []
-        worker = Worker(
-            dispatcher or self.dispatcher,
-            host.jobs,
-            host.iterations,
-            host.scheduler_of_worker,
-            host.clock,
-            WorkerSettings(name=name, **settings),  # type: ignore[arg-type]
-            drive=lambda name: drive or partial(host.jobs.serve, worker=name),
-            tell=lambda news: told[0].tell(news),
+        worker = worker_of(
+            host, dispatcher or self.dispatcher, lambda news: told[0].tell(news), drive, name=name, **settings
         )
         async with host:
             at_work = AtWork(worker, host, asyncio.create_task(worker.run()))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock
@@ -70,6 +71,23 @@ class Driving:
         self.stopped.discard(job_id)
         self.leaving.discard(job_id)
 
+    @asynccontextmanager
+    async def by_this_task(
+        self, key: str, asked: Callable[[], Coroutine[object, object, None]]
+    ) -> AsyncGenerator[None]:
+        """Within it the task that runs drives what is called so, and is cancelled as soon as `asked` returns."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a Job is driven by a task")
+        self.tasks[key] = task
+        watching = asyncio.create_task(asked())
+        watching.add_done_callback(lambda done: None if done.cancelled() else self.stop(key))
+        try:
+            yield
+        finally:
+            watching.cancel()
+            self.forget(key)
+
 
 class DrivenJobs(JobFiles):
     """Jobs, as they are driven by this process."""
@@ -111,7 +129,7 @@ class DrivenJobs(JobFiles):
                 started = await begin(loaded)
                 queueing = None if leaves is None else await leaves(loaded)
                 used = await self._in_force(setup, loaded, lock, takes_up=takes_up)
-                return await self._drive(used.setup, loaded, started, on_event, used.lock, used.knowledge, queueing)
+                return await self._drive(used, loaded, started, on_event, queueing)
 
         return await in_own_task(work())
 
@@ -144,39 +162,35 @@ class DrivenJobs(JobFiles):
 
     async def _drive(
         self,
-        setup: Setup,
+        used: InForce,
         loaded: LoadedJob,
         begin: Callable[[Driver], Session],
         on_event: OnEvent | None,
-        lock: Lock,
-        knowledge: Knowledge,
         queueing: Queueing | None = None,
     ) -> JobSummary:
         """Drive a Job, and on while a recording that it plays answers what it asks; or leave it to a worker."""
-        job = await self._drive_once(setup, loaded, begin, on_event, lock, knowledge, queueing)
+        job = await self._drive_once(used, loaded, begin, on_event, queueing)
         while job.asking is not None and plays(loaded.job):
             loaded = await self.load(job.id)
-            played = played_answer(setup, loaded)
+            played = played_answer(used.setup, loaded)
             if played is None:
                 break
-            job = await self._drive_once(setup, loaded, played, on_event, lock, knowledge)
+            job = await self._drive_once(used, loaded, played, on_event)
         return job
 
     async def _drive_once(
         self,
-        setup: Setup,
+        used: InForce,
         loaded: LoadedJob,
         begin: Callable[[Driver], Session],
         on_event: OnEvent | None,
-        lock: Lock,
-        knowledge: Knowledge,
         queueing: Queueing | None = None,
     ) -> JobSummary:
         from perstack.engine.driver import Driver
         from perstack.engine.wiring import wired
 
-        emit = Emitter(self.plugins.listeners, on_event)
-        wiring = wired(setup, loaded.job.id, emit, self._tasks, lock, knowledge)
+        setup, emit = used.setup, Emitter(self.plugins.listeners, on_event)
+        wiring = wired(setup, loaded.job.id, emit, self._tasks, used.lock, used.knowledge)
         session = begin(driver := Driver(wiring, loaded.job, loaded.runs, drives_here=queueing is None))
         driver.is_leaving = lambda: loaded.job.id in self._driving.leaving
         driver.is_stopped = lambda: loaded.job.id in self._driving.stopped
@@ -185,7 +199,7 @@ class DrivenJobs(JobFiles):
             from perstack.engine.queueing import leave_to_a_worker
 
             async with self.audit.kept(loaded.job):
-                return await leave_to_a_worker(driver, wiring, session, queueing, lock)
+                return await leave_to_a_worker(driver, wiring, session, queueing, used.lock)
         await setup.check_policies((start.sandbox,))  # before anything of it is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
         async with self.audit.kept(loaded.job):
@@ -196,20 +210,11 @@ class DrivenJobs(JobFiles):
 
     @asynccontextmanager
     async def _leased(self, job_id: str) -> AsyncGenerator[None]:
-        task = asyncio.current_task()
         holder = this_process()
-        async with self._leased_on_whole_files(job_id, holder), guarded(self.storage):
-            if task is None:
-                yield
-                return
-            self._driving.tasks[job_id] = task
-            watching = asyncio.create_task(StopRequests(self.storage).asked(job_id, holder))
-            watching.add_done_callback(lambda done: None if done.cancelled() else self._driving.stop(job_id))
-            try:
-                yield
-            finally:
-                watching.cancel()
-                self._driving.forget(job_id)
+        asked = partial(StopRequests(self.storage).asked, job_id, holder)
+        leased = self._leased_on_whole_files(job_id, holder)
+        async with leased, guarded(self.storage), self._driving.by_this_task(job_id, asked):
+            yield
 
     async def _new_job(self, job_id: str | None) -> str:
         if job_id is None:

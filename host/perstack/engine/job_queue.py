@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from perstack.core.by import By, cleaned
 from perstack.core.ids import check_id, check_job_id
-from perstack.core.job import Job, JobSummary, summarize
+from perstack.core.job import Job, JobSummary, RunSummary, summarize
 from perstack.core.labels import check_labels
 from perstack.core.runs.transitions import ACTIVE
 from perstack.core.taking_up import due_of
 from perstack.core.teams import with_delegates
-from perstack.engine.driven_jobs import coordinator_of
+from perstack.engine.driven_jobs import InForce, coordinator_of
 from perstack.engine.emit import Emitter, OnEvent
 from perstack.engine.own_task import in_own_task
 from perstack.engine.pages import every_id
@@ -189,17 +189,13 @@ class JobQueue(ServedRuns):
             await stop_elsewhere(self.storage, job, runs, emit, setup.clock, setup.dispatching, below=below)
 
     async def _ordered_runs(self, job_id: str) -> tuple[str | None, ...]:
-        """What there may be orders for, by the Job's summary: None for the Job itself, and the Runs of delegates."""
-        written = await self.storage.summary(job_id) or b""
-        if b'"queued":' not in written:
+        """What there may be orders for: None for the Job itself, and the Runs of delegates."""
+        if b'"queued":' not in (await self.storage.summary(job_id) or b""):
             return ()
-        with suppress(ValueError):
-            runs = JobSummary.model_validate_json(written).runs
-            return (
-                None,
-                *(run.id for run in runs if run.delegated_by is not None and run.status in (*ACTIVE, "queued")),
-            )
-        return (None,)
+        runs: tuple[RunSummary, ...] = ()
+        with suppress(NotFound, StorageError):  # what does not read can be deleted
+            runs = (await self.job(job_id)).runs
+        return (None, *(one.id for one in runs if one.delegated_by is not None and one.status in (*ACTIVE, "queued")))
 
     async def _withdraw(self, job_id: str, run_id: str | None = None) -> None:
         with suppress(DispatcherError, UsageError):  # whoever gets the order sees that there is nothing to do
@@ -240,7 +236,7 @@ class JobQueue(ServedRuns):
             try:
                 used = await self._in_force(setup, loaded, None)
                 await check_serves(used.setup, loaded, run.start)
-                return await self._drive(used.setup, loaded, take_up, serving.on_event, used.lock, used.knowledge)
+                return await self._drive(used, loaded, take_up, serving.on_event)
             except NOT_HERE as error:
                 if loaded.job.heads != heads or isinstance(error, NotFound):
                     raise
@@ -307,12 +303,12 @@ class JobQueue(ServedRuns):
         if queueing is None:
             await setup.check_sandbox(expert)
         lock = setup.lock()
-        knowledge = await setup.knowledge(expert.key, lock)
-        knowledge.informed(expert)
+        used = InForce(setup, lock, await setup.knowledge(expert.key, lock))
+        used.knowledge.informed(expert)
         if queueing is not None:
             from perstack.engine.carrying import check_carried
 
-            check_carried(knowledge, with_delegates(setup.project, (expert.key,)))
+            check_carried(used.knowledge, with_delegates(setup.project, (expert.key,)))
         added = await self._attached(setup, expert.key, attachments)
 
         async def work() -> JobSummary:
@@ -326,8 +322,7 @@ class JobQueue(ServedRuns):
                     def begin(driver: Driver) -> Session:
                         return driver.begin_run(expert, query, labels=labels, attachments=contents)
 
-                    loaded = _new(made)
-                    return await self._drive(setup, loaded, begin, on_event, lock, knowledge, queueing)
+                    return await self._drive(used, _new(made), begin, on_event, queueing)
 
         return await in_own_task(work())
 
@@ -359,6 +354,6 @@ def _distributes(setup: Setup) -> bool:
 def _check_order(at: int | None, priority: int) -> None:
     """Raises UsageError for a moment that is none, and for a priority that no dispatcher has."""
     if at is not None and not 0 <= at < _LAST_DUE:
-        raise UsageError(f"at = {at} is no moment: give milliseconds since 1970")
+        raise UsageError(f"at = {at} is not a time: give milliseconds since 1970")
     if abs(priority) > _MOST_PRIORITY:
-        raise UsageError(f"priority {priority}: it is between -{_MOST_PRIORITY:,} and {_MOST_PRIORITY:,}")
+        raise UsageError(f"priority {priority}: use -{_MOST_PRIORITY:,} to {_MOST_PRIORITY:,}")

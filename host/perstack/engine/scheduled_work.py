@@ -9,7 +9,8 @@ from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.waking import Action
 from perstack.dataclass import dataclass
 from perstack.engine.groups import leaves
-from perstack.errors import PerstackError
+from perstack.engine.jobs import Jobs
+from perstack.errors import NotFound, PerstackError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,14 @@ class ScheduledWork:
     question: str | None = None
     """What the Job of a task or an occurrence asks: it waits for a person."""
     error: str | None = None
+
+
+async def job_if_any(jobs: Jobs, job_id: str) -> JobSummary | None:
+    """Where a Job stands; None if it has no Run."""
+    try:
+        return await jobs.job(job_id)
+    except NotFound:
+        return None
 
 
 def words_of(error: Exception) -> str:

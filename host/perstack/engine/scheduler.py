@@ -13,7 +13,6 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.iterations.summary import SeriesSummary
-from perstack.core.job import JobSummary
 from perstack.core.tasks.events import WakeTask
 from perstack.core.tasks.rows import Row, to_look_after
 from perstack.core.tasks.state import TaskState
@@ -38,7 +37,7 @@ from perstack.engine.jobs import Jobs
 from perstack.engine.memory import ExecutionMemory
 from perstack.engine.pages import pages
 from perstack.engine.polling import ask_command
-from perstack.engine.scheduled_work import ScheduledWork, words_of
+from perstack.engine.scheduled_work import ScheduledWork, job_if_any, words_of
 from perstack.engine.schedules.starting import JobStarter, SeriesStarter
 from perstack.engine.setup import Setup
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
@@ -218,7 +217,7 @@ class Scheduler:
             case "task":
                 return ScheduledWork(did="failed", task_id=one.id, error=error)
             case "job":
-                job = await _or_nothing(self._find(one.id))
+                job = await _or_nothing(job_if_any(self._jobs, one.id))
                 return ScheduledWork(did="failed", job_id=one.id, job=job, error=error)
             case "iterations":
                 series = await _or_nothing(self._iterations.get(one.id))
@@ -270,7 +269,7 @@ class Scheduler:
                 case AskCommand():
                     known = replace(known, poll=await self._ask(task.agent_id, step.command))
                 case LookAtJob():
-                    known = replace(known, jobs={step.job_id: await self._find(step.job_id)})
+                    known = replace(known, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
                 case Work():
                     return await self._work(task, step.job_id, known)
                 case GoOn():
@@ -281,13 +280,6 @@ class Scheduler:
 
     def _now(self) -> int:
         return self._setup().clock.now()
-
-    async def _find(self, job_id: str) -> JobSummary | None:
-        """Where a Job stands; None if it has no Run."""
-        try:
-            return await self._jobs.job(job_id)
-        except NotFound:
-            return None
 
     async def _ask(self, agent_id: str, command: Sequence[str]) -> PollResult:
         setup = self._setup()

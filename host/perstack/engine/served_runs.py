@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perstack.core.ids import number_of_run
@@ -77,13 +77,23 @@ class ServedRuns(DrivenJobs):
 
         One that nobody awaits any more is left as it is. Raises as `serve`.
         """
+        try:
+            loaded = await self._served_run(serving, job_id, run_id)
+        except NotFound:
+            await Holders(self.storage).forget(run_id)
+            raise
+        if run_id not in loaded.runs or has_ended(loaded.runs[run_id]):
+            await Holders(self.storage).forget(run_id)
+        return summarize(loaded.job, is_driven=True)
+
+    async def _served_run(self, serving: Serving, job_id: str, run_id: str) -> LoadedJob:
         async with self._held(job_id, run_id):
             loaded = await self.load(job_id)
             run = loaded.runs.get(run_id)
             wanted = run is not None and not run.is_coordinator and is_wanted(run, loaded.runs)
             reason = due_of(run, serving.setup.clock.now()) if run is not None and wanted else None
             if run is None or reason is None:
-                return summarize(loaded.job, is_driven=True)
+                return loaded
             head = run.head
             try:
                 await self._drive_run(serving, loaded, run)
@@ -91,10 +101,7 @@ class ServedRuns(DrivenJobs):
                 if loaded.job.heads.get(run_id) != head or isinstance(error, NotFound):
                     raise
                 raise CannotServe(str(error)) from error
-            is_over = has_ended(loaded.runs[run_id])
-        if is_over:
-            await Holders(self.storage).forget(run_id)
-        return summarize(loaded.job, is_driven=True)
+            return loaded
 
     async def _drive_run(self, serving: Serving, loaded: LoadedJob, run: Run) -> None:
         from perstack.engine.driver import Driver
@@ -123,18 +130,9 @@ class ServedRuns(DrivenJobs):
     @asynccontextmanager
     async def _held(self, job_id: str, run_id: str) -> AsyncGenerator[None]:
         """The lease of the Run, on whole files; meanwhile it stops if somebody asks for that."""
-        task, holder, key = asyncio.current_task(), this_process(), order_key(job_id, run_id)
+        holder = this_process()
         holders = Holders(self.storage)
         whole = on_whole_files(self.storage, self._workspace, self.settle_rewind, lambda: holders.held(run_id, holder))
-        async with whole, guarded(self.storage):
-            if task is None:
-                yield
-                return
-            self._driving.tasks[key] = task
-            watching = asyncio.create_task(holders.asked(run_id, holder))
-            watching.add_done_callback(lambda done: None if done.cancelled() else self._driving.stop(key))
-            try:
-                yield
-            finally:
-                watching.cancel()
-                self._driving.forget(key)
+        key, asked = order_key(job_id, run_id), partial(holders.asked, run_id, holder)
+        async with whole, guarded(self.storage), self._driving.by_this_task(key, asked):
+            yield

@@ -40,7 +40,9 @@ class StopRequests:
                 while await self._is_driven(job_id, holder):  # noqa: ASYNC110 - no event comes from another process
                     await asyncio.sleep(_WAITS_EACH)
         except TimeoutError as error:
-            raise Conflict(f"Job {job_id} was asked to stop, and {holder} has not stopped it") from error
+            raise Conflict(
+                f"Job {job_id} was asked to stop, and {holder} has not stopped it: try again, or end that process"
+            ) from error
         finally:
             with suppress(Conflict, NotFound):  # another process that asks may be quicker
                 await space.delete_job(job_id)

@@ -12,9 +12,9 @@ import httpx
 import pytest
 from http_server import KNOWN, serving
 from terminal import SECONDS, Terminal, reply
+from working import Engine, served
 
 from perstack.config.load import load_usable
-from perstack.core.job import JobSummary
 from perstack.host import Host
 
 TOML = """
@@ -29,10 +29,14 @@ instruction = "You do not."
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
-    terminal = Terminal(tmp_path_factory.mktemp("jobs"))
+    return _terminal(tmp_path_factory.mktemp("jobs"), TOML)
+
+
+def _terminal(folder: Path, toml: str) -> Terminal:
+    terminal = Terminal(folder)
     terminal.env["PERSTACK_PLUGINS"] += ",memory_workers"
     terminal.env["PYTHONPATH"] = str(Path(__file__).parents[2] / "support")
-    return terminal.project(TOML, writer=[reply("A haiku.")])
+    return terminal.project(toml, writer=[reply("A haiku.")])
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +47,6 @@ def server(terminal: Terminal) -> Iterator[httpx.Client]:
         httpx.Client(base_url=url.removesuffix("/mcp"), headers=KNOWN, timeout=SECONDS) as client,
     ):
         yield client
-
-
-def served(terminal: Terminal, job_id: str) -> JobSummary:
-    """What a worker makes of it."""
-
-    async def work() -> JobSummary:
-        project = load_usable(terminal.workspace / "perstack.toml").project
-        async with Host(project, workspace=terminal.workspace, env=terminal.env) as host:
-            return await host.jobs.serve(job_id, worker="w")
-
-    return asyncio.run(work())
 
 
 def test_a_job_is_queued_driven_by_a_worker_and_shown(server: httpx.Client, terminal: Terminal) -> None:
@@ -132,3 +125,32 @@ def test_without_a_dispatcher_it_is_refused(tmp_path: Path) -> None:
         assert refused.status_code == 400
         assert "set `dispatcher` in [workers]" in refused.json()["detail"]
     assert terminal.call("jobs", "--json").out == ""
+
+
+def test_after_a_503_the_job_is_recorded_and_a_worker_that_looks_finds_it(tmp_path: Path) -> None:
+    terminal = _terminal(tmp_path, TOML.replace("memory:jobs", "down:"))
+    asked, key = {"expert": "writer", "query": "logs"}, {**KNOWN, "Idempotency-Key": "order-17"}
+    with (
+        serving(terminal) as (url, _),
+        httpx.Client(base_url=url.removesuffix("/mcp"), headers=key, timeout=SECONDS) as client,
+    ):
+        refused = client.post("/v1/jobs", json=asked)
+        assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
+        (job,) = terminal.call("jobs", "--json").events
+        job_id = job["id"]
+        wanted = f"Job {job_id} is recorded, and could not be queued: the engine is down; a worker that looks finds it"
+        assert refused.json()["detail"] == wanted
+        assert client.get(f"/v1/jobs/{job_id}").json()["status"] == "queued"
+        again = client.post("/v1/jobs", json=asked)
+        assert (again.status_code, again.json()) == (202, {"id": job_id, "status": "queued"})
+
+        async def work() -> None:
+            engine = Engine()
+            project = load_usable(terminal.workspace / "perstack.toml").project
+            host = Host(project, workspace=terminal.workspace, env=terminal.env, dispatcher=engine.dispatcher)
+            async with engine.at_work(host) as at_work:
+                await at_work.until("ended")
+
+        asyncio.run(work())
+        after = client.post("/v1/jobs", json=asked)
+        assert (after.status_code, after.json()) == (202, {"id": job_id, "status": "completed"})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 from hosting import Bench, expert, wait_for
-from working import Engine, recorded
+from working import queued
 
 from perstack.core.usage import Usage
 from perstack.engine.workers.health import SILENT_AFTER
@@ -30,9 +30,8 @@ def values(page: str) -> dict[str, float]:
 
 def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) -> None:
     async def work() -> None:
-        bench, engine = Bench(tmp_path, "file:perstack"), Engine()
-        await recorded(bench, "job")
-        await engine.submit("job")
+        bench = Bench(tmp_path, "file:perstack")
+        engine = await queued(bench, "job")
         await engine.submit("later", due=1 << 50)
         host, address = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), Address.parse("127.0.0.1:0")
         async with engine.at_work(host) as at_work:

@@ -3,73 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from approving import ASK_WRITE, append, files
+from fleet import Fleet, check_whole, ended, until_driven, until_empty
 from hosting import Bench, expert, wait_for
-from working import AtWork, Engine
+from working import AtWork
 
 from perstack.core.definitions import Budget
-from perstack.core.job import JobSummary
-from perstack.core.workers import Workers
-from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
-
-DISTRIBUTED = Workers(delegates="distributed")
-
-
-@dataclass
-class Fleet:
-    """Workers on one engine and one store, that share delegates."""
-
-    bench: Bench
-    script: Any
-    experts: tuple[Any, ...]
-    settings: dict[str, Any] = field(default_factory=dict)
-    engine: Engine = field(default_factory=Engine)
-
-    def host(self) -> Host:
-        host = self.bench.host(self.script, *self.experts, dispatcher=self.engine.dispatcher)
-        host.use(host.project.model_copy(update={"workers": DISTRIBUTED, **self.settings}))
-        return host
-
-    @asynccontextmanager
-    async def at_work(self, *names: str, **settings: Any) -> AsyncGenerator[list[AtWork]]:
-        async with AsyncExitStack() as stack:
-            yield [
-                await stack.enter_async_context(self.engine.at_work(self.host(), name, **settings)) for name in names
-            ]
-
-
-async def ended(host: Host, job_id: str, seconds: float = 25) -> JobSummary:
-    """Until nobody does anything for a Job."""
-    async with asyncio.timeout(seconds):
-        return await host.jobs.follow(job_id)
-
-
-async def until_empty(engine: Engine, seconds: float = 10) -> None:
-    """Until no order waits, and none is held."""
-    async with asyncio.timeout(seconds):
-        while not await engine.is_empty():
-            await asyncio.sleep(0.02)  # a poll, bounded above
-
-
-async def check_whole(host: Host, job: JobSummary) -> None:
-    """Whatever happened: the logs are whole, and the totals are theirs."""
-    report = await host.verify(job.id)
-    assert report.ok, report
-    replayed = await host.replay(job.id)
-    assert replayed.ok, replayed
-    assert job.total_steps == sum(run.steps for run in job.runs)
-    assert job.usage.total_tokens == sum(run.usage.total_tokens for run in job.runs)
-    loaded = await host.load(job.id)
-    assert {run_id: run.head for run_id, run in loaded.runs.items()} == {
-        run.id: type(loaded.runs[run.id].head)(run.head_seq, run.head_hash) for run in job.runs
-    }
 
 
 def drivers(atwork: list[AtWork]) -> dict[str, str]:
@@ -227,16 +170,6 @@ def test_a_delegate_whose_expert_has_used_its_own_budget_has_failed_and_the_job_
 
 
 SLOW = [text("Part.", delay_ms=60_000)]
-
-
-async def until_driven(host: Host, *run_ids: str, seconds: float = 15) -> None:
-    """Until these Runs are at work."""
-    async with asyncio.timeout(seconds):
-        while True:
-            runs = (await host.load("job")).runs
-            if all(run_id in runs and runs[run_id].status == "running" for run_id in run_ids):
-                return
-            await asyncio.sleep(0.02)  # a poll, bounded above
 
 
 def test_who_stops_the_job_stops_its_delegates_and_those_that_wait(bench: Bench) -> None:

@@ -124,7 +124,9 @@ def test_a_worker_without_a_dispatcher_says_what_to_give(terminal: Terminal) -> 
     terminal.project(TOML.format(storage="file:perstack"), a=[reply("done")])
     done = terminal.call("worker")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: no dispatcher says who drives what: give --dispatcher postgresql://")
+    assert done.err.startswith(
+        "error: there is no dispatcher, which says who drives what: give --dispatcher postgresql://"
+    )
     assert done.err.count("\n") == 1
     for wrong in (["--labels", "x"], ["--name", "a b"], ["--drain", "soon"], ["--http", "nowhere"]):
         told = terminal.call("worker", "--dispatcher", "postgresql://postgres@localhost:1/x", *wrong)

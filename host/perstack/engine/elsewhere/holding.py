@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
+from perstack.core.ids import job_of_run
+from perstack.engine.pages import every_id
 from perstack.engine.stop_requests import StopRequests
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import Storage
@@ -49,3 +52,17 @@ class Holders:
         """The Run has ended: nothing is kept of its lease. One that is held yet is forgotten by its holder."""
         with suppress(Conflict, NotFound, StorageError):
             await self._space.delete_job(run_id)
+
+    async def forget_job(self, job_id: str) -> None:
+        """The Job is gone: who drives a delegate of it is asked to stop, and nothing is kept of their leases.
+
+        What cannot be reached now finds by itself that there is no such Job any more.
+        """
+        with suppress(StorageError):
+            known = await every_id(lambda after: self._space.jobs(after=after))
+            await asyncio.gather(*(self._end(run_id) for run_id in known if job_of_run(run_id) == job_id))
+
+    async def _end(self, run_id: str) -> None:
+        with suppress(Conflict):
+            await self.stop(run_id)
+        await self.forget(run_id)

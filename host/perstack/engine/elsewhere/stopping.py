@@ -46,7 +46,7 @@ class Stopping:
 
     async def _stop(self, following: Following, run_id: str) -> None:
         until = time.monotonic() + _PATIENCE
-        while (run := await following.look(run_id)) is not None and _is_elsewhere(run):
+        while (run := await following.look(run_id)) is not None and is_elsewhere(run):
             with suppress(DispatcherError, UsageError):  # whoever gets the order sees that there is nothing to do
                 dispatcher = self._dispatching.dispatcher
                 if dispatcher is not None:
@@ -54,7 +54,7 @@ class Stopping:
             with suppress(Conflict, StorageError):
                 await self._holders.stop(run_id)
             run = await following.look(run_id) or run
-            if not _is_elsewhere(run):
+            if not is_elsewhere(run):
                 return
             with suppress(Conflict):  # somebody has just begun to drive it
                 if await self._holders.holder(run_id) is None:
@@ -74,7 +74,7 @@ class Stopping:
         return session.run
 
 
-def _is_elsewhere(run: Run) -> bool:
+def is_elsewhere(run: Run) -> bool:
     """Whether a worker of its own drives a delegate, or is to."""
     return not run.is_coordinator and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
 
@@ -98,7 +98,7 @@ async def stop_elsewhere(
     among = [*runs] if only is None else following.whole(only)
     if below is not None:
         among = following.whole(below)[1:]
-    away = [run_id for run_id in among if run_id in runs and _is_elsewhere(runs[run_id])]
+    away = [run_id for run_id in among if run_id in runs and is_elsewhere(runs[run_id])]
     if away:
         await Stopping(storage, job, emit, clock, dispatching).stop(following, away)
         runs.update({one: run for run_id in away for one in following.whole(run_id) if (run := following.run(one))})

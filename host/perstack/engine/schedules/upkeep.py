@@ -21,7 +21,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.jobs import Jobs
 from perstack.engine.logs.log import Loaded
 from perstack.engine.logs.schedules import ScheduleLog
-from perstack.engine.scheduled_work import ScheduledWork, words_of
+from perstack.engine.scheduled_work import ScheduledWork, job_if_any, words_of
 from perstack.engine.schedules.starting import JobStarter
 from perstack.engine.setup import Setup
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
@@ -93,7 +93,7 @@ class Schedules:
         while (step := next_step(_state(loaded), schedule, calendar, known, self._now())) is not None:
             match step:
                 case LookAtJob():
-                    known = replace(known, jobs={step.job_id: await self._find(step.job_id)})
+                    known = replace(known, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
                 case Record(starts=None):
                     loaded = await self._log.add(name, loaded, step.events)
                     if step.did is not None:
@@ -126,7 +126,7 @@ class Schedules:
             state = loaded.state
             last = state.current or state.last
             following = calendar.after(state.lines.get(schedule.line, now))
-            job = None if last is None else await self._find(last.job_id)
+            job = None if last is None else await job_if_any(self._jobs, last.job_id)
         except (StorageError, UsageError) as error:
             return ScheduleStanding(schedule, error=words_of(error))
         return ScheduleStanding(schedule, following, last, job, state.waiting, state.skipped)
@@ -137,19 +137,12 @@ class Schedules:
     def _now(self) -> int:
         return self._setup().clock.now()
 
-    async def _find(self, job_id: str) -> JobSummary | None:
-        """Where a Job stands; None if it has no Run."""
-        try:
-            return await self._jobs.job(job_id)
-        except NotFound:
-            return None
-
     async def _start(self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence) -> ScheduledWork | None:
         labels = {LABEL: schedule.name}
         try:
             job = await self._starter.start(schedule.expert, schedule.query, job_id=occurrence.job_id, labels=labels)
         except UsageError:
-            if await self._find(occurrence.job_id) is None:
+            if await job_if_any(self._jobs, occurrence.job_id) is None:
                 raise
             return None  # another process was quicker
         return await self._ended(schedule, calendar, occurrence, job, "started")

@@ -176,6 +176,8 @@ class Claims:
         except asyncio.CancelledError:
             held.task.cancel()
             await asyncio.wait({held.task})
+            if not held.task.cancelled():
+                held.task.exception()  # whoever takes the Job over finds what could not be recorded
             raise
         finally:
             self._tally.running -= 1
@@ -230,13 +232,14 @@ class Claims:
     async def _is_beside_a_suspect(self, held: Held) -> bool:
         """Whether two Jobs would be driven here that may have ended workers: they answer for themselves, one at a time.
 
-        One that has done something since is none any more.
+        One that has done something since is none any more; one that only waits for delegates ends nobody, and they
+        would wait for it.
         """
         if not is_suspect(held.claim.order.takeovers):
             return False
         for other in tuple(self._held.values()):
             order = other.claim.order
-            if other is held or other.task is None or not is_suspect(order.takeovers):
+            if other is held or other.task is None or other.waits or not is_suspect(order.takeovers):
                 continue
             if await self._ordered.work_of(order) == order.events:
                 return True

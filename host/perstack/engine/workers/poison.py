@@ -14,6 +14,7 @@ from perstack.core.runs.transitions import ACTIVE
 from perstack.core.serving import MOST_TAKEOVERS, drivers_in, ends_its_workers, work_in
 from perstack.core.taking_up import due_of
 from perstack.engine.elsewhere.holding import Holders
+from perstack.engine.elsewhere.stopping import is_elsewhere
 from perstack.engine.emit import Emitter
 from perstack.engine.jobs import Jobs
 from perstack.engine.logs.runs import LoadedJob
@@ -39,12 +40,23 @@ async def work_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int:
 
 
 async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
-    """Whether the Job ends whoever drives it. `live` are the workers that there are, asked for if it may be."""
+    """Whether the Job ends whoever drives it. `live` are the workers that there are, asked for if it may be.
+
+    While it waits for delegates that have orders of their own these answer for what ends workers.
+    """
     if order.takeovers < MOST_TAKEOVERS:
         return False
+    runs = (await jobs.load(order.job_id)).runs
     run_id = order.run_id or (await jobs.job(order.job_id)).coordinator_run_id
+    if any(is_elsewhere(run) for run in runs.values() if _is_awaited_by(run, run_id)):
+        return ends_its_workers(order.takeovers, (), ())
     drivers = drivers_in([line.event for line in await jobs.events(run_id)])
     return ends_its_workers(order.takeovers, drivers, await live())
+
+
+def _is_awaited_by(run: Run, run_id: str) -> bool:
+    by = run.start.delegated_by
+    return by is not None and by.run_id == run_id
 
 
 async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:

@@ -100,7 +100,7 @@ def _possible(concurrency: int) -> int:
     most = slots_for(files)
     if concurrency > most:
         raise UsageError(
-            f"--concurrency {concurrency}: {files} open files, which this process may have, are enough for {most} Jobs:"
+            f"--concurrency {concurrency}: this process may open {files} files, which is enough for {most} Jobs:"
             " raise the limit (ulimit -n), or start more workers"
         )
     return concurrency

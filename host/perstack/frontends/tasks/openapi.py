@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, cast
+from typing import cast
 
-from pydantic import JsonValue
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel, JsonValue
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from perstack.core.base import Fact, JsonObject
+from perstack.core.base import JsonObject
 from perstack.core.tasks.table import OPERATIONS, Operation
-from perstack.frontends.shared.arguments import Arguments
 from perstack.frontends.tasks.approval_models import Decision, OpenApproval
 from perstack.frontends.tasks.job_models import Submission
 from perstack.frontends.tasks.next_steps import BASE
@@ -34,7 +33,7 @@ _PROBLEM: JsonObject = {
     },
     "required": ["title", "status", "detail"],
 }
-_OF_JOBS: tuple[tuple[type[Arguments | Fact], Any], ...] = (
+_OF_JOBS: tuple[tuple[type[BaseModel], JsonSchemaMode], ...] = (
     (Submission, "validation"),
     (Decision, "validation"),
     (OpenApproval, "serialization"),
@@ -98,12 +97,9 @@ def page() -> str:
 
 
 def _schemas(operations: Sequence[Operation]) -> dict[str, JsonObject]:
-    models = {operation.gives: "serialization" for operation in operations}
-    taken = {arguments_of(operation): "validation" for operation in operations}
-    _, made = models_json_schema(
-        [(model, cast("Any", mode)) for model, mode in (*models.items(), *taken.items(), *_OF_JOBS)],
-        ref_template=_SCHEMAS + "{model}",
-    )
+    models: dict[type[BaseModel], JsonSchemaMode] = {operation.gives: "serialization" for operation in operations}
+    taken: dict[type[BaseModel], JsonSchemaMode] = {arguments_of(operation): "validation" for operation in operations}
+    _, made = models_json_schema([*models.items(), *taken.items(), *_OF_JOBS], ref_template=_SCHEMAS + "{model}")
     return cast("dict[str, JsonObject]", made["$defs"])
 
 
@@ -255,7 +251,7 @@ def _content(schema: JsonObject) -> JsonObject:
     return {"application/json": {"schema": schema}}
 
 
-def _name_of(model: type[Arguments | Fact], schemas: dict[str, JsonObject]) -> str:
+def _name_of(model: type[BaseModel], schemas: dict[str, JsonObject]) -> str:
     name = model.__name__
     if name not in schemas:
         raise LookupError(f"{name} is not among {json.dumps(sorted(schemas))}")

@@ -1,0 +1,229 @@
+"""A Job with distributed delegates that is deleted, stopped or answered while not everybody is there who drives it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from approving import ASK_WRITE, append, files
+from fleet import Fleet, check_whole, ended, until_driven, until_empty
+from hosting import Bench, expert, wait_for
+from mortal import Death, Fate, Life
+from working import AtWork
+
+from perstack.errors import Conflict
+from perstack.host import Host
+from perstack.testing.scripted import text, tool, turn
+
+BOSS = [turn(*(tool("helper", {"query": f"part {n}"}) for n in range(4))), text("All done.")]
+TEAM = (expert("boss", delegates=("helper",)), expert("helper"))
+SLOW = [text("Part.", delay_ms=60_000)]
+
+
+async def left(host: Host) -> list[str]:
+    """What is kept of delegates beside the Jobs."""
+    spaces = [host.storage.space(name) for name in ("delegates", "delegatestops")]
+    return [one for space in spaces for one in (await space.jobs()).ids]
+
+
+@asynccontextmanager
+async def abandoned(fleet: Fleet) -> AsyncGenerator[AtWork]:
+    """A Job whose worker has left, and the worker that drives one of its delegates; the others wait."""
+    async with fleet.at_work("one", "two", concurrency=1, drain=0.1) as workers:
+        await workers[0].host.submit("boss", "q", job_id="job")
+        await until_driven(workers[0].host, "job-2", "job-3")
+        (gone,) = [one for one in workers if any("run" not in news.facts for news in one.of("taken"))]
+        (rest,) = [one for one in workers if one is not gone]
+        gone.worker.leave()
+        async with asyncio.timeout(10):
+            await gone.task
+        yield rest
+
+
+async def die_once_it_generates(fleet: Fleet, host: Host, number: int, *, concurrency: int) -> None:
+    """A worker that dies once it has asked the model of the first delegate, which `number` before it have."""
+    life = Life(f"dies-{number}", Fate())
+    async with fleet.mortal(life, concurrency=concurrency) as dies:
+        async with asyncio.timeout(15):
+            while sum(kind == "startGeneration" for kind in await types_of(host, "job-2")) <= number:
+                await asyncio.sleep(0.01)  # a poll, bounded above
+        life.die()
+        await asyncio.wait({dies.task})
+
+
+async def types_of(host: Host, run_id: str) -> list[str]:
+    """Of the events of a Run of the Job; none if it has not begun."""
+    if run_id not in (await host.storage.runs("job")).ids:
+        return []
+    return [line.event.type for line in await host.events(run_id)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be begun is tried again soon."""
+    monkeypatch.setattr("perstack.core.serving._LONGEST_PAUSE", 100)
+
+
+def test_of_a_deleted_job_nothing_is_left_though_a_delegate_of_it_is_driven(bench: Bench) -> None:
+    async def work() -> None:
+        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+        async with abandoned(fleet) as rest:
+            assert len(fleet.engine.orders.waiting) == 4  # the Job's, and of three delegates
+            async with asyncio.timeout(10):
+                await fleet.host().delete("job")
+            assert not fleet.engine.orders.waiting
+            await until_empty(fleet.engine)
+            assert await left(rest.host) == []
+            assert not await rest.host.storage.has_job("job")
+            (said,) = rest.of("ended")
+            assert (said.level, said.facts["came"]) == ("warning", "missing")
+            assert said.text.startswith(f"delegate {said.facts['run']} stopped after")
+            assert "was it deleted" in said.text
+            await rest.host.submit("boss", "q", job_id="other")  # the worker is as before
+            await rest.until("taken", 2)
+            await fleet.host().cancel("other")
+
+    wait_for(work(), 60)
+
+
+def test_a_deletion_withdraws_the_orders_of_delegates_that_no_summary_knows(bench: Bench) -> None:
+    """The worker of the Job died as it ordered them."""
+
+    async def work() -> None:
+        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+        life = Life("dies", Fate(Death("job-5", 1, "after")))
+        async with fleet.host() as host, fleet.mortal(life, concurrency=1) as dies:
+            await host.submit("boss", "q", job_id="job")
+            async with asyncio.timeout(10):
+                await asyncio.wait({dies.task})
+            assert {order.run_id for order in fleet.engine.orders.waiting.values()} >= {"job-3", "job-4"}
+            await host.delete("job")
+            assert not fleet.engine.orders.waiting
+            assert await left(host) == []
+
+    wait_for(work())
+
+
+def test_a_delegate_that_ends_every_worker_fails_and_nothing_else_does(bench: Bench) -> None:
+    """Who drives it beside others dies, three times, whenever its model is asked."""
+
+    async def work() -> None:
+        boss = [turn(tool("bad", {"query": "b"}), tool("helper", {"query": "h"})), text("All done.")]
+        calm = [turn(tool("helper", {"query": "h"})), text("Calm.")]
+        helper = [turn(tool("todo", {"newTodos": ["a"]}), delay_ms=20, repeat=12), text("Part.")]
+        script = {"[[boss]]": boss, "[[calm]]": calm, "[[helper]]": helper, "[[bad]]": SLOW}
+        team = (
+            *(expert(one, delegates=("helper", "bad")) for one in ("boss", "calm")),
+            expert("helper"),
+            expert("bad"),
+        )
+        fleet = Fleet(bench, script, team)
+        async with fleet.host() as host:
+            await host.submit("boss", "q", job_id="job")
+            await host.submit("calm", "q", job_id="other")
+            for number in range(3):
+                await die_once_it_generates(fleet, host, number, concurrency=4)
+            async with fleet.at_work("last", concurrency=4) as (last,):
+                poison = await last.until("poison", seconds=60)
+                assert (poison.level, poison.facts["run"]) == ("error", "job-2")
+                for job_id, said in (("job", "All done."), ("other", "Calm.")):
+                    job = await ended(host, job_id, 60)
+                    assert (job.status, job.text) == ("completed", said)
+                    await check_whole(host, job)
+                assert len(last.of("poison")) == 1, last.news
+                results = [line.event for line in await host.events("job-1") if line.event.type == "finishToolCall"]
+                (failed,) = [one for one in results if one.is_error]
+                assert failed.contents[0].text.startswith("Delegation failed: 3 workers in a row ended or fell silent")
+                await until_empty(fleet.engine)
+            assert await left(host) == []
+
+    wait_for(work(), 200)  # on S3 each lease takes its time
+
+
+def test_of_a_job_and_the_delegate_that_it_waits_for_only_the_one_that_ends_workers_fails(bench: Bench) -> None:
+    """Each has both."""
+
+    async def work() -> None:
+        boss = [turn(tool("bad", {"query": "b"})), text("All done.")]
+        fleet = Fleet(bench, {"[[boss]]": boss, "[[bad]]": SLOW}, (expert("boss", delegates=("bad",)), expert("bad")))
+        async with fleet.host() as host:
+            await host.submit("boss", "q", job_id="job")
+            for number in range(3):
+                await die_once_it_generates(fleet, host, number, concurrency=1)
+            async with fleet.at_work("last", concurrency=1) as (last,):
+                job = await ended(host, "job")
+                assert (job.status, job.text) == ("completed", "All done.")
+                assert [one.facts["run"] for one in last.of("poison")] == ["job-2"]
+                await check_whole(host, job)
+
+    wait_for(work(), 60)
+
+
+def test_of_two_that_have_the_order_of_one_delegate_one_drives_it(bench: Bench) -> None:
+    """As where a worker was frozen: the other is refused, and tries again later."""
+
+    async def work() -> None:
+        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+        async with abandoned(fleet) as rest:
+            run_id = str(rest.of("taken")[0].facts["run"])
+            other = fleet.host()
+            before = [line.line for line in await other.events(run_id)]
+            with pytest.raises(Conflict, match="is being driven by"):
+                await other.jobs.serve("job", worker="other", run_id=run_id)
+            assert [line.line for line in await other.events(run_id)] == before
+            await other.delete("job")
+
+    wait_for(work(), 60)
+
+
+def test_a_person_stops_a_job_whose_worker_has_left_and_its_delegates_with_it(bench: Bench) -> None:
+    async def work() -> None:
+        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+        async with abandoned(fleet) as rest:
+            async with asyncio.timeout(20):
+                await fleet.host().cancel("job")
+            runs = (await rest.host.load("job")).runs
+            assert {run.status for run in runs.values()} == {"stoppedByInterrupt"}
+            assert not fleet.engine.orders.waiting
+            await until_empty(fleet.engine)
+            assert rest.of("ended")
+            assert not rest.of("failed", "lost")
+        fleet.script = {"[[boss]]": BOSS, "[[helper]]": [text("Part.")]}
+        job = await fleet.host().resume("job")
+        assert (job.status, job.text, len(job.runs)) == ("completed", "All done.", 5)
+        await check_whole(fleet.host(), job)
+
+    wait_for(work(), 60)
+
+
+def test_an_answer_that_comes_while_no_worker_is_there_is_taken_up_by_the_next(bench: Bench) -> None:
+    async def work() -> None:
+        files(bench, "a.txt")
+        script = {
+            "[[boss]]": [turn(tool("asks", {"query": "x"}), tool("helper", {"query": "y"})), text("E")],
+            "[[asks]]": [append("a.txt"), text("Asked.")],
+            "[[helper]]": [text("Part.")],
+        }
+        boss = expert("boss", delegates=("asks", "helper"), permissions=ASK_WRITE)
+        fleet = Fleet(bench, script, (boss, expert("asks"), expert("helper")))
+        host = fleet.host()
+        async with fleet.at_work("first", concurrency=2):
+            await host.submit("boss", "q", job_id="job")
+            job = await ended(host, "job")
+            assert job.asking is not None
+        answered = await host.answer("yes", question_id=job.asking.id)
+        assert answered.status == "queued"
+        with pytest.raises(Conflict):
+            await host.answer("no", question_id=job.asking.id)
+        assert not await host.jobs.order_again()
+        async with fleet.at_work("next", concurrency=1):
+            job = await ended(host, "job")
+            assert (job.status, job.text, len(job.runs)) == ("completed", "E", 3)
+            assert (bench.workspace / "a.txt").read_text() == "x\n"
+            await check_whole(host, job)
+            await until_empty(fleet.engine)
+        assert await left(host) == []
+
+    wait_for(work(), 60)

@@ -1,0 +1,91 @@
+"""Workers of a test that share delegates: one engine, one store, and a Job of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hosting import Bench
+from mortal import Life, Mortal, MortalDispatcher, MortalStorage, mortal_at_work
+from working import AtWork, Engine
+
+from perstack.core.job import JobSummary
+from perstack.core.workers import Workers
+from perstack.host import Host
+from perstack.ports.dispatcher import Dispatcher
+
+DISTRIBUTED = Workers(delegates="distributed")
+
+
+@dataclass
+class Fleet:
+    """Workers on one engine and one store, that share delegates."""
+
+    bench: Bench
+    script: Any
+    experts: tuple[Any, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    engine: Engine = field(default_factory=Engine)
+
+    def host(self) -> Host:
+        return self._host(self.engine.dispatcher)
+
+    def _host(self, dispatcher: Dispatcher, **options: Any) -> Host:
+        host = self.bench.host(self.script, *self.experts, dispatcher=dispatcher, **options)
+        host.use(host.project.model_copy(update={"workers": DISTRIBUTED, **self.settings}))
+        return host
+
+    def mortal(self, life: Life, **settings: Any) -> AbstractAsyncContextManager[Mortal]:
+        """A worker that may die."""
+
+        def make(life: Life, dispatcher: MortalDispatcher) -> Host:
+            return self._host(dispatcher, wrap=lambda storage: MortalStorage(storage, life))
+
+        return mortal_at_work(life, self.engine.orders, make, **settings)
+
+    @asynccontextmanager
+    async def at_work(self, *names: str, **settings: Any) -> AsyncGenerator[list[AtWork]]:
+        async with AsyncExitStack() as stack:
+            yield [
+                await stack.enter_async_context(self.engine.at_work(self.host(), name, **settings)) for name in names
+            ]
+
+
+async def ended(host: Host, job_id: str, seconds: float = 25) -> JobSummary:
+    """Until nobody does anything for a Job."""
+    async with asyncio.timeout(seconds):
+        return await host.jobs.follow(job_id)
+
+
+async def until_empty(engine: Engine, seconds: float = 10) -> None:
+    """Until no order waits, and none is held."""
+    async with asyncio.timeout(seconds):
+        while not await engine.is_empty():
+            await asyncio.sleep(0.02)  # a poll, bounded above
+
+
+async def check_whole(host: Host, job: JobSummary) -> None:
+    """Whatever happened: the logs are whole, and the totals are theirs."""
+    report = await host.verify(job.id)
+    assert report.ok, report
+    replayed = await host.replay(job.id)
+    assert replayed.ok, replayed
+    assert job.total_steps == sum(run.steps for run in job.runs)
+    assert job.usage.total_tokens == sum(run.usage.total_tokens for run in job.runs)
+    loaded = await host.load(job.id)
+    assert {run_id: run.head for run_id, run in loaded.runs.items()} == {
+        run.id: type(loaded.runs[run.id].head)(run.head_seq, run.head_hash) for run in job.runs
+    }
+
+
+async def until_driven(host: Host, *run_ids: str, seconds: float = 15) -> None:
+    """Until these Runs are at work."""
+    async with asyncio.timeout(seconds):
+        while True:
+            runs = (await host.load("job")).runs
+            if all(run_id in runs and runs[run_id].status == "running" for run_id in run_ids):
+                return
+            await asyncio.sleep(0.02)  # a poll, bounded above
