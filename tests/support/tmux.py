@@ -47,6 +47,12 @@ class Tmux:
         """Keys by their names, such as C-c."""
         self._tmux("send-keys", *keys)
 
+    def paste(self, data: bytes) -> None:
+        """What is in the clipboard, byte by byte."""
+        (self._workspace / "clipboard").write_bytes(data)
+        self._tmux("load-buffer", str(self._workspace / "clipboard"))
+        self._tmux("paste-buffer", "-p")
+
     def resize(self, columns: int, lines: int) -> None:
         self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
 import pytest
+import warm
 from terminal import SECONDS, Terminal
 
 from perstack.frontends.shared.wire import LONGEST_MESSAGE
@@ -36,8 +36,8 @@ BAD = (
 
 def started(terminal: Terminal, server: str) -> subprocess.Popen[bytes]:
     terminal.project('[experts.one]\ninstruction = "x"\n')
-    return subprocess.Popen(
-        [sys.executable, "-m", "perstack", server, "--provider", "scripted"],
+    return warm.perstack(
+        *(server, "--provider", "scripted"),
         cwd=terminal.workspace,
         env=terminal.env,
         stdin=subprocess.PIPE,

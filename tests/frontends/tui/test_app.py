@@ -89,3 +89,18 @@ def test_a_broken_definition_is_shown_with_its_line_and_the_last_good_one_stays(
             await screen.sees_no("last good one")
 
     wait_for(person())
+
+
+def test_a_follow_up_that_fails_is_not_said_to_be_completed(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([text("Old pond.")], WRITER)
+        async with started(host, expert="writer", query="A haiku") as screen:
+            await screen.sees("✓ completed 1 step")
+            (job,) = (await host.jobs.list()).jobs
+            await host.jobs.delete(job.id)
+            await screen.type("Another")
+            await screen.press("enter")
+            seen = await screen.sees("✗ error", "there is no Job")
+            assert seen.count("✓ completed 1 step,") == 1
+
+    wait_for(person())

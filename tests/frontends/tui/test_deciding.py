@@ -75,9 +75,7 @@ def test_a_call_is_decided_differently_in_a_branch_where_it_is_shown_whole(bench
         assert job.asking is not None
         await host.answer("no", question_id=job.asking.id)
         async with started(host, size=(100, 30)) as screen:
-            await screen.press("f2")
-            await screen.sees("(out)")
-            await screen.press("tab")
+            await screen.looks_into("out")
             await screen.sees("asks")
             await screen.press("home", "a")
             await screen.sees("wants to call writeTextFile", "version 2", "another answer, in a branch, from out-1-")
@@ -95,9 +93,7 @@ def test_a_branch_is_left_by_escape_and_enter_alone_begins_none(bench: Bench) ->
         host = bench.host([tool("askUser", {"question": "Tea?"}), text("Served.")], expert("guest", ask=True))
         await host.run("guest", "Serve", job_id="inn")
         async with started(host) as screen:
-            await screen.press("f2")
-            await screen.sees("(inn)")
-            await screen.press("tab")
+            await screen.looks_into("inn")
             await screen.sees("Step 1 (")
             await screen.press("b")
             await screen.sees("a new query, in a branch, from inn-1-")

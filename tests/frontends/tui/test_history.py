@@ -39,9 +39,7 @@ def test_a_job_is_branched_from_one_of_its_checkpoints(bench: Bench) -> None:
         host = bench.host(script, WRITER)
         await host.run("writer", "A haiku", job_id="pond")
         async with started(host) as screen:
-            await screen.press("f2")
-            await screen.sees("(pond)")
-            await screen.press("tab")
+            await screen.looks_into("pond")
             await screen.sees("Step 1 (pond-1-", "Step 2 (pond-1-", "b branches")
             await screen.press("up", "b")
             await screen.sees("writer")
@@ -84,9 +82,7 @@ def test_a_job_is_looked_into_run_by_run(bench: Bench) -> None:
         await host.run("lead", "Go", job_id="team")
         await host.continue_job("lead", "More", job_id="team", resume_from=_steps(await host.logs("team"))[0])
         async with started(host, size=(120, 30)) as screen:
-            await screen.press("f2")
-            await screen.sees("(team)")
-            await screen.press("tab")
+            await screen.looks_into("team")
             await screen.sees("team  Runs  Checkpoints  Events", "Step 1 (team-2-")
             await screen.press("shift+tab")
             await screen.sees("team-1  lead  completed  2 steps", "├─ team-2  helper", "└─ team-3  lead", "branches at")
@@ -136,9 +132,7 @@ def test_an_old_question_is_answered_differently_in_a_branch(bench: Bench) -> No
         await host.run("guest", "Serve", job_id="inn")
         await host.answer("Yes", job_id="inn")
         async with started(host, size=(100, 30), notices=True) as screen:
-            await screen.press("f2")
-            await screen.sees("(inn)")
-            await screen.press("tab")
+            await screen.looks_into("inn")
             await screen.sees("asks")
             await screen.press("end", "a")
             await screen.sees("Nothing was asked at")
@@ -165,9 +159,7 @@ def test_what_a_delegate_asked_is_not_answered_again_and_that_is_said(bench: Ben
         assert job.asking is not None
         await host.answer("yes", question_id=job.asking.id)
         async with started(host, size=(100, 30), notices=True) as screen:
-            await screen.press("f2")
-            await screen.sees("(inn)")
-            await screen.press("tab")
+            await screen.looks_into("inn")
             shown = await screen.sees("asks", "hand#2")
             rows = [line for line in shown.splitlines() if "Step " in line]
             for label in ("lead#1  asks", "hand#2  asks"):  # it waits for its delegate's question, so it asks as well
@@ -185,9 +177,7 @@ def test_what_can_be_done_stands_in_the_palette_and_in_the_help_which_goes_back_
         host = bench.host([text("Old pond.")], WRITER)
         await host.run("writer", "A haiku", job_id="pond")
         async with started(host, size=(100, 50)) as screen:
-            await screen.press("f2")
-            await screen.sees("(pond)")
-            await screen.press("tab")
+            await screen.looks_into("pond")
             await screen.sees("Step 1 (")
             await screen.press("f1")
             await screen.sees("In the History", "Answer what was asked there differently")
@@ -225,9 +215,7 @@ def test_a_long_job_is_listed_from_its_end_scrolled_and_resized(bench: Bench) ->
     async def person() -> None:
         await long_job(bench, 600)
         async with started(bench.host([text("Hm.")], LONG)) as screen:
-            await screen.press("f2")
-            await screen.sees("(long)")
-            await screen.press("tab")
+            await screen.looks_into("long")
             await screen.sees("❯ Step 600 (long-1-", "completed")
             await screen.press("4", "2")
             await screen.sees("❯ Step 42 (")

@@ -30,9 +30,7 @@ async def drafted(bench: Bench) -> Host:
 
 
 async def at_checkpoints(screen: Screen) -> None:
-    await screen.press("f2")
-    await screen.sees("(pond)")
-    await screen.press("tab")
+    await screen.looks_into("pond")
     await screen.sees("Step 1 (pond-1-", "Step 3 (pond-1-")
 
 
@@ -149,9 +147,7 @@ def test_without_snapshots_it_is_said_how_to_have_them(bench: Bench) -> None:
         host = bench.host([text("Done.")], WRITER)
         await host.run("writer", "A haiku", job_id="pond")
         async with started(host, size=(100, 30), notices=True) as screen:
-            await screen.press("f2")
-            await screen.sees("(pond)")
-            await screen.press("tab")
+            await screen.looks_into("pond")
             await screen.sees("Step 1 (")
             for key in ("d", "r"):
                 await screen.press(key)
@@ -177,9 +173,7 @@ def test_ids_and_command_lines_are_copied_and_a_job_and_a_checkpoint_are_exporte
         host = bench.host([text("Done.")], WRITER)
         await host.run("writer", "A haiku", job_id="pond")
         async with started(host, size=(110, 40), notices=True, given=" --config x.toml") as screen:
-            await screen.press("f2")
-            await screen.sees("(pond)")
-            await screen.press("tab")
+            await screen.looks_into("pond")
             await screen.sees("Step 1 (")
             await screen.press("home", "y")
             place = screen.app.clipboard

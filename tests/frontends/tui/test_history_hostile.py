@@ -91,9 +91,7 @@ def test_of_ten_thousand_checkpoints_only_those_that_are_seen_are_made(
         await host.run("e", "Go", job_id="j")
         async with started(host) as screen:
             monkeypatch.setattr(host, "logs", logs, raising=False)
-            await screen.press("f2")
-            await screen.sees("(j)")
-            await screen.press("tab")
+            await screen.looks_into("j")
             await screen.sees("❯ Step 10000 (j-1-10000)")
             await screen.press("home")
             await screen.sees("❯ Step 1 (j-1-1)")
@@ -160,9 +158,7 @@ def test_the_checkpoints_of_a_long_job_are_seen_before_its_runs_are_folded(bench
 
         async with started(host) as screen:
             host.jobs.tree = slow  # type: ignore[method-assign]
-            await screen.press("f2")
-            await screen.sees("(long)")
-            await screen.press("tab")
+            await screen.looks_into("long")
             await screen.sees("❯ Step 300 (")
             await screen.press("shift+tab")
             await screen.sees("long-1  writer")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import memory_workers
 import pytest
 from processes import until
 from terminal import Terminal, reply
@@ -217,6 +218,32 @@ def test_a_job_that_another_process_drives_is_followed_as_it_goes(terminal: Term
         win.sees("$ ")
 
 
+def test_an_answer_is_left_to_workers_where_a_dispatcher_is_named_and_driven_here_by_an_option(
+    terminal: Terminal,
+) -> None:
+    support = Path(memory_workers.__file__).parent
+    terminal.env |= {"PERSTACK_PLUGINS": "perstack.testing.plugin,memory_workers", "PYTHONPATH": str(support)}
+    terminal.project(TOML, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+    assert terminal.run("run", "guest", "Serve me", "--job-id", "tea", "--provider", "scripted").code == 3
+    with window(terminal) as win:
+        before = win.state()
+        win.type(f"{START} --job tea --dispatcher memory:engine")
+        win.sees("guest asks: Tea or coffee?")
+        win.type("Tea")
+        win.sees("… waits for a worker", "Esc stops looking")
+        win.press("C-q")
+        win.sees("$ ")
+        assert win.state() == before
+        win.type(f"clear; {START} --job tea --dispatcher memory:engine --drive")
+        win.sees("waits for a worker; Enter drives it here")
+        win.press("Enter")
+        win.sees("result askUser: Tea", "Served.", "✓ completed")
+        win.press("C-q")
+        win.sees("$ ")
+        win.type(f"clear; {START} --job tea --dispatcher nosuch:engine")
+        win.sees("error:", "nosuch", "$ ")
+
+
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "vt220"}], ids=["NO_COLOR", "vt220"])
 def test_without_colours_there_are_greys_only(terminal: Terminal, env: dict[str, str]) -> None:
     terminal.project(TOML, writer=[reply("Well.")])
@@ -238,3 +265,28 @@ def test_a_pipe_is_refused_with_what_to_use(terminal: Terminal) -> None:
     piped = terminal.run("start")
     assert (piped.code, piped.out) == (2, "")
     assert "needs a terminal: use `perstack run` in a pipe" in piped.err
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP], ids=["as-by-a-shell", "unasked"])
+def test_a_program_that_was_stopped_is_drawn_again_and_takes_each_key_once(
+    terminal: Terminal, stop: signal.Signals
+) -> None:
+    terminal.project(TOML, writer=[reply("Well.")])
+    with window(terminal) as win:
+        before = win.state()
+        win.type(f"{START} writer")
+        win.sees("what should writer do?")
+        pid = pid_of(terminal.workspace)
+        for _ in range(2):
+            os.kill(pid, stop)
+            until(lambda: "State:\tT" in Path(f"/proc/{pid}/status").read_text(), "it to be stopped")
+            win.sees("Stopped")
+            win.type("clear; fg")
+            win.sees("perstack   1 writer", "╭──", "what should writer do?", "╰──", " new", "Esc interrupt")
+        threads = [one.read_text() for one in Path(f"/proc/{pid}/task").glob("*/comm")]
+        assert sum(name.startswith("textual-input") for name in threads) <= 1
+        win.type("A haiku")
+        win.sees("❯ A haiku", "Well.", "✓ completed")
+        win.press("C-q")
+        win.sees("$ ")
+        assert win.state() == before

@@ -84,3 +84,15 @@ def test_what_a_changed_definition_executes_is_used_when_a_person_agrees(bench: 
         assert [skill.name for skill in host.experts.get("writer").skills] == ["evil"]
 
     wait_for(person())
+
+
+def test_the_line_of_keys_fits_the_window_after_each_resize(bench: Bench) -> None:
+    async def person() -> None:
+        async with started(bench.host([text("Hm.")], WRITER)) as screen:
+            await screen.sees("Esc interrupt", "^Q quit")
+            for width, shown in ((60, False), (120, True), (60, False)):
+                await screen.resized(width, 24)
+                await (screen.sees("^J new line") if shown else screen.sees_no("^J new line"))
+                await screen.sees("^Q quit")
+
+    wait_for(person())

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
 from pathlib import Path
 
+import pytest
 from hosting import Bench, expert, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.events import Event
+from perstack.core.events import Event, StreamText
+from perstack.core.policy.permissions import Permissions
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import UnsettledCall
 from perstack.frontends.shared.words import cells
+from perstack.frontends.tui.plain.printer import Printer
 from perstack.frontends.tui.view.asking import asking_lines, unsettled_lines
 from perstack.frontends.tui.view.experts import filtered
 from perstack.frontends.tui.view.items import Call, Remark, RunLane, Said, Stream, gist
 from perstack.frontends.tui.view.nodes import Looks, Node
 from perstack.frontends.tui.view.spans import Line, cells_of, text_of, wrap
+from perstack.frontends.tui.view.tabs import EACH, FIRST, Tab, tabs_line
 from perstack.frontends.tui.view.transcript import Transcript
-from perstack.frontends.tui.view.typed import Typed, completions, named_at
+from perstack.frontends.tui.view.typed import Files, Typed, named_at
 from perstack.testing.scripted import text, tool, turn
 
 LOOKS = Looks(60, 0)
@@ -56,8 +63,45 @@ def test_delegates_are_lanes_below_the_call_and_fold(bench: Bench) -> None:
     first = next(node for node in transcript.foldable() if isinstance(node, RunLane))
     first.fold()
     seen = shown(transcript)
-    assert [line for line in seen if line.startswith("│")] == ["│ ● think hm", "│", "│   A part.", "│"]
+    lane = [re.sub(r" +\d+ ms$", "", line) for line in seen if line.startswith("│")]  # a call may take that long
+    assert lane == ["│ ● think hm", "│", "│   A part.", "│"]
     assert seen[-2:] == ["  All done.", ""]
+
+
+def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_asked_for(bench: Bench) -> None:
+    script = {
+        "lead": [turn(tool("helper", {"query": "one"}), tool("releaser", {"query": "two"}))],
+        "helper": [text("A part.")],
+        "releaser": [tool("writeTextFile", {"path": "a.txt", "text": "b"})],
+    }
+    releaser = expert("releaser", permissions=Permissions(ask=("writeTextFile",)))
+    events = run(bench, script, expert("lead", delegates=("helper", "releaser")), expert("helper"), releaser)
+    at_work = [event for event in events if event.expert_key == "helper"]
+    others = [event for event in events if event not in at_work]
+    asks = next(at for at, event in enumerate(others) if event.type == "requestApproval")
+    transcript, wide = folded([*others[:asks], at_work[0], others[asks]]), Looks(80, 0)
+    assert "│   └ needs your approval when the other delegates have stopped (writeTextFile)" in shown(transcript, wide)
+    lines: list[str] = []
+    printer = Printer(lines.append)
+    for event in [*others[:asks], at_work[0], others[asks]]:
+        printer.heard(event, ())
+    assert lines == [
+        "releaser#3 waits: for your approval of writeTextFile (writeTextFile) when the other delegates have stopped"
+    ]
+    for event in [*at_work[1:], *others[asks + 1 :]]:
+        transcript.take(event)
+    assert "│   └ needs your approval (writeTextFile)" in shown(transcript, wide)
+
+
+def test_a_run_whose_process_was_killed_is_not_at_work_beside_the_one_that_continues_it(bench: Bench) -> None:
+    host = bench.host([text("A word."), text("Another.")], expert("solo"))
+    events: list[Event] = []
+    job = wait_for(host.run("solo", "Go", on_event=lambda event, _: events.append(event)))
+    killed = [event for event in events if event.type not in ("finishStep", "finishRun")]
+    events.clear()
+    wait_for(host.continue_job("solo", "More", job_id=job.id, on_event=lambda event, _: events.append(event)))
+    transcript = folded([*killed, *events])
+    assert not transcript.rest()
 
 
 def test_what_is_stored_replaces_what_was_streamed_and_is_shown_once(bench: Bench) -> None:
@@ -69,6 +113,30 @@ def test_what_is_stored_replaces_what_was_streamed_and_is_shown_once(bench: Benc
             assert any(isinstance(item, Stream) for item in transcript.root.items)
     assert sum("A word" in line for line in shown(transcript)) == 1
     assert not any(isinstance(item, Stream) for item in transcript.root.items)
+
+
+def test_what_had_come_when_a_person_stopped_it_stays_to_be_read(bench: Bench) -> None:
+    found: list[Event] = []
+
+    async def work() -> None:
+        begun = asyncio.Event()
+
+        def hear(event: Event, _: bytes) -> None:
+            found.append(event)
+            if isinstance(event, StreamText):
+                begun.set()
+
+        host = bench.host([text("Once upon a time", delay_ms=60_000)], expert("writer"))
+        job = asyncio.create_task(host.run("writer", "Go", on_event=hear))
+        await begun.wait()
+        job.cancel()
+        await asyncio.wait({job})
+
+    wait_for(work())
+    seen = shown(folded(found))
+    begun, stopped = (line.strip() for line in seen if "Once" in line or "stopped" in line)
+    assert begun == "Once …"
+    assert stopped.startswith("! stopped by interrupt")
 
 
 def test_the_same_log_comes_to_the_same_lines_without_what_was_only_streamed(bench: Bench) -> None:
@@ -180,11 +248,53 @@ def test_files_are_completed_within_the_workspace_only(tmp_path: Path) -> None:
     (tmp_path / "notes" / "pond.md").write_text("")
     (tmp_path / "novel.md").write_text("")
     (tmp_path / ".secret").write_text("")
-    assert completions(tmp_path, "no") == ["notes/", "novel.md"]
-    assert completions(tmp_path, "notes/") == ["notes/pond.md"]
-    assert completions(tmp_path, "pond") == ["notes/pond.md"]
-    assert completions(tmp_path, "../") == []
-    assert completions(tmp_path, "/etc/") == []
-    assert completions(tmp_path, "nosuch/") == []
+    files = Files(tmp_path)
+    assert files.meant("no") == ["notes/", "novel.md"]
+    assert files.meant("notes/") == ["notes/pond.md"]
+    assert files.meant("pond") == ["notes/pond.md"]
+    assert files.meant("../") == []
+    assert files.meant("/etc/") == []
+    assert files.meant("nosuch/") == []
     assert named_at("look at @no") == "no"
     assert named_at("ann@example") is None
+
+
+def test_names_that_a_terminal_would_obey_or_that_are_no_text_are_not_completed(tmp_path: Path) -> None:
+    for name in (b"plain one.txt", b"line\nend.txt", b"esc\x1b[2J.txt", "rtl\u202etxt.exe".encode(), b"no\xffutf8.txt"):
+        (tmp_path / os.fsdecode(name)).write_text("")
+    files = Files(tmp_path)
+    assert files.meant("") == ["plain one.txt"]
+    assert files.meant("txt") == ["plain one.txt"]
+
+
+def test_a_part_of_a_name_is_looked_for_in_all_folders_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "pond.md").write_text("")
+    walked: list[object] = []
+    walk = os.walk
+
+    def walking(top: Path) -> object:
+        walked.append(top)
+        return walk(top)
+
+    monkeypatch.setattr(os, "walk", walking)
+    files = Files(tmp_path)
+    assert [files.meant("ond"[:end]) for end in (1, 2, 3)] == [["notes/pond.md"]] * 3
+    assert [files.meant(f"ond{'x' * more}") for more in range(1, 50)] == [[]] * 49
+    assert len(walked) == 1
+    (tmp_path / "notes" / "beyond.md").write_text("")
+    files.forget()
+    assert files.meant("ond") == ["notes/beyond.md", "notes/pond.md"]
+
+
+def test_the_tab_that_is_shown_is_seen_however_many_there_are() -> None:
+    tabs = [Tab(f"expert{number}", "completed") for number in range(1, 31)]
+    few = text_of(tabs_line(tabs[:2], 0, "place", 78))
+    assert few.split() == ["perstack", "1", "expert1", "✓", "2", "expert2", "✓", "place"]
+    for chosen in range(30):
+        line = tabs_line(tabs, chosen, "place", 78)
+        assert f" {chosen + 1} exper" in text_of(line)
+        assert cells_of(line) <= 78
+        assert line[FIRST + EACH * chosen].text == f" {chosen + 1} "  # a click on it is told by its place
+    assert text_of(tabs_line(tabs, 0, "place", 78)).rstrip().endswith("…")
+    assert text_of(tabs_line(tabs, 29, "place", 78)).startswith("perstack …")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from fleet import Fleet, until_driven
 from hosting import Bench, expert, wait_for
 from plain_person import begun
 from starting import started
 from working import Engine
 
 from perstack.host import Host
-from perstack.testing.scripted import text, tool
+from perstack.testing.scripted import text, tool, turn
 
 GUEST = expert("guest", description="Asks first", ask=True)
 ASKS = [tool("askUser", {"question": "Tea?", "options": ["Yes", "No"]}), text("Served.")]
@@ -75,11 +76,9 @@ def test_with_drive_an_answer_is_driven_here(bench: Bench) -> None:
             await screen.press("enter")
             await screen.sees("Served.", "✓ completed")
             screen.app.open_job("late")
-            await screen.sees("waits for a worker; Esc stops looking")
-            await screen.press("escape")
             await screen.sees("waits for a worker; Enter drives it here")
             await screen.press("enter")
-            await screen.sees("resumes by a worker", "guest asks: Tea?")
+            await screen.sees("resumes from the queue", "guest asks: Tea?")
 
     wait_for(person(), 60)
 
@@ -99,6 +98,31 @@ def test_a_queued_job_is_seen_as_such_in_the_history(bench: Bench) -> None:
             await screen.sees("tea-1  guest  queued")
             await screen.press("o")
             await screen.sees("1 guest …", "… waits for a worker")
+
+    wait_for(person(), 60)
+
+
+def test_a_tab_says_where_the_job_is_though_a_delegate_of_it_waits_for_a_worker(bench: Bench) -> None:
+    """One place: the Job waits for its delegates, one of them is at work, and one waits."""
+
+    async def person() -> None:
+        boss = [turn(tool("helper", {"query": "one"}), tool("helper", {"query": "two"})), text("Done.")]
+        team = (expert("boss", delegates=("helper",)), expert("helper"))
+        fleet = Fleet(bench, {"[[boss]]": boss, "[[helper]]": [text("Part.", delay_ms=60_000)]}, team)
+        host = fleet.host()
+        async with fleet.at_work("one", concurrency=1, drain=0.1) as (one,):
+            await host.submit("boss", "Go", job_id="job")
+            await until_driven(host, "job-2")
+            async with started(host, job_id="job", size=(100, 30)) as screen:
+                seen = await screen.sees("helper#2", "helper#3", "another process drives it; Esc stops looking")
+                assert "waits for a worker" not in seen
+                one.worker.leave()
+                async with asyncio.timeout(10):
+                    await one.task
+                await screen.sees("waits for a worker; Esc stops looking", "… waits for a worker")
+        assert {run.id: run.status for run in (await host.job("job")).runs} == dict.fromkeys(
+            ("job-1", "job-2", "job-3"), "queued"
+        )
 
     wait_for(person(), 60)
 

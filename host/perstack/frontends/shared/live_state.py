@@ -206,6 +206,8 @@ class LiveState:
             case StartRun():
                 lane.steps = 0
                 if event.delegated_by is None:
+                    # one of a process that was killed said nothing when it ended
+                    self.lanes = {lane.run_id: lane}
                     self.latest = lane
             case ResumeRun():
                 lane.steps = max(lane.steps or 0, event.step_number)

@@ -229,7 +229,7 @@ _RESUMED: dict[ResumeReason, str] = {
     "error": "after an error",
     "crash": "after its process ended",
     "parent": "with the Run that started it",
-    "queued": "by a worker",
+    "queued": "from the queue",
 }
 
 

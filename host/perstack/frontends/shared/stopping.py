@@ -55,6 +55,11 @@ def on_stop_signals(
             loop.remove_signal_handler(number)
 
 
+def on_suspended(then: Callable[[], object]) -> None:
+    """From now on, call `then` in place of being stopped by Ctrl-Z or a SIGTSTP. Only in a coroutine."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, then)
+
+
 def on_continued(then: Callable[[], object]) -> None:
     """From now on, call `then` when the process continues after Ctrl-Z: others have written to the terminal meanwhile.
     Only in a coroutine."""

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.driver import Driver
 
 from perstack.core.plain import one_line
 from perstack.core.runs.asking import OpenQuestion
@@ -17,6 +18,7 @@ from perstack.engine.live import LiveProject
 from perstack.errors import PerstackError
 from perstack.frontends.tui.actions import ACTIONS
 from perstack.frontends.tui.definition import changes_of
+from perstack.frontends.tui.keyboard import Keyboard
 from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.palette import Actions
 from perstack.frontends.tui.screens import screen_of
@@ -48,7 +50,7 @@ class StartApp(App[int]):
 
     CSS = """
     Screen { background: $background; color: $foreground; }
-    #panes { height: 1fr; }
+    #panes { width: 100%; height: 1fr; }
     #problem { display: none; max-height: 8; margin: 0 1; padding: 0 0 0 1; border-left: thick $warning; }
     """
     ENABLE_COMMAND_PALETTE = True
@@ -92,6 +94,7 @@ class StartApp(App[int]):
         self._typed = tuple(typed)
         self._panes: list[JobPane] = []
         self._shown = 0
+        self._width = 80
         self._made = 0
         self._changed: set[Session] = set()
         self._frame: asyncio.TimerHandle | None = None
@@ -104,6 +107,10 @@ class StartApp(App[int]):
         self.register_theme(LIGHT)
         self.theme = DARK.name
         self.animation_level = "none"
+
+    def get_driver_class(self) -> type[Driver]:
+        """The terminal of a person."""
+        return Keyboard
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Those that other themes do not have."""
@@ -202,14 +209,15 @@ class StartApp(App[int]):
 
     def _show_tabs(self) -> None:
         tabs = [Tab(one.expert_key or one.job_id or "new", one.state) for one in self.sessions]
-        self._tabs.set(tabs_line(tabs, self._shown, self.host.workspace.name, max(20, self.size.width - 2)))
+        self._tabs.set(tabs_line(tabs, self._shown, self.host.workspace.name, max(20, self._width - 2)))
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: events.Resize) -> None:
         """The lines above and below are as wide as the screen."""
+        self._width = event.size.width  # the library's own comes to know of it after this
         self._show_tabs()
         shown = [*_KEYS]
         for one in _DROPPED:
-            if len("   ".join(shown)) > self.size.width - 2:
+            if len("   ".join(shown)) > self._width - 2:
                 shown.remove(one)
         self._keys.set((Span("   ".join(shown), "dim"),))
 
@@ -231,6 +239,11 @@ class StartApp(App[int]):
         if self.pane.session in changed:
             self.pane.update()
         self._show_tabs()
+
+    @on(Driver.SignalResume)
+    def _came_back(self) -> None:
+        """The process was stopped, and continues: nothing of what was drawn is there any more."""
+        self.screen.refresh()
 
     def _tick(self) -> None:
         if self._panes:
@@ -344,8 +357,7 @@ class StartApp(App[int]):
         self.pane.view.fold_all()
 
     def action_scroll(self, pages: int) -> None:
-        view = self.pane.view
-        view.scroll_relative(y=pages * max(1, view.size.height - 2), animate=False)
+        self.pane.scroll_pages(pages)
 
     def action_to_end(self) -> None:
         self.pane.view.action_to_end()

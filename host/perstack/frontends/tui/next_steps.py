@@ -46,6 +46,14 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
         case AnswerAgain():
             return "answer an earlier question from the History (F2)"
+        case Look(place="providers"):
+            return "`perstack models` lists every way"
+        case Look(place="plugins"):
+            return "`perstack plugins` lists what there is"
+        case Look(place="inbox"):
+            return "the Inbox (F3) lists what is open"
+        case Look(place="log" | "questions"):
+            return "the History (F2) shows them"
         case Resume() | Retry() | GoOnWithout() | Look() | Give() | Install():
             return in_words(step)
         case _:
@@ -61,5 +69,9 @@ def said_plainly(step: NextStep) -> str:
             return "start a new Job with /new"
         case AnswerAgain():
             return "answer an earlier question from /checkpoints"
+        case Look(place="inbox"):
+            return "/inbox lists what is open"
+        case Look(place="log" | "questions"):
+            return "/checkpoints shows them"
         case _:
             return said(step)

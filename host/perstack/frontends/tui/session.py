@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from perstack.core.by import By
 from perstack.core.chain import open_line
-from perstack.core.events import Event, QueueRun, Settlement, StoredEvent, parse_event
+from perstack.core.events import Event, QueueRun, Settlement, StartRun, StoredEvent, parse_event
 from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
 from perstack.core.runs.asking import OpenQuestion
@@ -87,6 +87,8 @@ class Session:
         self.is_watching = False
         self._waits = False
         """Whether what is watched waits for a worker."""
+        self._coordinator = ""
+        """The Run that says so: a delegate may wait for another worker while its Job is driven."""
         self._heard: dict[str, int] = {}
         """How many stored events of each Run were heard."""
         self.is_reading = False
@@ -190,7 +192,7 @@ class Session:
     def follow(self) -> None:
         """See what becomes of a Job that somebody else has; one that waits for a worker may be driven here."""
         job = self.job
-        if job is not None and self.is_elsewhere and job.status == "queued" and self.drives:
+        if job is not None and self.is_elsewhere and self._may_drive(job):
             self._drive(lambda on: self.host.resume(job.id, by=_by(), on_event=on))
         elif job is not None and self.is_elsewhere:
             self.is_watching = True
@@ -245,6 +247,7 @@ class Session:
             work.result()
 
     async def _driven(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
+        before = self.job
         try:
             self.job = await work(self._take_with_line)
         except asyncio.CancelledError:  # it was interrupted, which is recorded by now
@@ -257,7 +260,7 @@ class Session:
                 await self._watched(self.job_id)
         except PerstackError as error:
             self._says(error)
-            await self._look()
+            await self._look(before)
         else:
             if self.job.status == "queued":
                 await self._look()
@@ -308,12 +311,12 @@ class Session:
         await asyncio.sleep(_SEEN)
         return True
 
-    async def _look(self) -> None:
-        """How the Job stands now that nothing is at work here; what somebody else drives, or will, is seen to its
-        end."""
+    async def _look(self, known: JobSummary | None = None) -> None:
+        """How the Job stands now that nothing is at work here, unless that is known; what somebody else drives, or
+        will, is seen to its end."""
         try:
             await self._stands()
-            while self.job is not None and _is_of_others(self.job):
+            while self.job is not None and _is_of_others(self.job) and not self._may_drive(self.job):
                 heard = {**self._heard}
                 await self._followed(self.job)
                 await self._stands()
@@ -324,11 +327,16 @@ class Session:
         except asyncio.CancelledError:  # it is no longer looked at
             await self._stands()
             return
-        self._ends()
+        self._ends(known)
+
+    def _may_drive(self, job: JobSummary) -> bool:
+        """Whether a Job that waits for a worker is begun here, when a person says so."""
+        return self.drives and job.status == "queued"
 
     async def _followed(self, job: JobSummary) -> None:
         """What others do with a Job, from what was heard on."""
         self.is_watching, self.is_reading, self._waits = True, False, job.status != "running"
+        self._coordinator = job.coordinator_run_id or self._coordinator
         self._on_change(self)
         after = {**self._heard}
         if job.queued is not None:
@@ -348,12 +356,12 @@ class Session:
             if self.job.status == "stoppedByInterrupt":
                 self.unsettled = await self.host.unsettled(self.job_id)
 
-    def _ends(self) -> None:
-        """Nothing is at work: say so."""
+    def _ends(self, known: JobSummary | None = None) -> None:
+        """Nothing is at work: say so, unless all of it is known."""
         was_at_work = self.transcript.rest()
         if self.job is not None and self.job.status == "stoppedByInterrupt" and was_at_work:
             self._remark("interrupted", "its process has ended")
-        if self.job is not None:
+        if self.job is not None and self.job != known:
             self._says_how_it_ended(self.job)
 
     def _take_with_line(self, event: Event, line: bytes) -> None:
@@ -368,7 +376,10 @@ class Session:
         """`seq` is its place in the log of its Run; 0 for one that is not stored."""
         if seq:
             self._heard[event.run_id] = seq
-            self._waits = isinstance(event, QueueRun)
+            if isinstance(event, StartRun) and event.delegated_by is None:
+                self._coordinator = event.run_id
+            if event.run_id == self._coordinator:
+                self._waits = isinstance(event, QueueRun)
         told = transcript.take(event)
         if self._listener is not None:
             self._listener.heard(event, told)

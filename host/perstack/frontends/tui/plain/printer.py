@@ -16,6 +16,9 @@ from perstack.core.events import (
     RequestApproval,
     SkillDisconnected,
     StartRun,
+    StopRunByDelegate,
+    StopRunByExceededBudget,
+    StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StreamText,
@@ -41,6 +44,18 @@ _LONGEST = 100_000
 """Characters of the last text that was cut, which is kept."""
 
 
+_RESTS = (
+    FinishRun,
+    ErrorRun,
+    StopRunByDelegate,
+    StopRunByExceededBudget,
+    StopRunByExceededMaxSteps,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+)
+"""With these a Run comes to rest."""
+
+
 @dataclass(slots=True)
 class Coming:
     """A reply that is coming: what of it has been printed, and what is no whole line yet."""
@@ -58,6 +73,8 @@ class Printer:
         self._held: deque[str] = deque(maxlen=_END)
         self._left_out = 0
         self._delegates: set[str] = set()
+        self._at_work: set[str] = set()
+        """Those of the delegates that have not come to rest."""
         self._calls: dict[str, dict[str, ToolCallPart]] = {}
         self._coming: dict[str, Coming] = {}
         self._said_last: dict[str, str] = {}
@@ -96,8 +113,7 @@ class Printer:
 
     def heard(self, event: Event, told: Sequence[Told]) -> None:
         """An event has happened."""
-        if isinstance(event, StartRun) and event.delegated_by is not None:
-            self._delegates.add(event.run_id)
+        self._follow(event)
         if isinstance(event, ErrorRun | StopRunByInterrupt):
             self._break_off(event.run_id)
         match event:
@@ -111,10 +127,30 @@ class Printer:
                 self._finish(event, told)
             case SkillDisconnected() if event.reason:
                 self.line(f"skill: {event.said(said_plainly)}")
-            case FinishStep() | RequestApproval() | CallInteractiveTool() | StopRunByInteractiveTool():
-                pass  # a person is asked below, with all of it
+            case RequestApproval() | CallInteractiveTool():
+                self._asks_later(event)
+            case FinishStep() | StopRunByInteractiveTool():
+                pass
             case _:
                 self._rows(told)
+
+    def _follow(self, event: Event) -> None:
+        """Which delegates are at work."""
+        if isinstance(event, StartRun) and event.delegated_by is not None:
+            self._delegates.add(event.run_id)
+        if isinstance(event, _RESTS):
+            self._at_work.discard(event.run_id)
+        elif event.run_id in self._delegates:
+            self._at_work.add(event.run_id)
+
+    def _asks_later(self, event: RequestApproval | CallInteractiveTool) -> None:
+        """A person is asked below, with all of it: when all Runs of the Job have come to rest."""
+        if event.run_id in self._delegates and self._at_work - {event.run_id}:
+            what = "your answer"
+            if isinstance(event, RequestApproval):
+                what = f"your approval of {event.tool_name} ({event.rule})"
+            label = run_label(event.expert_key, event.run_id)
+            self._row(event.run_id, label, Row("waits", f"for {what} when the other delegates have stopped"))
 
     def _rows(self, told: Sequence[Told]) -> None:
         for one in told:

@@ -23,6 +23,10 @@ SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
 """By the key that is pressed."""
 
 
+CHOSEN = "❯ "
+"""Before the call that a key is about."""
+
+
 def asking_lines(asking: OpenQuestion, workspace: Path, width: int) -> list[Line]:
     """All of what is asked: every argument, and of an edit what it changes."""
     if not asking.call_digest:
@@ -69,7 +73,7 @@ def unsettled_lines(
     ]
     words = dict(SETTLEMENTS.values())
     for number, call in enumerate(calls):
-        mark = "❯ " if number == chosen else "  "
+        mark = CHOSEN if number == chosen else "  "
         said = settled.get(call.key)
         found.append(
             (Span(mark, "person"), Span(clean(call.tool_name), "strong"), Span(f" of {clean(call.expert_key)}", "dim"))

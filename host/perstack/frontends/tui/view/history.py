@@ -62,8 +62,8 @@ def matching(jobs: Sequence[JobSummary], typed: str) -> tuple[JobSummary, ...]:
 def job_line(job: JobSummary, is_chosen: bool, width: int) -> Line:
     """A Job, with what it was asked and where it stands."""
     status = status_of(job)
-    name = shorten(name_of(job), max(20, width - cells(status) - 4))
-    left = width - 4 - cells(name) - cells(status)
+    name = shorten(name_of(job), max(20, width - cells(status) - 5))
+    left = width - 5 - cells(name) - cells(status)
     query = shorten(one_line(job.query), left) if left > 8 else ""
     return (
         Span(name, "strong" if is_chosen else ""),

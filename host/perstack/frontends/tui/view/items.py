@@ -82,6 +82,11 @@ class Stream(Node):
         """What has come after them."""
         self._width: int = 0
 
+    @property
+    def text(self) -> str:
+        """All that has come."""
+        return "".join(self._pieces)
+
     def hears(self, delta: str) -> None:
         """More of it has come."""
         text = clean(delta)
@@ -93,7 +98,7 @@ class Stream(Node):
         width = max(1, looks.width - 2)
         if width != self._width:
             self._done.clear()
-            self._rest = "".join(self._pieces)
+            self._rest = self.text
             self._width = width
         *whole, rest = self._rest.split("\n")
         for text in whole:

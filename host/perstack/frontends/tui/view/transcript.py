@@ -76,6 +76,8 @@ class Transcript:
         self._lanes: dict[str, RunLane] = {}
         self._calls: dict[tuple[str, str], Call] = {}
         """By Run and id: those that have no result yet."""
+        self._approvals: dict[tuple[str, str], str] = {}
+        """Of those that need an approval and have none the rule that asks for it."""
         self._last_text: dict[str, str] = {}
         """What a Run's model said last."""
         self._ended_at = ""
@@ -133,6 +135,7 @@ class Transcript:
                 call.began, call.waits = None, "has no result: it was interrupted"
                 call.changed()
         self.live.rest()
+        self._say_when_asked()
         return was_at_work
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -160,10 +163,14 @@ class Transcript:
                     call.began, call.waits = event.timestamp, ""
                     call.changed()
             case RequestApproval():
+                self._approvals[event.run_id, event.tool_call_id] = event.rule
+            case DecideApproval():
+                self._approvals.pop((event.run_id, event.tool_call_id), None)
                 call = self._calls.get((event.run_id, event.tool_call_id))
                 if call is not None:
-                    call.began, call.waits = None, f"needs your approval ({event.rule})"
+                    call.waits = ""
                     call.changed()
+                self._rows(event.run_id, told)
             case FinishToolCall():
                 self._result(event, told)
             case CallDelegate():
@@ -192,7 +199,6 @@ class Transcript:
                 pass
             case (
                 AnswerQuestion()
-                | DecideApproval()
                 | WidenPermissions()
                 | AttemptCompletion()
                 | ShrinkResults()
@@ -209,9 +215,20 @@ class Transcript:
                 self._rows(event.run_id, told)
             case _:
                 assert_never(event)
+        self._say_when_asked()
         if event.run_id:
             self._does(event.run_id)
         return told
+
+    def _say_when_asked(self) -> None:
+        """A Job asks for an approval when all of its Runs have come to rest: until then nothing can be answered."""
+        for key, rule in self._approvals.items():
+            is_later = self.live.lanes and self._lanes.get(key[0]) is not self.root
+            when = " when the other delegates have stopped" if is_later else ""
+            call, words = self._calls.get(key), f"needs your approval{when} ({rule})"
+            if call is not None and call.waits != words:
+                call.began, call.waits = None, words
+                call.changed()
 
     def _lane(self, run_id: str, expert_key: str) -> RunLane:
         """Where the items of a Run go: a Coordinator's into the whole, a delegate's into its own lane."""
@@ -320,6 +337,7 @@ class Transcript:
 
     def _result(self, event: FinishToolCall, told: list[Told]) -> None:
         call = self._calls.pop((event.run_id, event.tool_call_id), None)
+        self._approvals.pop((event.run_id, event.tool_call_id), None)
         if call is not None:
             call.result, call.error, call.took = text_of(event.contents), event.is_error, event.duration_ms
             call.began, call.waits = None, ""
@@ -350,7 +368,18 @@ class Transcript:
             self._ended_at = event.id
         lane.changed()
 
+    def _break_off(self, run_id: str) -> None:
+        """What had come of a reply when a person stopped it stays to be read. No log has it."""
+        lane = self._lanes.get(run_id, self.root)
+        self._drop_doing(lane)
+        last = lane.items[-1] if lane.items else None
+        if isinstance(last, Stream) and not last.is_thought and last.text.strip():
+            lane.drop_last()
+            self._add(run_id, Said(f"{last.text.rstrip()} …", style="dim"))
+
     def _stopped(self, event: Event, told: list[Told]) -> None:
+        if isinstance(event, StopRunByInterrupt):
+            self._break_off(event.run_id)
         self._quiet(event.run_id)
         self._rows(event.run_id, [one for one in told if one.row.word != "waits"])
         lane = self._lanes.get(event.run_id)

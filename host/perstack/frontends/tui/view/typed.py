@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from perstack.core.plain import plain_text
+
 _AT = re.compile(r"(?:^|\s)@([^\s@]*)\Z")
 _MOST = 200
 """Of what was typed before."""
@@ -53,16 +55,49 @@ def named_at(before: str) -> str | None:
     return None if found is None else found[1]
 
 
-def completions(workspace: Path, beginning: str, most: int = 8) -> list[str]:
-    """Files and folders of the workspace that are meant by it: by its path, or anywhere by a part of a name."""
-    folder, _, name = beginning.rpartition("/")
-    if ".." in Path(folder).parts or Path(beginning).is_absolute():
-        return []
-    found = [one for one in _listed(workspace, folder) if one.rpartition("/")[2].startswith(name)]
-    found = sorted(one + "/" * (workspace / one).is_dir() for one in found)
-    if not found and name and not folder:
-        found = sorted(one for one in _below(workspace) if name.casefold() in one.casefold())
-    return found[:most]
+class Files:
+    """Files and folders of the workspace, by the beginning of a name.
+
+    It is asked at each key. A part of a name is looked for in all folders once: what more is typed of it only leaves
+    some of what was found. Names that a terminal cannot show, or that are no UTF-8, are left out.
+    """
+
+    def __init__(self, workspace: Path) -> None:
+        self._workspace = workspace
+        self._part = ""
+        self._found: list[str] = []
+        """Those below the workspace that have `_part` in them."""
+
+    def forget(self) -> None:
+        """No name is being typed: the next time files may be others."""
+        self._part = ""
+
+    def meant(self, beginning: str, most: int = 8) -> list[str]:
+        """Those that are meant by it: by their path, or anywhere by a part of a name."""
+        folder, _, name = beginning.rpartition("/")
+        if ".." in Path(folder).parts or Path(beginning).is_absolute():
+            return []
+        found = sorted(one for one in _listed(self._workspace, folder) if one.rpartition("/")[2].startswith(name))
+        if not found and name and not folder:
+            return self._anywhere(name.casefold())[:most]
+        return [one + "/" * _is_folder(self._workspace / one) for one in found[:most]]
+
+    def _anywhere(self, part: str) -> list[str]:
+        is_narrower = self._part and part.startswith(self._part)
+        among = self._found if is_narrower else _below(self._workspace)
+        self._part, self._found = part, sorted(one for one in among if part in one.casefold())
+        return self._found
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # it stands where nothing may be looked at
+        return False
+
+
+def _is_plain(name: str) -> bool:
+    return plain_text(name) == name and "\n" not in name
 
 
 def _listed(workspace: Path, folder: str) -> Iterator[str]:
@@ -71,7 +106,7 @@ def _listed(workspace: Path, folder: str) -> Iterator[str]:
     except (OSError, ValueError):
         return
     for name in names:
-        if not name.startswith("."):
+        if not name.startswith(".") and _is_plain(name):
             yield f"{folder}/{name}" if folder else name
 
 
@@ -81,9 +116,11 @@ def _below(workspace: Path) -> Iterator[str]:
         folders[:] = sorted(
             one for one in folders if not one.startswith(".") and one not in ("node_modules", "__pycache__")
         )
+        within = Path(folder).relative_to(workspace)
+        above = f"{within.as_posix()}/" if within.parts else ""
         for name in files:
             left -= 1
             if left < 0:
                 return
-            if not name.startswith("."):
-                yield Path(folder, name).relative_to(workspace).as_posix()
+            if not name.startswith(".") and _is_plain(path := above + name):
+                yield path

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
+from textual.widget import Widget
 
 from perstack.core.answers import DENIES
 from perstack.core.runs.asking import OpenQuestion
+from perstack.frontends.shared.words import count
 from perstack.frontends.tui.session import Session
 from perstack.frontends.tui.view.asking import (
+    CHOSEN,
     SETTLEMENTS,
     UNSETTLED_HINT,
     asking_hint,
@@ -23,6 +27,9 @@ from perstack.frontends.tui.view.asking import (
 from perstack.frontends.tui.view.spans import Line, Span, wrap
 from perstack.frontends.tui.widgets.lines import LinesView
 
+_SHARE = 0.6
+"""Of the height of a tab: the rest is for what has happened."""
+
 
 class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     """An approval is given by one key while this has the focus; a question is answered below it."""
@@ -31,11 +38,10 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     AskPanel {
         display: none;
         height: auto;
-        max-height: 60%;
         border-left: thick $ask;
         padding: 0 0 0 1;
         margin: 0 1;
-        & LinesView { height: auto; max-height: 100%; }
+        & LinesView { height: auto; }
         & .hint { margin: 1 0 0 0; }
         &:focus { border-left: thick $primary; }
     }
@@ -69,6 +75,10 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._chosen = 0
         self._has_decided = False
         """Whether a key has decided: those that were typed on decide nothing more."""
+        self._room = 0
+        """Lines of what is asked that are seen at once."""
+        self._at_chosen = 0
+        """The line at which the chosen one of the open calls begins."""
         self._lines = LinesView()
         self._hint = LinesView(classes="hint")
 
@@ -82,6 +92,11 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         return bool(self.display)
 
     @property
+    def scrolls(self) -> bool:
+        """Whether there is more of it than is seen at once."""
+        return self.is_shown and self._lines.whole_height() > self._room
+
+    @property
     def takes_keys(self) -> bool:
         """Whether it is answered by a key, rather than by words."""
         return self.is_shown and (self._asking is None or bool(self._asking.call_digest))
@@ -92,13 +107,15 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._session, self._asking = session, session.open_question
         is_unsettled = session.resume_from is None and bool(session.unsettled) and not session.is_busy
         self.display = self._asking is not None or is_unsettled
-        self._draw()
         is_news = (self._asking, self.is_shown) != before
         if is_news:
             self._has_decided, self._chosen = False, 0
+            self._lines.scroll_to(y=0, animate=False)
+        self.draw()
         return self.is_shown and is_news
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Show it in the room that there is."""
         if self._session is None or not self.is_shown:
             return
         width = max(20, (self.size.width or self.screen.size.width - 4) - 3)
@@ -108,37 +125,60 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         else:
             lines = unsettled_lines(self._session.unsettled, self._session.settled, self._chosen, width)
             hint = UNSETTLED_HINT
+        hints = self._hints(hint, lines, width)
+        self._at_chosen = next((at for at, line in enumerate(lines) if line and line[0].text == CHOSEN), 0)
         self._lines.show(lines)
-        self._lines.styles.height = len(lines)
+        self._lines.styles.height = min(len(lines), self._room)
+        self._hint.show([(Span(text, "dim"),) for text in hints])
+        self._hint.styles.height = len(hints)
+
+    def _hints(self, hint: str, lines: Sequence[Line], width: int) -> list[str]:
+        """What is answered how, which is always seen, and how the rest of what is asked comes into sight."""
         is_away = self.screen.focused is not self  # `has_focus` follows only after `on_focus`
-        away = "Tab, then " if is_away and self.takes_keys else ""
-        texts = wrap("Esc takes it back" if self._has_decided else away + hint, width)
-        self._hint.show([(Span(text, "dim"),) for text in texts])
-        self._hint.styles.height = len(texts)
+        away = "Tab, then " if is_away else ""
+        if self._has_decided:
+            hint = "Esc takes it back"
+        elif self.takes_keys:
+            hint = away + hint
+        found = wrap(hint, width)
+        height = self.parent.size.height if isinstance(self.parent, Widget) else 0
+        most = int((height or self.screen.size.height) * _SHARE) - 1
+        if len(lines) > most - len(found):
+            found += wrap(f"{away}{self._scrolls_by} show all {count(len(lines), 'line')}", width)
+        self._room = max(1, most - len(found))
+        return found
+
+    @property
+    def _scrolls_by(self) -> str:
+        return "PgUp, PgDn" if self._asking is None else "Up, Down, PgUp, PgDn"
 
     def on_resize(self) -> None:
         """Lines are broken anew."""
-        self._draw()
+        self.draw()
 
     def take_focus(self) -> None:
         """Have the keys at once: the next one is for this."""
         self._has_decided = False
         self.screen.set_focus(self)
-        self._draw()
+        self.draw()
 
     def on_focus(self) -> None:
-        self._draw()
+        self.draw()
 
     def on_blur(self) -> None:
-        self._draw()
+        self.draw()
+
+    def scroll_pages(self, pages: int) -> None:
+        """Show what is further up or down of what is asked."""
+        self._lines.scroll_relative(y=pages * max(1, self._room - 1), animate=False)
 
     def on_key(self, event: events.Key) -> None:
         """One key decides on a call, or says what became of one."""
-        if self._has_decided and (event.is_printable or event.key in ("enter", "backspace")):
+        is_typed = event.is_printable or event.key in ("enter", "backspace")
+        if is_typed and (self._has_decided or not self.takes_keys):
             self.post_message(self.TypedOn(events.Key(event.key, event.character)))
-        elif event.key in ("up", "down", "pageup", "pagedown") and self._asking is not None:
-            step = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10}[event.key]
-            self._lines.scroll_relative(y=step, animate=False)
+        elif event.key in ("up", "down") and self._asking is not None:
+            self._lines.scroll_relative(y=-1 if event.key == "up" else 1, animate=False)
         elif self._asking is not None and self._asking.call_digest:
             self._decide(self._asking, event.character or "")
         elif self._asking is None and self._session is not None:
@@ -165,7 +205,9 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         elif key == "enter":
             self._has_decided = True
             self.post_message(self.Settled())
-        self._draw()
+        self.draw()
+        if key != "enter":
+            self._lines.scroll_to(y=max(0, self._at_chosen - self._room // 2), animate=False)
 
 
 def refusal(words: str) -> str:

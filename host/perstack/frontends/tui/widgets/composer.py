@@ -8,8 +8,11 @@ from textual import events
 from textual.message import Message
 from textual.widgets import TextArea
 
-from perstack.frontends.tui.view.spans import clean
-from perstack.frontends.tui.view.typed import Typed, completions, named_at
+from perstack.core.plain import plain_text
+from perstack.frontends.tui.view.typed import Files, Typed, named_at
+
+_LONGEST_PASTE = 100_000
+"""Characters: it takes most of a second to show so many, in which nothing else is done."""
 
 
 class Composer(TextArea):
@@ -55,7 +58,7 @@ class Composer(TextArea):
         super().__init__(id=id, highlight_cursor_line=False)
         self.cursor_blink = False
         self._typed = typed
-        self._workspace = workspace
+        self._files = Files(workspace)
         self._names: list[str] = []
         self.chooses = False
         """Whether Up and Down are for a list beside it."""
@@ -68,8 +71,17 @@ class Composer(TextArea):
         await super()._on_key(event)
 
     async def _on_paste(self, event: events.Paste) -> None:
-        event.text = clean(event.text)
-        await super()._on_paste(event)
+        # what the library does at a paste comes after this, with the text that is left here
+        if len(event.text) > _LONGEST_PASTE:
+            event.prevent_default()
+            self.notify(
+                f"{len(event.text):,} characters are too many to paste: name a file with @",
+                severity="warning",
+                markup=False,
+            )
+            return
+        # a terminal sends a line's end as it sends Enter
+        event.text = plain_text(event.text.replace("\r\n", "\n").replace("\r", "\n"))
 
     def _is_handled(self, event: events.Key) -> bool:
         row, _ = self.cursor_location
@@ -107,9 +119,11 @@ class Composer(TextArea):
         """A file may be being named."""
         row, column = self.cursor_location
         beginning = named_at(self.document.get_line(row)[:column])
-        names = [] if beginning is None else completions(self._workspace, beginning)
-        if beginning is not None and names == [beginning]:
-            names = []
+        names: list[str] = []
+        if beginning is None:
+            self._files.forget()
+        elif (found := self._files.meant(beginning)) != [beginning]:
+            names = found
         if names != self._names:
             self._names = names
             self.post_message(self.Completing(names))

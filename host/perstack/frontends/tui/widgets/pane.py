@@ -35,7 +35,7 @@ class JobPane(Vertical):
 
     DEFAULT_CSS = """
     JobPane { height: 1fr; }
-    JobPane TranscriptView, JobPane #experts { height: 1fr; padding: 0 1; }
+    JobPane TranscriptView, JobPane #experts { width: 100%; height: 1fr; padding: 0 1; }
     JobPane #names { display: none; }
     JobPane #problem { display: none; }
     """
@@ -73,6 +73,10 @@ class JobPane(Vertical):
         self.screen.set_focus(self.composer)
         self._typed_at = time.monotonic()  # who has opened it may still be typing: what asks takes no keys at once
         self.update()
+
+    def on_resize(self) -> None:
+        """What asks has a share of the height."""
+        self._panel.draw()
 
     # --- what is shown --------------------------------------------------------------------------------------------
 
@@ -161,12 +165,19 @@ class JobPane(Vertical):
         is completed."""
         if self.composer.has_focus and self.composer.complete():
             return
-        if self._panel.takes_keys and not self._panel.has_focus and not self._refuses:
+        if (self._panel.takes_keys or self._panel.scrolls) and not self._panel.has_focus and not self._refuses:
             self._panel.take_focus()
         elif self.composer.has_focus and self._view.display:
             self.screen.set_focus(self._view)
         else:
             self.to_composer()
+
+    def scroll_pages(self, pages: int) -> None:
+        """Show what is further up or down: of what asks while it has the keys, else of what has happened."""
+        if self._panel.has_focus:
+            self._panel.scroll_pages(pages)
+        else:
+            self._view.scroll_relative(y=pages * max(1, self._view.size.height - 2), animate=False)
 
     def to_composer(self) -> None:
         """The next key is for the input."""

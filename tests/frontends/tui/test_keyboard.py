@@ -1,0 +1,115 @@
+"""What is typed and pasted, whatever bytes it is: in a real terminal, and split wherever a read may end."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hosting import Bench, expert, wait_for
+from hypothesis import given
+from hypothesis import strategies as st
+from starting import Screen, started
+from terminal import Terminal, reply
+from textual import events
+from textual._xterm_parser import XTermParser
+from tmux import PERSTACK, tmux
+
+from perstack.frontends.tui.keyboard import PasteFilter
+from perstack.frontends.tui.widgets.composer import Composer
+from perstack.testing.scripted import text
+
+WRITER = expert("writer", description="Writes haiku")
+TOML = '[experts.writer]\ninstruction = "You write."\n'
+BEGIN, END = b"\x1b[200~", b"\x1b[201~"
+LOG = "\x1b[31mred\x1b[0m\x1b"
+"""What a program prints in colours, cut within an escape."""
+
+PIECES = st.sampled_from(["a", "é", "\r", "\x1b", "\x1b[31m", "\x1b[A", "[201~", "\x1b[20", "\x1b[200~"])
+
+
+def heard(chunks: list[bytes]) -> list[events.Key | events.Paste]:
+    """What the library makes of the bytes."""
+    parser, pastes = XTermParser(), PasteFilter()
+    found = []
+    for chunk in chunks:
+        if data := pastes.feed(chunk):
+            found += parser.feed(data)
+    return found
+
+
+def split(data: bytes, at: list[int]) -> list[bytes]:
+    places = [0, *sorted({place % (len(data) + 1) for place in at}), len(data)]
+    return [data[a:b] for a, b in pairwise(places)]
+
+
+@given(
+    st.lists(PIECES, max_size=12).map("".join).filter(lambda one: END.decode() not in one),
+    st.lists(st.integers(0, 200), max_size=8),
+)
+def test_whatever_a_paste_holds_it_is_one_paste_and_no_key(content: str, at: list[int]) -> None:
+    data = b"x" + BEGIN + content.encode() + END + b"y"
+    first, *pasted, last = heard(split(data, at))
+    assert [one.key for one in (first, last) if isinstance(one, events.Key)] == ["x", "y"]
+    whole = content.replace("\x1b", "\N{SYMBOL FOR ESCAPE}")
+    assert [one.text for one in pasted if isinstance(one, events.Paste)] == [whole]
+    assert all(isinstance(one, events.Paste) for one in pasted)
+
+
+@given(st.lists(st.sampled_from(["a", "é", "\r", "\x1b[A", "\x1b[200", "\x1b"])).map("".join), st.lists(st.integers()))
+def test_what_is_typed_comes_at_once_and_unchanged(typed: str, at: list[int]) -> None:
+    pastes, given_so_far = PasteFilter(), ""
+    for chunk in split(typed.encode(), at):
+        given_so_far += pastes.feed(chunk)
+    assert given_so_far == typed
+
+
+def test_bytes_that_are_no_text_are_shown_as_such() -> None:
+    assert PasteFilter().feed(b"a\xff\xfeb") == "a\ufffd\ufffdb"
+
+
+def test_a_paste_in_a_real_terminal_is_the_query_with_its_lines_and_sends_nothing(terminal: Terminal) -> None:
+    terminal.project(TOML, writer=[reply("Well.")])
+    with tmux(terminal, lines=24) as win:
+        win.type(f"{PERSTACK} start writer --provider scripted")
+        win.sees("what should writer do?")
+        win.paste(f"first\n\tsecond {LOG}\nlast".encode() + b" \xff.")
+        win.sees("first", "second", "last �.", " new")
+        win.press("Enter")
+        win.sees("Well.", "✓ completed")
+        win.press("C-q")
+        win.sees("$ ")
+    started_with = json.loads(terminal.run("log", "--json").lines[0])
+    assert "first\\n\\tsecond ␛[31mred␛[0m␛\\nlast \ufffd." in json.dumps(started_with, ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    ("pasted", "kept"),
+    [("one", "one"), ("a\r\nb\rc\nd", "a\nb\nc\nd"), ("a\tb", "a\tb"), ("a\x07\x9b31mb\u202e", "a31mb")],
+    ids=["once", "lines", "tabs", "controls"],
+)
+def test_what_is_pasted_is_what_is_typed(bench: Bench, pasted: str, kept: str) -> None:
+    async def person() -> None:
+        async with started(bench.host([text("Well.")], WRITER), expert="writer") as screen:
+            await screen.sees("what should writer do?")
+            await screen.paste(pasted)
+            await screen.until(lambda _: _composer(screen).text == kept, f"{kept!r} in {_composer(screen).text!r}")
+
+    wait_for(person())
+
+
+def test_a_text_that_is_too_long_to_show_is_refused_with_what_to_do(bench: Bench) -> None:
+    async def person() -> None:
+        async with started(bench.host([text("Well.")], WRITER), expert="writer", notices=True) as screen:
+            await screen.sees("what should writer do?")
+            await screen.paste("x" * 100_001)
+            await screen.sees("100,001 characters", "name a file with @")
+            assert not _composer(screen).text
+            await screen.paste("x" * 100_000)
+            await screen.until(lambda _: len(_composer(screen).text) == 100_000, "the text")
+
+    wait_for(person())
+
+
+def _composer(screen: Screen) -> Composer:
+    return screen.app.pane.query_one(Composer)
