@@ -101,7 +101,7 @@ async def check(bwrap: str) -> None:
     if status != 0:
         last = (words.strip().splitlines() or [f"exit status {status}"])[-1]
         raise UsageError(
-            f"the kernel lets bwrap make no sandbox ({last}): allow user namespaces to it"
+            f"the kernel does not let bwrap make a sandbox ({last}): allow it user namespaces"
             " (user.max_user_namespaces, kernel.unprivileged_userns_clone, or an AppArmor profile for bwrap), or use"
             " another runtime"
         )

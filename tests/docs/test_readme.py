@@ -189,7 +189,8 @@ def test_every_figure_is_that_of_the_page_it_comes_from() -> None:
     why = section(PAGE, "## Why")
     assert f"{kills} kills" in why
     assert f"{errors} errors" in why
-    for figure in re.findall(r"([\d,]+) (?:damages|of SQLite)", why):
+    (damages,) = re.findall(r"files damaged ([\d,]+) times and SQLite databases ([\d,]+) times", why)
+    for figure in damages:
         assert figure in reliability
     for figure in re.findall(r"\d\.\d+", section(PAGE, "## Why").partition("Cheap")[2].partition("make bench")[0]):
         assert figure in speed

@@ -184,7 +184,7 @@ def test_an_approval_names_its_question_and_is_a_persons(bench: Bench) -> None:
     script = [append("a.txt"), append("b.txt"), text("ok")]
     first = wait_for(hosted(bench, script, rules=ASK_WRITE).run("a", "q", job_id="job"))
     host = hosted(bench, script, rules=ASK_WRITE)
-    with pytest.raises(UsageError, match="an approval names the question that it answers"):
+    with pytest.raises(UsageError, match="an approval must name the question that it answers"):
         wait_for(host.answer("yes", job_id="job"))
     with pytest.raises(UsageError, match="which no event from outside gives"):
         wait_for(host.signal("job", CloudEvent(specversion="1.0", source="s", id="1", type="t", data="yes")))

@@ -88,6 +88,13 @@ def test_usage_that_nobody_can_mean_is_not_counted(bench: Bench) -> None:
     assert (second.usage.input_tokens, second.usage.output_tokens) == (3, 4)
 
 
+def test_a_total_that_is_less_than_its_parts_is_their_sum(bench: Bench) -> None:
+    seen = Seen()
+    provider = Replying(saying("done", input_tokens=3, output_tokens=4, total_tokens=0))
+    status, _, total = wait_for(driven(bench, provider, seen))
+    assert (status, total) == ("completed", 7)
+
+
 def test_a_reply_that_cannot_be_kept_fails_the_run_which_can_be_resumed(bench: Bench) -> None:
     async def run() -> tuple[str, str, str]:
         deep = ThinkingPart.model_construct(thinking="x", opaque=nested(1_000))

@@ -71,6 +71,8 @@ def test_with_drive_it_is_driven_here_all_the_same(bench: Bench) -> None:
 
 
 def test_without_a_dispatcher_it_cannot_be_left_to_a_worker(bench: Bench) -> None:
+    bench.has_no_dispatcher()
+
     async def work() -> None:
         await waits(bench)
         async with bench.host(ASKS, GUEST) as host:

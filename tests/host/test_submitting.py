@@ -99,6 +99,8 @@ def test_a_job_that_is_due_later_says_when(bench: Bench) -> None:
 
 
 def test_without_a_dispatcher_nothing_is_recorded(bench: Bench) -> None:
+    bench.has_no_dispatcher()
+
     async def work() -> None:
         async with bench.host([], *EXPERTS) as host:
             assert host.dispatcher is None

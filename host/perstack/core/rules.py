@@ -80,7 +80,7 @@ def wrong_entry(entry: str) -> str | None:
 
 
 def wrong_number(number: float) -> str | None:
-    return None if isfinite(number) else "must be a number that has an end"
+    return None if isfinite(number) else "must be a finite number"
 
 
 def wrong_budget(dollars: float) -> str | None:

@@ -14,7 +14,7 @@ class Usage(Fact):
     """Tokens of one generation, or a sum of several.
 
     `input_tokens` counts everything that was sent, cached tokens included; `output_tokens` everything that was
-    generated, reasoning included. `total_tokens` is their sum unless the provider says otherwise.
+    generated, reasoning included. `total_tokens` is their sum unless the provider says more.
     """
 
     input_tokens: int = 0
@@ -47,9 +47,13 @@ class Usage(Fact):
         return self.total_tokens if self.cost_usd is None else 0
 
     def plausible(self) -> Usage:
-        """The same, or with counts that a provider can mean: none is below zero or beyond all reason."""
+        """The same, or with counts that a provider can mean: none is below zero or beyond all reason, and the total is
+        no less than its parts."""
         counts = {name: count for name, count in self if isinstance(count, int)}
         wrong = {name: min(max(count, 0), _MOST) for name, count in counts.items() if not 0 <= count <= _MOST}
+        least = sum((counts | wrong)[name] for name in ("input_tokens", "output_tokens"))
+        if (counts | wrong)["total_tokens"] < least:
+            wrong["total_tokens"] = least
         return self.model_copy(update=wrong) if wrong else self
 
     def __add__(self, other: Usage) -> Usage:

@@ -66,7 +66,7 @@ def _check_approval(asking: OpenQuestion, given: Given) -> None:
         raise UsageError(text, next_steps=(Answer(asking.id, is_approval=True),))
     if given.question_id is None:
         step = Answer(asking.id, is_approval=True)
-        raise UsageError("an approval names the question that it answers", next_steps=(step,))
+        raise UsageError("an approval must name the question that it answers", next_steps=(step,))
 
 
 async def answer_again(
@@ -91,7 +91,9 @@ async def answer_again(
 async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> OpenQuestion:
     job_id = base.start.job_id
     if any(call.delegation is not None for call in base.open_calls):
-        raise UsageError(f"a delegate was at work at {checkpoint_id}: only what a Coordinator asked is answered again")
+        raise UsageError(
+            f"a delegate was at work at {checkpoint_id}: only a question of a Coordinator can be answered again"
+        )
     if base.asked is not None:
         for line in reversed(await reader.events(base.id, job_id=job_id, limit=base.head.seq)):
             match line.event:

@@ -191,7 +191,7 @@ class Auditing:
             raise UsageError("the receipt is a record of a task or of iterations: compare those with the anchor")
         named = check_job_id(record.owner.id)
         if job_id not in (None, named):
-            raise UsageError(f"the receipt is of Job {named}, and not of {job_id}")
+            raise UsageError(f"the receipt is of Job {named}, not of {job_id}: give the one of that Job")
         try:
             report = await check(named)
         except NotFound:

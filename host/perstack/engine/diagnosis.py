@@ -99,7 +99,7 @@ def _place(path: Path) -> Finding:
     """Where Jobs are kept: whether it can be written, and how much room there is."""
     folder = next(one for one in (*([path] if path.is_dir() else []), *path.parents) if one.exists())
     if not folder.is_dir():
-        return Finding("state", "problem", f"{path}: {folder} is no folder", "name another place as the storage")
+        return Finding("state", "problem", f"{path}: {folder} is not a folder", "name another place as the storage")
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:

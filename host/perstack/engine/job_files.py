@@ -180,7 +180,7 @@ class JobFiles(JobQueries):
             run_id, step = at.id, at.step
         elif what is not None:
             if not what.isdigit():
-                raise UsageError(f"{what} is no step and no checkpoint", next_steps=(Look("log", job_id),))
+                raise UsageError(f"{what} is neither a step nor a checkpoint", next_steps=(Look("log", job_id),))
             run_id, step = run_id or (await self.job(job_id)).coordinator_run_id, int(what)
         if run_id is not None:
             of = f"Run {run_id}" if step is None else f"step {step} of {run_id}"

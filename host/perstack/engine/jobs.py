@@ -315,12 +315,16 @@ class Jobs(JobQueue):
 
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good, and its order if it waits for a worker. Raises NotFound, and Conflict while it is
-        driven."""
+        driven. Delegates of it that other workers drive are stopped then."""
         ordered = await self._ordered_runs(check_job_id(job_id))
         async with self.audit.removing(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
         for run_id in ordered:
             await self._withdraw(job_id, run_id)
+        if ordered:
+            from perstack.engine.elsewhere.holding import Holders
+
+            await Holders(self.storage).forget_job(job_id)
 
     async def delete_each(self, job_ids: Iterable[str]) -> AsyncGenerator[tuple[str, str | None]]:
         """Remove these for good: each with None once it is gone, or with why it is kept."""

@@ -30,7 +30,7 @@ def login_of(
     definition = next(iter(declared.values()))
     if any(_server(other) != _server(definition) for other in declared.values()):
         raise UsageError(
-            f"skill {skill_name!r} is not declared alike by all Experts that have it ({', '.join(declared)})",
+            f"skill {skill_name!r} is declared differently by the Experts that have it ({', '.join(declared)})",
             next_steps=(Give("expert"),),
         )
     factory = _by(factories, definition)

@@ -17,6 +17,7 @@ from perstack.core.labels import has_labels
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.runs.state import Run
+from perstack.core.runs.transitions import ACTIVE
 from perstack.core.runs.visibility import Visibility
 from perstack.dataclass import dataclass
 from perstack.engine.logs.kept import heads_kept, summary_kept
@@ -77,7 +78,8 @@ class Waiting:
 
 
 class JobReader:
-    """Reads what a storage holds. Summaries are trusted unless they say «running»: more has happened since."""
+    """Reads what a storage holds. Summaries are trusted unless they say «running», or that delegates of a queued Job
+    are at work: more has happened since."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -88,7 +90,7 @@ class JobReader:
         kept = await summary_kept(self.storage, job_id, JobSummary)
         if kept is None or kept.id != job_id:  # a copy of another Job's
             return await self._derive(job_id)
-        if kept.status != "running":
+        if kept.status != "running" and not _may_be_behind(kept):
             return kept
         try:
             return await self._derive(job_id)
@@ -342,6 +344,13 @@ class JobReader:
             if copies is not None and await copies.checkpoint(one, checkpoint_id) is not None:
                 return one, await self.storage.foreign_checkpoint(one, checkpoint_id)
         return "", None
+
+
+def _may_be_behind(kept: JobSummary) -> bool:
+    """Whether others may have driven delegates of a Job since it was left to a worker."""
+    if kept.status != "queued":
+        return False
+    return any(run.delegated_by is not None and run.status in (*ACTIVE, "queued") for run in kept.runs)
 
 
 def _cursor(after: str | None) -> tuple[str | None, str | None]:

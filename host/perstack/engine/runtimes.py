@@ -25,7 +25,9 @@ async def check_policies(
         check_places(policy, around())
         unenforced = await plugins.runtime(policy.runtime).check(policy, around())
         if unenforced:
-            raise UsageError(f"the runtime {policy.runtime} cannot keep what [sandbox] says: {'; '.join(unenforced)}")
+            raise UsageError(
+                f"the runtime {policy.runtime} cannot enforce what [sandbox] says: {'; '.join(unenforced)}"
+            )
 
 
 class Runtimes:

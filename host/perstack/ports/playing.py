@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from perstack.core.recording.model import MOST_BYTES, Recording, parse_recording
 from perstack.core.recording.play import Player
@@ -11,6 +11,7 @@ from perstack.errors import UsageError
 from perstack.ports.provider import Provider
 
 
+@runtime_checkable
 class PlaysRecording(Protocol):
     """What a provider may have beside: without it, tools are run and people are asked."""
 
@@ -23,8 +24,7 @@ def player_of(provider: Provider | PlaysRecording) -> Player | None:
 
     Whether there is one, `plays_recording` says for less.
     """
-    player: Player | None = getattr(provider, "player", None)
-    return player
+    return provider.player if isinstance(provider, PlaysRecording) else None
 
 
 def read_recording(path: Path) -> Recording:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from perstack.core.base import JsonObject
 from perstack.core.definitions import ReasoningBudget
@@ -107,6 +107,7 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
 class TellsSettings(Protocol):
     """What a provider may have beside: without it, nothing is known of its settings."""
 
@@ -118,10 +119,10 @@ class TellsSettings(Protocol):
 
 def reply_settings(provider: Provider | TellsSettings) -> JsonObject:
     """What a provider tells of its settings; nothing if it tells none."""
-    settings: JsonObject = getattr(provider, "reply_settings", {})
-    return settings
+    return provider.reply_settings if isinstance(provider, TellsSettings) else {}
 
 
+@runtime_checkable
 class TakesMedia(Protocol):
     """What a provider may have beside: without it, it is taken to send its model all that a person attaches."""
 
@@ -132,10 +133,10 @@ class TakesMedia(Protocol):
 
 def takes_media(provider: Provider | TakesMedia, model: str, mime_type: str) -> bool:
     """Whether a provider sends a model images or documents of this kind."""
-    takes: Callable[[str, str], bool] | None = getattr(provider, "takes", None)
-    return takes is None or takes(model, mime_type)
+    return not isinstance(provider, TakesMedia) or provider.takes(model, mime_type)
 
 
+@runtime_checkable
 class TellsEndpoint(Protocol):
     """What a provider may have beside: without it, only what uses the same object stands in one line for it."""
 
@@ -147,8 +148,7 @@ class TellsEndpoint(Protocol):
 
 def endpoint_id(provider: Provider | TellsEndpoint) -> str:
     """What a provider tells of its endpoint; empty if it tells nothing."""
-    found: str = getattr(provider, "endpoint_id", "")
-    return found
+    return provider.endpoint_id if isinstance(provider, TellsEndpoint) else ""
 
 
 PriceList = Callable[[str, Usage], tuple[float | None, int | None]]
@@ -160,6 +160,7 @@ def plays_recording(provider: Provider) -> bool:
     return hasattr(provider, "player")
 
 
+@runtime_checkable
 class ReportsCost(Protocol):
     """What a provider's factory may have beside: its replies say what they cost, and a price is not looked up."""
 
@@ -169,8 +170,7 @@ class ReportsCost(Protocol):
 
 def reports_cost(factory: ProviderFactory | ReportsCost) -> bool:
     """Whether a provider's replies say what they cost."""
-    found: bool = getattr(factory, "reports_cost", False)
-    return found
+    return isinstance(factory, ReportsCost) and factory.reports_cost
 
 
 class PriceSource(Protocol):
@@ -181,6 +181,7 @@ class PriceSource(Protocol):
         ...
 
 
+@runtime_checkable
 class TellsPrices(Protocol):
     """What a provider's factory may have beside: without it, nothing is known of what its models cost."""
 
@@ -190,8 +191,7 @@ class TellsPrices(Protocol):
 
 def price_source(factory: ProviderFactory | TellsPrices) -> PriceSource | None:
     """What a provider's factory tells of prices; None if it tells nothing."""
-    source: PriceSource | None = getattr(factory, "prices", None)
-    return source
+    return factory.prices if isinstance(factory, TellsPrices) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +207,7 @@ class OfferedModel:
     """US dollars for a million tokens that are generated."""
 
 
+@runtime_checkable
 class ListsModels(Protocol):
     """What a provider's factory, or its price source, may have beside: without it, its models are unknown."""
 
@@ -218,9 +219,8 @@ class ListsModels(Protocol):
 def offered_models(factory: ProviderFactory, env: Mapping[str, str]) -> Sequence[OfferedModel]:
     """The models that a provider's factory lists, or else its price source; none if neither lists any."""
     for source in (factory, price_source(factory)):
-        lists: Callable[[Mapping[str, str]], Sequence[OfferedModel]] | None = getattr(source, "models", None)
-        if lists is not None:
-            return lists(env)
+        if isinstance(source, ListsModels):
+            return source.models(env)
     return ()
 
 

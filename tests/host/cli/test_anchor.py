@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import ssl
-import subprocess
 import sys
 import threading
 from base64 import b64decode
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from processes import start
 from signing import certificate, key_pair
 from terminal import SECONDS, Terminal, reply
 
@@ -150,14 +150,7 @@ def test_heads_are_sent_when_a_job_is_interrupted(terminal: Terminal, away: Path
         f'{HELLO}\n[audit]\nanchor = "file:{away}/"\n',
         greeter=[reply("", ("exec", {"command": "sleep", "args": ["60"], "env": {}, "cwd": ".", "stdout": True}))],
     )
-    with subprocess.Popen(
-        [sys.executable, "-m", "perstack", "run", "greeter", "Hi", "--provider", "scripted", "--job-id", "job"],
-        cwd=terminal.workspace,
-        env=terminal.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with start(terminal, "run", "greeter", "Hi", "--job-id", "job") as process:
         assert process.stdout is not None
         assert any('"type":"callTools"' in line for line in process.stdout)
         process.send_signal(signal.SIGINT)

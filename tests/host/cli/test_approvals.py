@@ -114,7 +114,7 @@ def test_a_tool_of_an_expert_cannot_approve(tmp_path: Path) -> None:
     asked = next(event["id"] for event in stopped.events if event["type"] == "requestApproval")
     terminal.env["PERSTACK_CALL_ID"] = "job-1-1-call"
     refused = terminal.call("answer", asked, "always")
-    assert (refused.code, "a tool approves no call" in refused.err) == (2, True)
+    assert (refused.code, "a tool cannot approve a call" in refused.err) == (2, True)
 
 
 ITERATE = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
+import warm
 from processes import start, until
 from terminal import ASKING, Terminal, reply
 from tmux import PERSTACK, tmux
@@ -120,9 +120,10 @@ def driven(terminal: Terminal):
 
 
 def following(terminal: Terminal, *args: str) -> subprocess.Popen[str]:
-    command = (sys.executable, "-m", "perstack", "log", "--follow", *args)
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=terminal.workspace, env=terminal.env, stdout=pipe, stderr=pipe, text=True)
+    return warm.perstack(
+        *("log", "--follow", *args), cwd=terminal.workspace, env=terminal.env, stdout=pipe, stderr=pipe, text=True
+    )
 
 
 def test_a_job_that_another_process_drives_is_followed_until_it_stops(terminal: Terminal) -> None:

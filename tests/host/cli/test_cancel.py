@@ -58,7 +58,10 @@ def test_one_that_does_not_stop_in_time_is_said_and_the_request_withdrawn(
 
     async def stop(host: Host) -> None:
         async with host:
-            with pytest.raises(Conflict, match=r"was asked to stop, and pid [0-9]+ on \S+ has not stopped it"):
+            with pytest.raises(
+                Conflict,
+                match=r"was asked to stop, and pid [0-9]+ on \S+ has not stopped it: try again, or end that process",
+            ):
                 await host.cancel("slow")
             assert not await host.storage.space("stops").has_job("slow")
 

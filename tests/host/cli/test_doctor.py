@@ -48,7 +48,7 @@ def test_a_provider_that_the_definition_names_has_to_be_set_up(machine: Terminal
 def test_a_place_that_cannot_be_written_is_a_problem(machine: Terminal) -> None:
     (machine.workspace / "file").touch()
     found = findings(machine, "--storage", f"sqlite:{machine.workspace}/file/state.db", code=1, **KEY)
-    assert found["state"]["text"].endswith("file is no folder")
+    assert found["state"]["text"].endswith("file is not a folder")
     assert found["state"]["remedy"] == "name another place as the storage"
 
 
@@ -72,4 +72,4 @@ def test_on_a_narrow_terminal_what_is_wrong_is_still_whole(machine: Terminal) ->
     place.touch()
     shown = machine.call("doctor", "--storage", f"sqlite:{place}/state.db", env=KEY, columns=80)
     (line,) = (one for one in shown.lines if one.startswith("state: "))
-    assert line.endswith(f": {place} is no folder; name another place as the storage")
+    assert line.endswith(f": {place} is not a folder; name another place as the storage")

@@ -115,7 +115,7 @@ def test_a_wrong_choice_writes_nothing(newcomer: Terminal, args: tuple[str, ...]
 
 def test_a_place_that_cannot_be_written_is_said_with_what_to_do(newcomer: Terminal) -> None:
     (newcomer.workspace / "file").touch()
-    assert newcomer.call("init", "file").err == "error: file is no folder: name another one\n"
+    assert newcomer.call("init", "file").err == "error: file is not a folder: name another one\n"
     nowhere = newcomer.call("init", "file/below")
     assert (nowhere.code, nowhere.err.endswith("): name another folder\n")) == (2, True)
     (newcomer.workspace / "perstack.toml").symlink_to("nowhere")
@@ -178,6 +178,8 @@ def test_at_a_terminal_it_asks_which_template_and_which_provider(newcomer: Termi
     with tmux(newcomer, env=keys) as window:
         window.type(f"{PERSTACK} init notes")
         window.sees("team", "A planner who asks you", "Which of these [writer]")
+        window.type("teams")
+        window.sees("Error: choose one of writer,", "team")
         window.type("team")
         window.sees("anthropic      claude-sonnet-5", "Which provider [anthropic]")
         window.type("openai")

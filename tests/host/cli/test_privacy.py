@@ -42,7 +42,9 @@ def looking(terminal: Terminal) -> Terminal:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_the_environment_that_the_system_shows_of_the_host_is_blank(terminal: Terminal) -> None:
-    done = looking(terminal).run("run", "solo", "q", "--provider", "scripted")
+    done = looking(terminal).run(
+        "run", "solo", "q", "--provider", "scripted", new=True
+    )  # shown is what a start was given
     assert done.code == 0, done.err
     assert b"canary" not in (terminal.workspace / "seen.environ").read_bytes()
     assert b"--provider" in (terminal.workspace / "seen.cmdline").read_bytes(), "it looked at the host"

@@ -8,10 +8,8 @@ import json
 import pytest
 from memory_workers import ENGINES
 from terminal import ASKING, TEAM, Terminal, reply
+from working import served
 
-from perstack.config.load import load_usable
-from perstack.core.job import JobSummary
-from perstack.host import Host
 from perstack.ports.dispatcher import Order
 
 WORKERS = '\n[workers]\ndispatcher = "memory:${ENGINE}"\n'
@@ -26,17 +24,6 @@ def team(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
 
 def ordered(terminal: Terminal, job_id: str) -> Order | None:
     return asyncio.run(ENGINES.open(terminal.env["ENGINE"]).order(job_id))
-
-
-def served(terminal: Terminal, job_id: str) -> JobSummary:
-    """What a worker makes of it."""
-
-    async def work() -> JobSummary:
-        project = load_usable(terminal.workspace / "perstack.toml").project
-        async with Host(project, workspace=terminal.workspace, env=terminal.env) as host:
-            return await host.jobs.serve(job_id, worker="w")
-
-    return asyncio.run(work())
 
 
 def test_it_prints_the_id_and_the_job_waits(team: Terminal) -> None:
@@ -104,4 +91,4 @@ def test_the_log_of_a_job_says_that_a_worker_took_it(team: Terminal) -> None:
     served(team, "one")
     shown = team.call("log", "one", columns=80)
     assert (shown.code, shown.err) == (0, "")
-    assert "by a worker" in shown.out
+    assert "from the queue" in shown.out

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from terminal import Terminal, reply
 
 EXEC = {"command": "wc", "args": ["-w", "haiku.md"], "env": {}, "cwd": ".", "stdout": True, "stderr": True}
@@ -165,8 +165,8 @@ def test_tests_follow_whatever_the_file_ends_with(team: Terminal, ending: str) -
 
 def test_two_at_once_lose_nothing(team: Terminal) -> None:
     adding = [
-        subprocess.Popen(
-            [sys.executable, "-m", "perstack", "test", "--from", "haiku", "--name", name],
+        warm.perstack(
+            *("test", "--from", "haiku", "--name", name),
             cwd=team.workspace,
             env={**team.env},
             stdout=subprocess.PIPE,

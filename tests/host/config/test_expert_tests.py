@@ -78,7 +78,10 @@ def test_a_wrong_test_keeps_no_expert_from_running(write: Write) -> None:
         ('name = "n"', "4: error: experts.a.tests[0].query: is missing"),
         ('name = "n"\nquery = "q"\nmodle = "x"', "7: warning: experts.a.tests[0].modle: unknown key, ignored; did you"),
         ('name = "n"\nquery = "q"\nmodel = "x"', "7: error: experts.a.tests[0].model: there is no file `x` in "),
-        ('name = "n"\nquery = "q"\nworkspace = "x"', "7: error: experts.a.tests[0].workspace: there is no folder `x`"),
+        (
+            'name = "n"\nquery = "q"\nworkspace = "x"',
+            "7: error: experts.a.tests[0].workspace: there is no folder `x`",
+        ),
         ('name = "n"\nquery = "q"\nrepeats = 0', "7: error: experts.a.tests[0].repeats: must be at least 1, not 0"),
         ('name = "n"\nquery = "q"\nrepeats = 99999', "7: error: experts.a.tests[0].repeats: must be at most 10,000"),
         ('name = "n"\nquery = "q"\npassRate = 1.5', "7: error: experts.a.tests[0].passRate: must be more than 0, and"),

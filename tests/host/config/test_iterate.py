@@ -72,8 +72,8 @@ def test_a_wrong_evaluator_is_told(problems, line, key, message):
     [
         ('target = "high"', "must be a number, not text"),
         ("target = true", "must be a number, not true or false"),
-        ("target = inf", "must be a number that has an end"),
-        ("target = nan", "must be a number that has an end"),
+        ("target = inf", "must be a finite number"),
+        ("target = nan", "must be a finite number"),
         ("metric = []", "must not be empty: what is compared, `score` if not given; of several, the worst counts"),
         ("metric = 5", 'must be text in "quotes" or a list of texts, not a number'),
         ('direction = "up"', "must be one of higher, lower"),

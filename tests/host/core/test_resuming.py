@@ -81,7 +81,7 @@ def test_what_is_settled_must_be_an_open_call_and_a_signal_is_taken_once(run: Ru
     assert resume(run, calls=(CALL,), settled={"c": "done"})
     with pytest.raises(UsageError, match="settle d: no such open call; there are: job-1-1-c"):
         resume(run, calls=(CALL,), settled={"d": "done"})
-    with pytest.raises(Conflict, match="has taken the event e1 already"):
+    with pytest.raises(Conflict, match="has received the event e1 already"):
         resume(replace(run, signals=frozenset({"e1"})), signal="e1")
 
 

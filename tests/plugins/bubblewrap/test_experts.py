@@ -107,7 +107,7 @@ def test_a_command_is_run_as_the_experts_exec_would(usable: None, terminal: Term
     assert "ended by the sandbox: it ran longer than 3000 ms" in late.err
     refused = terminal.run("sandbox", "b", "--", "true")
     assert refused.code == 2
-    assert "the runtime local cannot keep what [sandbox] says: `time`: only a sandbox can" in refused.err
+    assert "the runtime local cannot enforce what [sandbox] says: `time`: only a sandbox can" in refused.err
 
 
 def test_the_doctor_says_what_can_be_used_here_and_how_limits_are_kept(usable: None, terminal: Terminal) -> None:

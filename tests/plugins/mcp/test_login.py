@@ -430,7 +430,7 @@ def test_which_skill_is_meant_must_be_clear(bed: Bed, guarded: Guarded) -> None:
                 await host.logout(skill, expert_key=expert_key)
             return str(caught.value)
 
-    assert wait_for(work("tracker")).endswith("all Experts that have it (a, b); name the Expert")
+    assert wait_for(work("tracker")).endswith("the Experts that have it (a, b); name the Expert")
     assert wait_for(work("trakcer")) == "no Expert has a skill 'trakcer'; skills with a login: tracker"
     assert wait_for(work("tracker", "c")).startswith("Expert 'c' has no skill 'tracker'")
 

@@ -9,7 +9,7 @@ from binascii import Error as NotBase64
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -264,7 +264,7 @@ class Recording(Piece):
 
     def to_bytes(self) -> bytes:
         """The file: indented JSON, always in the same order. The same Job gives the same bytes."""
-        found: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        found: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return _pretty(found).encode("utf-8", "replace") + b"\n"
 
     def places(self) -> dict[RunPlace, RecordedRun]:

@@ -112,7 +112,7 @@ def _check_settled(calls: Sequence[UnsettledCall], settled: Mapping[str, Settlem
 def check_signal(job: Job, signal: str | None) -> None:
     """Raises Conflict if a Job has taken this event from outside already."""
     if signal is not None and signal in job.signals:
-        raise Conflict(f"Job {job.id} has taken the event {signal} already")
+        raise Conflict(f"Job {job.id} has received the event {signal} already")
 
 
 def check_not_closed(job: Job | JobSummary) -> None:
@@ -125,7 +125,7 @@ def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
     """Raises UsageError if a Job would go on with another Expert."""
     if base.start.expert_key != expert.key:
         raise UsageError(
-            f"Job {job_id} is {base.start.expert_key}'s; context is never shared with another Expert ({expert.key})"
+            f"Job {job_id} is {base.start.expert_key}'s, and its context is never shared: begin a Job for {expert.key}"
         )
 
 

@@ -66,7 +66,7 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
             # one that is empty was left by a process that died before its first fact
             if await self._space.read(log_of(series_id), limit=1):
                 step = Resume(series_id, "series")
-                raise UsageError(f"there are iterations {series_id}", next_steps=(step,)) from error
+                raise UsageError(f"iterations {series_id} exist", next_steps=(step,)) from error
 
     @asynccontextmanager
     async def lease(self, series_id: str) -> AsyncGenerator[None]:

@@ -82,7 +82,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
             except Conflict as conflict:
                 if expected_version is not None:
                     raise Conflict(_written_meanwhile(task_id, expected_version)) from conflict
-        raise Conflict(f"task {task_id} is written to all the time by others; try again later")
+        raise Conflict(f"others keep writing to task {task_id}: try again later")
 
     async def delete(self, task_id: str, expected_version: int | None) -> None:
         """Remove it. Raises NotFound, and Conflict if it is, or becomes, of another version than expected."""

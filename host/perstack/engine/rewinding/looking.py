@@ -119,7 +119,7 @@ class Looked:
         return found is not None and stat.S_ISDIR(found.st_mode) and found.st_dev == self._device
 
     def _is_taken(self, path: bytes) -> bool:
-        """Whether something that is no folder of this file system is there."""
+        """Whether something that is not a folder of this file system is there."""
         try:
             with parent_of(self._root, path) as (folder, name):
                 return status_at(folder, name) is not None
@@ -187,4 +187,6 @@ def _above(path: bytes) -> Iterator[bytes]:
 
 
 def _changed(path: bytes) -> Conflict:
-    return Conflict(f"{spelled(path)} was changed while it was looked at: something else is at work there")
+    return Conflict(
+        f"{spelled(path)} was changed while it was read: something else is at work there; try again when that has ended"
+    )

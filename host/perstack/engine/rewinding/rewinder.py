@@ -149,7 +149,7 @@ class Rewinder:
             changes, looked, found = await self._look(job_id, at, checkpoint_id, tree, only)
             told = await self._told(job_id, checkpoint_id, tree, changes, found)
             if expected is not None and told.digest != expected:
-                raise Conflict("files have changed since what would be done was shown; look once more")
+                raise Conflict("files have changed since you were shown what would be done: look at it again")
             if not changes:
                 return told
             # until all is written job.json says that more has happened: whoever reads it looks at the logs
@@ -293,7 +293,7 @@ class Rewinder:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise StorageError(
-                f"{self._workspace}: {reason}: a rewind was cut short, and is not put right yet:"
+                f"{self._workspace}: {reason}: a rewind was cut short, and is not repaired yet:"
                 " the next command tries again"
             ) from error
         return f"a rewind of {self._workspace} was cut short, and is finished now: its files are those of then"

@@ -28,7 +28,7 @@ class Trees:
         return data
 
     async def folder(self, digest: str) -> Folder:
-        """What a folder holds. Raises NotFound, and StorageError for a blob that is no folder."""
+        """What a folder holds. Raises NotFound, and StorageError for a blob that is not a folder."""
         try:
             return read_folder(await self.content(digest))
         except NotATree as error:

@@ -124,7 +124,9 @@ class PerstackAgent:
             if session.has_begun and mode_id != session.expert_key:
                 raise UsageError(f"this session is {session.expert_key}'s: begin a new one for another Expert")
             if session.host.project.expert(mode_id) is None:
-                raise UsageError(f"there is no Expert {mode_id!r}")
+                raise UsageError(
+                    f"there is no Expert {mode_id!r}; there are: {', '.join(session.host.project.experts)}"
+                )
             session.expert_key = mode_id
             return SetSessionModeResponse()
 
@@ -253,7 +255,7 @@ def _text(prompt: Sequence[Block]) -> str:
             parts.append(f"\n\n{block.resource.uri}:\n{block.resource.text}\n\n")
     text = "".join(parts)
     if not text.strip():
-        raise UsageError("the prompt holds no text")
+        raise UsageError("the prompt has no text: type what is to be done")
     return text
 
 

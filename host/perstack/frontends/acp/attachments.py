@@ -60,7 +60,7 @@ def _decoded(data: str) -> bytes:
     try:
         return b64decode(data, validate=True)
     except (NotBase64, ValueError):
-        raise UsageError("an attachment of the prompt is not base64") from None
+        raise UsageError("an attachment of the prompt is not base64: the client has to send it so") from None
 
 
 def _name(uri: str | None) -> str | None:

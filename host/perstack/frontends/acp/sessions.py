@@ -186,7 +186,7 @@ class Sessions:
 def first_of(experts: Sequence[Expert]) -> Expert:
     """The Expert that a session begins with: the first to which no other delegates. Raises UsageError for none."""
     if not experts:
-        raise UsageError("perstack.toml defines no Expert")
+        raise UsageError("perstack.toml defines no Expert: write one as [experts.NAME]")
     delegates = {key for expert in experts for key in expert.delegates}
     return next((expert for expert in experts if expert.key not in delegates), experts[0])
 

@@ -83,10 +83,12 @@ def _check_approval(item: InboxItem, ident: str, said: str) -> None:
     if item.asking is None or not item.asking.call_digest:
         return
     if os.environ.get(_CALL_ID) and not is_refusal(item.asking, said):
-        raise UsageError(f"a tool approves no call: {_CALL_ID} is set, so this is the process of one")
+        raise UsageError(
+            f"a tool cannot approve a call: {_CALL_ID} is set, so a tool runs this command; answer it in a terminal"
+        )
     if ident != item.id:
         step = Answer(item.id, is_approval=True)
-        raise UsageError(f"{item.asking.shown}: an approval names the question that it answers", next_steps=(step,))
+        raise UsageError(f"{item.asking.shown}: an approval must name the question that it answers", next_steps=(step,))
 
 
 async def _question(host: Host, ident: str) -> str:

@@ -74,7 +74,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Showi
         found = await host.jobs.find(job)
         stopped = await host.job(found)
         if stopped.expert_key != COORDINATOR:
-            raise UsageError(f"Job {stopped.id} is none of `perstack create`: perstack resume {stopped.id}")
+            raise UsageError(f"Job {stopped.id} was not begun by `perstack create`: perstack resume {stopped.id}")
         await lines.begin(lambda: host.job(found))
         return stopped if stopped.asking is not None else await host.resume(found, on_event=on_event)
 

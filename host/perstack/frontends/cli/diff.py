@@ -113,5 +113,5 @@ async def _diff(host: Host, job: str | None, what: str | None, run_id: str | Non
         ends = [await host.jobs.find(end.strip()) if end.strip() else "" for end in what.split("..", 1)]
         what = "..".join(ends)
     if what is not None and run_id is not None and not what.isdigit():
-        raise UsageError("a checkpoint says its Run: leave --run out")
+        raise UsageError("a checkpoint names its Run: leave --run out")
     return await host.jobs.diff(job_id, what, run_id=run_id)

@@ -34,7 +34,7 @@ def dispatcher_of(host: Host) -> Dispatcher:
     found = host.dispatcher
     if found is None:
         raise UsageError(
-            "no dispatcher says who drives what: give --dispatcher postgresql://USER@HOST/DATABASE, or keep Jobs in"
-            " PostgreSQL"
+            "there is no dispatcher, which says who drives what: give --dispatcher postgresql://USER@HOST/DATABASE,"
+            " or keep Jobs in PostgreSQL"
         )
     return found

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import click
 
 from perstack.errors import UsageError
-from perstack.frontends.cli.dispatching import drive_options
+from perstack.frontends.cli.dispatching import dispatcher_of, drive_options
 from perstack.frontends.cli.options import Setup, driving_options
 from perstack.frontends.cli.terminal import err
 
@@ -50,6 +50,8 @@ def start_command(
         )
     loaded = setup.place.load()
     host = setup.dispatched(dispatcher).host(loaded.project)
+    if dispatcher is not None:
+        dispatcher_of(host)  # what is wrong with it is said now, and not at the first answer
     if expert is not None:
         host.experts.get(expert)
     if plain:

@@ -42,7 +42,7 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     """
     place = Path(folder)
     if place.exists() and not place.is_dir():
-        raise UsageError(f"{place} is no folder: name another one")
+        raise UsageError(f"{place} is not a folder: name another one")
     if os.path.lexists(place / DEFINITION):
         raise UsageError(
             f"{place / DEFINITION} is there already: name another folder, or improve it by perstack create"
@@ -75,7 +75,7 @@ def _template(name: str | None, *, asks: bool) -> Template:
     if name is None and asks:
         for one in known.values():
             err(f"  {one.name:<8} {one.about}")
-        name = prompt(f"Which of these [{plainest}]", default=plainest)
+        name = prompt(f"Which of these [{plainest}]", default=plainest, choices=[*known])
     name = name or plainest
     if name not in known:
         raise UsageError(f"there is no template {name!r}: choose one of {', '.join(known)}")
@@ -98,7 +98,8 @@ def _ask_provider(states: Sequence[ProviderState]) -> str | None:
         return None
     for state in usable:
         err(f"  {state.name:<14} {one_line(_default_model(state) or 'has no default model')}")
-    return prompt(f"Which provider [{usable[0].name}]", default=usable[0].name)
+    names = [state.name for state in usable]
+    return prompt(f"Which provider [{names[0]}]", default=names[0], choices=names)
 
 
 def _about_model(states: Sequence[ProviderState], name: str | None, model: str | None) -> str:

@@ -67,4 +67,4 @@ def iterate_command(
 def check_target(target: float | None) -> None:
     """Raises UsageError for `nan` and `inf`, which click takes for numbers."""
     if target is not None and not isfinite(target):
-        raise UsageError(f"--target {target}: use a number that has an end")
+        raise UsageError(f"--target {target}: use a finite number")

@@ -152,10 +152,17 @@ class PlaceOptions:
         return host
 
 
-def label_option(command: _F) -> _F:
-    """`--label KEY=VALUE`, as `label: tuple[str, ...]`."""
-    text = "A label of the Job, to find it by; may be given again."
-    return click.option("--label", multiple=True, metavar="KEY=VALUE", help=text)(command)
+def new_job_options(command: _F) -> _F:
+    """What a new Job begins with: `job_id`, and tuples `attach` and `label`."""
+    attach = "An image, a PDF or a text that the model sees with QUERY; may be given again."
+    label = "A label of the Job, to find it by; may be given again."
+    for option in (
+        click.option("--label", multiple=True, metavar="KEY=VALUE", help=label),
+        click.option("--attach", multiple=True, metavar="FILE", help=attach),
+        click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -"),
+    ):
+        command = option(command)
+    return command
 
 
 def parse_budget(text: str | None) -> Budget | None:

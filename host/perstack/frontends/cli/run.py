@@ -16,7 +16,7 @@ from perstack.engine.who import this_user
 from perstack.errors import UsageError
 from perstack.frontends.cli.drive import drive
 from perstack.frontends.cli.given import given_query, given_schema
-from perstack.frontends.cli.options import Setup, driving_options, label_option
+from perstack.frontends.cli.options import Setup, driving_options, new_job_options
 from perstack.frontends.cli.output import Output, Showing, showing_options
 
 
@@ -39,14 +39,7 @@ from perstack.frontends.cli.output import Output, Showing, showing_options
     is_flag=True,
     help="With --continue or --continue-job: QUERY answers what the Job asks, or asked at --resume-from.",
 )
-@click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
-@click.option(
-    "--attach",
-    multiple=True,
-    metavar="FILE",
-    help="An image, a PDF or a text that the model sees with QUERY; may be given again.",
-)
-@label_option
+@new_job_options
 @click.option("--output-schema", metavar="FILE", help="The result must be JSON that fits the JSON schema in this file.")
 @showing_options
 @driving_options

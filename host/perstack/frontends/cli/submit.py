@@ -14,7 +14,7 @@ from perstack.engine.who import this_user
 from perstack.frontends.cli.dispatching import dispatcher_option
 from perstack.frontends.cli.drive import say, until_done
 from perstack.frontends.cli.given import given_query
-from perstack.frontends.cli.options import Setup, driving_options, label_option
+from perstack.frontends.cli.options import Setup, driving_options, new_job_options
 from perstack.frontends.cli.output import Output, Showing, showing_options
 from perstack.frontends.cli.task_options import read_moment
 from perstack.frontends.cli.terminal import data, err
@@ -28,14 +28,7 @@ from perstack.host import Host
 @click.option("--wait", is_flag=True, help="Show what happens until the Job ends or stops; exit as `run` does.")
 @click.option("--at", metavar="TIME", help="Not before this moment: 2026-12-01T08:00Z, or +2h.")
 @click.option("--priority", type=int, default=0, metavar="N", help="Higher first; 0 if not given.")
-@click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -")
-@click.option(
-    "--attach",
-    multiple=True,
-    metavar="FILE",
-    help="An image, a PDF or a text that the model sees with QUERY; may be given again.",
-)
-@label_option
+@new_job_options
 @click.option("--json", "as_json", is_flag=True, help="The Job as JSON, in place of its id.")
 @dispatcher_option
 @showing_options

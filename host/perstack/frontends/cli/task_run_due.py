@@ -37,7 +37,7 @@ def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
     """
     pause = read_span(interval, "--interval") or 0
     if pause < 1:
-        raise UsageError("--interval must be more than nothing")
+        raise UsageError("--interval must be more than 0")
     sys.exit(asyncio.run(_look(setup.host(), pause if watch else None, as_json=as_json)))
 
 

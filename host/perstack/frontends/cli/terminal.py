@@ -113,10 +113,20 @@ def remark(text: str) -> None:
         err(one_line(text))
 
 
-def prompt(question: str, *, default: str) -> str:
-    """What the person at stdin types, after the question on stderr. Raises click.Abort if there is nobody."""
-    said = click.prompt(one_line(question), default=default, show_default=False, prompt_suffix=" ", type=str, err=True)
-    return str(said)
+def prompt(question: str, *, default: str, choices: Sequence[str] = ()) -> str:
+    """What the person at stdin types, after the question on stderr; asked again until it is one of `choices`, if there
+    are any. Raises click.Abort if there is nobody."""
+
+    def chosen(said: str) -> str:
+        if choices and said not in choices:
+            raise click.UsageError(f"choose one of {', '.join(choices)}")
+        return said
+
+    return str(
+        click.prompt(
+            one_line(question), default=default, show_default=False, prompt_suffix=" ", value_proc=chosen, err=True
+        )
+    )
 
 
 def is_attended() -> bool:

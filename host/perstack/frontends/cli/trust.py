@@ -32,7 +32,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, config: str | None, works
         raise UsageError("--show, --revoke and --yes exclude each other: choose one")
     place = PlaceOptions(config, workspace, None)
     if revoke and config is None and place.find().config is None:
-        raise UsageError("there is no perstack.toml here: nothing can be taken back")
+        raise UsageError("there is no perstack.toml here, so nothing is trusted: go to the folder of one")
     project = place.load().project
     found, store = place.find(), TrustStore.of_user()
     folder = folder_of(project, found.folder)

@@ -50,7 +50,9 @@ class Guard:
                 " more, as with `openssl rand -hex 32`"
             )
         if self.address.is_everywhere and not self.names:
-            raise UsageError(f"{self.address.host} is not a name for clients: say by --allow-host which one they use")
+            raise UsageError(
+                f"{self.address.host} is not a name that clients can use: say with --allow-host which one they do"
+            )
 
     def security(self) -> TransportSecuritySettings:
         """Which Host and Origin are answered: against DNS rebinding (MCP, transports, security warning)."""

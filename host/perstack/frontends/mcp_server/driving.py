@@ -51,7 +51,7 @@ async def put_approval(call: Call, job: JobSummary) -> Outcome:
     """
     if not can_ask(call.context):
         step = Answer(job.asking.id if job.asking is not None else job.id, is_approval=True)
-        raise UsageError("only a person approves a call, and this client cannot ask one", next_steps=(step,))
+        raise UsageError("only a person can approve a call, and this client cannot ask one", next_steps=(step,))
     async with reporting(_teller(call.context)) as progress:
         before = returned(call.params)
         if before is None:

@@ -120,7 +120,7 @@ async def rewind(call: Call, args: RewindArguments) -> Outcome:
     if before is None:
         if not can_ask(call.context):
             raise UsageError(
-                "only a person agrees to a rewind, and this client cannot ask one; a person may do it by"
+                "only a person can agree to a rewind, and this client cannot ask one; a person can do it with"
                 f" `perstack rewind {args.job} {args.checkpoint}`"
             )
         if asks_by_returning(call.context):

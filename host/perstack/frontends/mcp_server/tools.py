@@ -129,7 +129,7 @@ async def _continue_job(call: Call, args: ContinueJobArguments) -> Outcome:
 async def _answer(call: Call, args: AnswerArguments) -> Outcome:
     await _expert_of(call, args.job)
     if args.question is not None and place_of(args.question)[0] != args.job:
-        raise UsageError(f"question {args.question} is not one of Job {args.job}; get_job tells what is asked")
+        raise UsageError(f"question {args.question} is not one of Job {args.job}; get_job shows what is asked")
     job, question = await call.host.job(args.job), args.question
     if job.asking is not None and job.asking.call_digest:
         if not is_refusal(job.asking, args.answer):

@@ -30,7 +30,7 @@ def copy_folder(folder: Path, to: Path) -> None:
             if left < 0 or number > MOST_FILES:
                 raise UsageError(
                     f"{folder} has more than {MOST_BYTES >> 20} MiB or {MOST_FILES:,} files, and is copied for each"
-                    " Job: let a test have a smaller one"
+                    " Job: give the test a smaller one"
                 )
             if stat.S_ISLNK(found.st_mode):
                 leads = path.readlink()
