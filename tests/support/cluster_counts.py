@@ -129,6 +129,8 @@ async def _count(
             if isinstance(event, ErrorRun):
                 errors.append(f"{run.id}: {event.error.name}, {event.error.message}")
                 poisoned += run.delegated_by is not None and event.error.name == "PoisonJob"
+            if isinstance(event, FinishToolCall) and event.is_error:
+                errors.append(f"{run.id}, {event.tool_name}: {event.contents}")
             ends += isinstance(event, FinishRun) and run.id == job.coordinator_run_id
             if isinstance(event, FinishGeneration):
                 steps, used = steps + 1, used + event.usage.input_tokens + event.usage.output_tokens
