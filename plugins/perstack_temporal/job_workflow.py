@@ -38,6 +38,7 @@ class StoredOrder(TypedDict):
     events: int
     refused: Mapping[str, str]
     run_id: NotRequired[str]
+    storage: NotRequired[str]
 
 
 class Kept(TypedDict, total=False):

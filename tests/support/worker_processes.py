@@ -17,6 +17,7 @@ from hosting import wait_for
 from terminal import Terminal, reply
 
 from perstack.host import Host
+from perstack.ports.dispatcher import Load
 
 TOML = """
 storage = "{storage}"
@@ -117,6 +118,16 @@ class Cluster:
     def effects(self) -> list[str]:
         path = self.terminal.workspace / "effects"
         return path.read_text().split() if path.exists() else []
+
+    def load(self) -> Load:
+        """What the dispatcher has."""
+
+        async def work() -> Load:
+            async with self.host() as host:
+                assert host.dispatcher is not None
+                return await host.dispatcher.load()
+
+        return wait_for(work())
 
     def until_effects(self, count: int, seconds: float = 40) -> None:
         deadline = time.monotonic() + seconds

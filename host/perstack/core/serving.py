@@ -46,10 +46,13 @@ _ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", 
 Served = JobSummary | SeriesState
 """What an order asks for: a Job, or iterations, whose Jobs are driven one after the other by who has the order."""
 
-Came = Literal["stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "newer", "damaged"]
+Came = Literal[
+    "stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "deleted", "newer", "damaged"
+]
 """What came of driving a Job: it has come to its end or stopped · this worker leaves · somebody cancelled it · another
 worker has its order · another process drives it · its storage cannot be reached · this worker cannot drive it · this
-worker's storage does not have it · a newer version has written what this one cannot read · its log does not read."""
+worker's storage does not have it, and it may be another's · it was this storage's, which does not have it any more · a
+newer version has written what this one cannot read · its log does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ def after_delegate(came: Came, status: RunStatus | None, now: int, *, tries: int
 
     Whoever awaits it orders it again when it is to continue.
     """
+    if came == "missing":
+        return Again(0, reason)
     if not _is_unseen(came) and status != "queued" and status not in ACTIVE:
         return Done()
     return _after(came, now, tries, reason)
@@ -112,7 +117,7 @@ def _after(came: Came, now: int, tries: int, reason: str) -> Done | Again:
             return Again(now + pause(tries))
         case "unable" | "newer":
             return Again(0, reason)
-        case "stopped" | "cancelled" | "lost" | "damaged" | "missing":
+        case "stopped" | "cancelled" | "lost" | "damaged" | "missing" | "deleted":
             return Done()
         case _:
             assert_never(came)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perstack.engine.state import dispatcher_address
-from perstack.errors import UsageError
+from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Give
 
 if TYPE_CHECKING:  # a Run that is driven here needs no dispatcher
     from perstack.core.definitions import Project
     from perstack.engine.plugins import Plugins
-    from perstack.ports.dispatcher import Dispatcher
+    from perstack.ports.dispatcher import Dispatcher, Order
+    from perstack.ports.storage import Storage
 
 
 class Dispatching:
@@ -23,6 +26,7 @@ class Dispatching:
         self.is_chosen = is_chosen
         self._open = open
         self._opened: Dispatcher | None = None
+        self._storage_name: str | None = None
 
     @property
     def dispatcher(self) -> Dispatcher | None:
@@ -38,6 +42,16 @@ class Dispatching:
             words = "nothing says which worker drives a Job: set `dispatcher` in [workers] of perstack.toml"
             raise UsageError(words, next_steps=(Give("dispatcher"),))
         return found
+
+    async def submit(self, order: Order, storage: Storage) -> None:
+        """Queue what that storage has; it is always the same one. Raises UsageError and DispatcherError."""
+        from perstack.engine.storage_name import named
+
+        dispatcher = self.required()
+        if self._storage_name is None:
+            with suppress(StorageError):  # an order is good without it
+                self._storage_name = await named(storage)
+        await dispatcher.submit(replace(order, storage=self._storage_name))
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None

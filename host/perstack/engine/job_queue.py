@@ -281,7 +281,7 @@ class JobQueue(ServedRuns):
         """Order a Job that is recorded as queued. Raises DispatcherError that names it."""
         setup = self._setup()
         try:
-            await setup.dispatching.required().submit(_order_of(job, setup.clock.now()))
+            await setup.dispatching.submit(_order_of(job, setup.clock.now()), self.storage)
         except DispatcherError as error:
             words = f"Job {job.id} is recorded, and could not be queued: {error.message}; a worker that looks finds it"
             raise DispatcherError(words, next_steps=error.next_steps) from error

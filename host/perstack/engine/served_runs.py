@@ -56,11 +56,10 @@ class ServedRuns(DrivenJobs):
         driver.is_stopped = lambda: key in self._driving.stopped
         if serving.on_waiting is not None:
             driver.on_waiting = serving.on_waiting
-        dispatcher = serving.setup.dispatching.dispatcher if serving.distributes else None
-        if dispatcher is not None:
+        if serving.distributes and serving.setup.dispatching.dispatcher is not None:
             from perstack.engine.elsewhere.distribution import Distribution  # most Jobs are driven in one process
 
-            driver.distribution = Distribution(driver, dispatcher)
+            driver.distribution = Distribution(driver)
 
     def _handing_on(self, key: str, worker: str) -> Callable[[Run], QueueFields | None]:
         def how(run: Run) -> QueueFields | None:

@@ -62,6 +62,8 @@ class Order:
     """Why each of these workers, by name, cannot serve it. A seat of such a name does not get it."""
     run_id: str | None = None
     """The delegate's Run that it is for; None: the Job itself."""
+    storage: str | None = None
+    """What the storage of the Job calls itself; None: not known, as of an older version."""
 
     @property
     def key(self) -> str:

@@ -26,6 +26,7 @@ class _Stored(BaseModel):
     events: int = 0
     refused: dict[str, str] = Field(default_factory=dict)
     run_id: str | None = None
+    storage: str | None = None
 
 
 def order_of(stored: object) -> Order | None:
@@ -41,7 +42,8 @@ def stored(order: Order) -> dict[str, JsonValue]:
     """What is stored of an order."""
     labels: dict[str, JsonValue] = {storable(key): storable(value) for key, value in order.labels.items()}
     refused: dict[str, JsonValue] = {storable(key): storable(value)[:_REASON] for key, value in order.refused.items()}
-    run: dict[str, JsonValue] = {} if order.run_id is None else {"run_id": order.run_id}
+    known = (("run_id", order.run_id), ("storage", order.storage))
+    more: dict[str, JsonValue] = {key: value for key, value in known if value is not None}
     return {
         "job_id": order.job_id,
         "due": order.due,
@@ -51,7 +53,7 @@ def stored(order: Order) -> dict[str, JsonValue]:
         "takeovers": order.takeovers,
         "events": order.events,
         "refused": refused,
-        **run,
+        **more,
     }
 
 

@@ -119,7 +119,7 @@ class WaitingContract(_Base):
     def test_an_order_that_is_given_back_waits_with_what_is_known_of_it(self, bed: DispatcherBed) -> None:
         async def work() -> None:
             async with bed.dispatchers() as (one,), one.seat("first") as seat, one.seat("second") as second:
-                await one.submit(Order("job", priority=4, labels={"a": "b"}, submitted_at=9))
+                await one.submit(Order("job", priority=4, labels={"a": "b"}, submitted_at=9, storage="f0"))
                 claim = await claimed(seat)
                 again = replace(claim.order, refused={"first": "no key"}, takeovers=2, events=7)
                 await seat.release(claim, again)
@@ -162,7 +162,7 @@ class WaitingContract(_Base):
     def test_a_delegate_that_others_drive_is_ordered_beside_its_job(self, bed: DispatcherBed) -> None:
         async def work() -> None:
             async with bed.dispatchers(2) as (one, other), one.seat("w", concurrency=3) as seat:
-                of_run, alike = Order("job", run_id="job-2", priority=1), Order("job-2", priority=-1)
+                of_run, alike = Order("job", run_id="job-2", priority=1, storage="f0"), Order("job-2", priority=-1)
                 await bed.submitted(one, of_run)
                 await bed.submitted(one, Order("job"))
                 await bed.submitted(one, alike)

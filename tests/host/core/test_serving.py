@@ -82,7 +82,8 @@ def test_what_cannot_be_read_waits_and_what_is_not_there_is_left_to_others() -> 
     assert after_drive("unreachable", None, NOW) == Again(NOW + pause(0))
     for came in ("missing", "newer"):
         assert after_drive(came, None, NOW, reason="no such Job") == Again(0, "no such Job")
-    assert after_drive("damaged", None, NOW) == Done()
+    for came in ("damaged", "deleted"):
+        assert after_drive(came, None, NOW) == Done()
 
 
 @given(st.sampled_from(get_args(Came)), st.sampled_from(get_args(JobStatus)), st.integers(0, 10**6))
@@ -141,7 +142,8 @@ def test_a_job_answers_for_workers_that_have_ended_over_it(
         ("left", "queued", Again(0)),
         ("busy", "running", Again(NOW + pause(2))),
         ("unable", "queued", Again(0, "why")),
-        ("missing", None, Done()),
+        ("deleted", None, Done()),
+        ("missing", None, Again(0, "why")),
         ("unreachable", None, Again(NOW + pause(2))),
         ("newer", None, Again(0, "why")),
     ],

@@ -78,9 +78,9 @@ def test_of_a_deleted_job_nothing_is_left_though_a_delegate_of_it_is_driven(benc
             assert await left(rest.host) == []
             assert not await rest.host.storage.has_job("job")
             (said,) = rest.of("ended")
-            assert (said.level, said.facts["came"]) == ("warning", "missing")
+            assert (said.level, said.facts["came"]) == ("warning", "deleted")
             assert said.text.startswith(f"delegate {said.facts['run']} stopped after")
-            assert "was it deleted" in said.text
+            assert said.text.endswith("has no such Job any more")
             await rest.host.submit("boss", "q", job_id="other")  # the worker is as before
             await rest.until("taken", 2)
             await fleet.host().cancel("other")

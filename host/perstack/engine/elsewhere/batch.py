@@ -270,7 +270,7 @@ class Batch:
         order = Order(job.id, 0, how.priority, job.labels, how.submitted_at, run_id=member.id)
         member.looks_at = time.monotonic() + _LOOKS_FOR_ORDERS_EACH
         with suppress(DispatcherError):
-            await how.dispatcher.submit(order)
+            await self._wiring.dispatching.submit(order, self._wiring.storage)
 
     async def _see_that_they_are_driven(self) -> None:
         """Order again what has no driver and no order: either may have been lost."""
@@ -281,7 +281,7 @@ class Batch:
             with suppress(DispatcherError, StorageError):
                 if await self._holders.holder(member.id) is not None:
                     continue
-                if await self._how.dispatcher.order(self._driver.job.id, member.id) is None:
+                if await self._wiring.dispatching.required().order(self._driver.job.id, member.id) is None:
                     await self._order(member)
 
     async def _stop(self) -> None:

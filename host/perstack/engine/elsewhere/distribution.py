@@ -12,16 +12,14 @@ from perstack.core.runs.state import Run
 from perstack.core.teams import with_delegates
 from perstack.engine.drives import Drives
 from perstack.engine.session import Session
-from perstack.ports.dispatcher import Dispatcher
 
 
 class Distribution:
     """That of one driver."""
 
-    def __init__(self, driver: Drives, dispatcher: Dispatcher) -> None:
+    def __init__(self, driver: Drives) -> None:
         self._driver = driver
         self._project = driver.wiring.project
-        self.dispatcher = dispatcher
 
     def takes(self, session: Session, delegations: Sequence[Delegation]) -> bool:
         """Whether others drive these. All of them or none, so that nothing here spends beside their shares.

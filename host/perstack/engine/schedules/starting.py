@@ -100,11 +100,12 @@ def queued_series(iterations: Iterations, setup: Callable[[], Setup]) -> SeriesS
         from perstack.ports.dispatcher import Order
 
         now = setup()
-        dispatcher, series = now.dispatching.required(), await iterations.get(series_id)
-        if await dispatcher.order(series_id) is not None:
+        series = await iterations.get(series_id)
+        if await now.dispatching.required().order(series_id) is not None:
             return None
         labels = {SERIES_LABEL: series_id, EXPERT_LABEL: series.expert_key}
-        await dispatcher.submit(Order(series_id, labels=labels, submitted_at=now.clock.now()))
+        order = Order(series_id, labels=labels, submitted_at=now.clock.now())
+        await now.dispatching.submit(order, now.storage)
         return series
 
     return queue

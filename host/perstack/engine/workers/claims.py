@@ -199,8 +199,7 @@ class Claims:
     async def _failed(self, order: Order, error: BaseException) -> Outcome:
         match error:
             case NotFound():
-                text = f"{self._ordered.location} has no such Job; was it deleted, or is that another storage?"
-                return Outcome("missing", error=NotFound(text))
+                return await self._not_there(order)
             case UnknownEvent():
                 return Outcome("newer", error=error)
             case Damaged():
@@ -211,6 +210,18 @@ class Claims:
                 return Outcome("unreachable", error=error)
             case _:
                 return await self._standing("unable", order, error)
+
+    async def _not_there(self, order: Order) -> Outcome:
+        """What the storage does not have: whoever deletes a Job withdraws what waits, but not what a worker holds."""
+        where = f"{self._ordered.location} has no such Job"
+        try:
+            is_ours = await self._ordered.is_of_here(order)
+        except Exception as error:  # noqa: BLE001 - a storage may raise anything
+            return Outcome("unreachable", error=error)
+        if is_ours:
+            return Outcome("deleted", error=NotFound(f"{where} any more"))
+        why = "was it deleted, or is that another storage?" if is_ours is None else "that is another storage's"
+        return Outcome("missing", error=NotFound(f"{where}; {why}"))
 
     async def _standing(self, came: Came, order: Order, error: BaseException | None) -> Outcome:
         """With where the Job stands."""

@@ -135,8 +135,8 @@ def _said(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, 
         return "lost", "warning", "another worker has taken it over"
     if is_again and outcome.came in _WHY_AGAIN:
         return _WHY_AGAIN[outcome.came]
-    if outcome.came == "missing":
-        return "ended", "warning", "stopped"
+    if outcome.came == "deleted":
+        return "ended", "warning", "its order is removed" if outcome.seconds is None else "stopped"
     if served is None:
         return "ended", "error", "cannot be driven by anybody"
     run = _run_of(order, served)

@@ -14,6 +14,7 @@ from perstack.core.undriven import is_over
 from perstack.engine.emit import OnEvent
 from perstack.engine.iterate import Iterations
 from perstack.engine.jobs import Jobs
+from perstack.engine.storage_name import name_of
 from perstack.engine.workers.poison import is_poison, stop_for_good, stop_run_for_good, work_of
 from perstack.errors import NotFound
 from perstack.ports.clock import Clock
@@ -58,6 +59,15 @@ class Ordered:
         if job.damaged:
             await self._jobs.load(order.job_id)  # raises what is wrong with it
         return job
+
+    async def is_of_here(self, order: Order) -> bool | None:
+        """Whether what is asked for is, or was, in this storage; None: nobody knows, as of an older version's order.
+
+        Then a delegate counts as of here: who awaits it orders it again. Raises StorageError.
+        """
+        if order.storage is None:
+            return None if order.run_id is None else True
+        return order.storage == await name_of(self._jobs.storage)
 
     async def run_status(self, order: Order) -> RunStatus | None:
         """How the Run of a delegate stands, by its log; None if nothing continues it. Raises NotFound and Damaged."""

@@ -1,0 +1,135 @@
+"""The order that a worker held when it died, of a Job that was deleted since, is removed by those of its storage."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from hosting import Bench, expert, wait_for
+from terminal import reply
+from worker_processes import Cluster, effect
+from working import AtWork, Engine
+
+from perstack.engine.storage_name import name_of, named
+from perstack.host import Host
+from perstack.ports.dispatcher import Claim, Load
+from perstack.testing.scripted import text
+
+DONE = [text("Done.")]
+
+
+def host_of(bench: Bench, engine: Engine) -> Host:
+    return bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
+
+
+async def held_by_the_dead(host: Host, engine: Engine, job_id: str) -> Claim:
+    """A Job whose worker has its order and is dead."""
+    await host.submit("a", "q", job_id=job_id)
+    async with engine.dispatcher.seat("dies") as seat:
+        claim = await seat.claim()
+        assert claim is not None
+        return claim
+
+
+async def said_of(at_work: AtWork, job_id: str) -> tuple[str, str]:
+    """What a worker says of it in the end."""
+    await at_work.when(lambda: any(one.job == job_id for one in at_work.of("ended", "refused", "again")))
+    (news,) = [one for one in at_work.news if one.job == job_id]
+    return news.event, news.text
+
+
+def test_the_order_of_a_deleted_job_that_a_dead_worker_held_is_removed_by_the_next(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        host = host_of(bench, engine)
+        await held_by_the_dead(host, engine, "job")
+        await host.delete("job")
+        assert not await engine.is_empty()
+        async with engine.at_work(host_of(bench, engine)) as at_work:
+            event, said = await said_of(at_work, "job")
+        assert event == "ended"
+        assert said == f"its order is removed: {host.storage.location} has no such Job any more"
+        assert await engine.is_empty()
+
+    wait_for(work())
+
+
+def test_a_worker_of_another_storage_takes_no_order_away(bench: Bench, tmp_path: Path) -> None:
+    """Of a Job that is there, of one that is deleted, of a delegate; whether it has had orders of its own or not."""
+
+    async def work() -> None:
+        engine, other = Engine(), bench.beside(tmp_path / "other")
+        host = host_of(bench, engine)
+        await held_by_the_dead(host, engine, "deleted")
+        await host.delete("deleted")
+        await host.submit("a", "q", job_id="there")
+        order = await engine.dispatcher.order("there")
+        assert order is not None
+        await engine.dispatcher.submit(replace(order, run_id="there-2"))
+        for has_had_orders in (False, True):
+            async with engine.at_work(host_of(other, engine), f"other-{has_had_orders}") as at_work:
+                await at_work.until("refused", 3)
+                assert {one.text.rpartition("; ")[2] for one in at_work.of("refused")} == {"that is another storage's"}
+                await at_work.host.submit("a", "q", job_id=f"own-{has_had_orders}")
+                assert (await at_work.until("ended")).facts["status"] == "completed"
+        async with engine.at_work(host) as at_work:
+            await at_work.until("ended", 3)
+            came = {(one.job, one.facts.get("run")): one.facts["came"] for one in at_work.of("ended")}
+        assert came == {("deleted", None): "deleted", ("there", None): "stopped", ("there", "there-2"): "stopped"}
+        assert await engine.is_empty()
+
+    wait_for(work())
+
+
+def test_an_order_of_an_older_version_waits_and_of_a_delegate_is_removed(bench: Bench) -> None:
+    """It does not say which storage it is of; who awaits a delegate orders it again."""
+
+    async def work() -> None:
+        engine = Engine()
+        await engine.submit("job")
+        await engine.submit("job", run_id="job-2")
+        async with engine.at_work(host_of(bench, engine)) as at_work:
+            assert "was it deleted, or is that another storage?" in (await at_work.until("refused")).text
+            assert (await at_work.until("ended")).facts["run"] == "job-2"
+
+    wait_for(work())
+
+
+def test_processes_that_name_a_storage_at_once_agree(bench: Bench) -> None:
+    async def work() -> None:
+        engine = Engine()
+        hosts = [host_of(bench, engine) for _ in range(4)]
+        assert await name_of(hosts[0].storage) is None
+        names = await asyncio.gather(*(named(host.storage) for host in hosts for _ in range(2)))
+        assert set(names) == {await name_of(hosts[0].storage)} != {None}
+
+    wait_for(work())
+
+
+def test_a_storage_gets_its_name_though_who_gave_it_died(bench: Bench) -> None:
+    async def work() -> None:
+        host = host_of(bench, Engine())
+        await host.storage.space("identity").create_job("storage")
+        assert await name_of(host.storage) is None
+        await host.submit("a", "q", job_id="job")
+        assert await name_of(host.storage) is not None
+
+    wait_for(work())
+
+
+def test_the_order_of_a_deleted_job_that_a_killed_worker_held_is_removed_in_postgresql(cluster: Cluster) -> None:
+    cluster.terminal.script(a=[effect(1, 60), reply("done")])
+    cluster.submit("job")
+    with cluster.worker(name="dies") as dies:
+        cluster.until_effects(1)
+        dies.popen.kill()
+        dies.popen.wait()
+    done = cluster.terminal.run("delete", "job", "--yes")
+    assert done.code == 0, done
+    with cluster.worker(name="next") as worker:
+        worker.until_event("ready")
+        assert cluster.load().running == 1
+        ended = worker.until_event("ended")
+    assert (ended["came"], ended["level"]) == ("deleted", "warning")
+    assert cluster.load() == Load()
