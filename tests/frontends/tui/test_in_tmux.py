@@ -269,7 +269,7 @@ def test_a_pipe_is_refused_with_what_to_use(terminal: Terminal) -> None:
 
 def threads(pid: int) -> int:
     """One that was joined may take a moment more to be gone."""
-    return len(os.listdir(f"/proc/{pid}/task"))
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP], ids=["as-by-a-shell", "unasked"])
