@@ -92,3 +92,9 @@ async def started(
             for session in app.sessions:
                 session.interrupt()
             await asyncio.gather(*(session.ended() for session in app.sessions))
+
+
+def at_once(screen: Screen, *keys: str) -> None:
+    """Keys that come faster than the program takes them, as from a paste or over a slow line."""
+    for key in keys:
+        screen.app.post_message(events.Key(key, key if len(key) == 1 else None))

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from hosting import Bench, expert, wait_for
-from starting import Screen, started
-from textual import events
+from starting import Screen, at_once, started
 
 from perstack.core.policy.permissions import Permissions
 from perstack.testing.scripted import text, tool
 
 RELEASER = expert("releaser", description="Releases", permissions=Permissions(ask=("writeTextFile",)))
 WRITE = tool("writeTextFile", {"path": "out.txt", "text": "version 2\n"})
-
-
-def at_once(screen: Screen, keys: str) -> None:
-    """Keys that come faster than the program takes them, as from a paste or over a slow line."""
-    for key in keys:
-        screen.app.post_message(events.Key({"\n": "enter", "\t": "tab"}.get(key, key), key))
 
 
 async def asked(screen: Screen) -> None:
@@ -30,7 +23,7 @@ def test_what_is_typed_on_after_a_no_is_its_text_and_never_a_yes(bench: Bench) -
         host = bench.host([WRITE, text("Well.")], RELEASER)
         async with started(host, expert="releaser", query="Go") as screen:
             await asked(screen)
-            at_once(screen, "nya")
+            at_once(screen, *"nya")
             await screen.sees("│ ya ")
             await screen.press("enter")
             await screen.sees("Well.", "✓ completed", "ya")
@@ -46,7 +39,7 @@ def test_a_key_right_after_tab_is_for_what_asks(bench: Bench) -> None:
             await screen.sees("wants to call writeTextFile")
             screen.app.pane.to_composer()
             await screen.sees("Tab, then")
-            at_once(screen, "\ty")
+            at_once(screen, "tab", "y")
             await screen.sees("Well.", "✓ completed")
         assert (bench.workspace / "out.txt").exists()
 

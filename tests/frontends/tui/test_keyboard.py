@@ -9,7 +9,7 @@ import pytest
 from hosting import Bench, expert, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
-from starting import Screen, started
+from starting import Screen, at_once, started
 from terminal import Terminal, reply
 from textual import events
 from textual._xterm_parser import XTermParser
@@ -81,6 +81,32 @@ def test_a_paste_in_a_real_terminal_is_the_query_with_its_lines_and_sends_nothin
         win.sees("$ ")
     started_with = json.loads(terminal.run("log", "--json").lines[0])
     assert "first\\n\\tsecond ␛[31mred␛[0m␛\\nlast \ufffd." in json.dumps(started_with, ensure_ascii=False)
+
+
+def test_what_is_typed_before_the_first_frame_is_chosen_and_sent_as_if_it_were_typed_after_it(
+    terminal: Terminal,
+) -> None:
+    terminal.project(TOML + '[experts.critic]\ninstruction = "You judge."\n', critic=[reply("It is well.")])
+    with tmux(terminal, lines=24) as win:
+        win.type(f"until test -e gate; do sleep 0.05; done; {PERSTACK} start --provider scripted")
+        win.type("crit")
+        win.type("Judge this")
+        win.sees("\ncrit\nJudge this")  # as the terminal shows it that no program has taken yet
+        (terminal.workspace / "gate").touch()
+        win.sees("❯ Judge this", "It is well.", "✓ completed", "a follow-up")
+        win.press("C-q")
+        win.sees("$ ")
+
+
+def test_enter_is_about_what_was_typed_before_it_and_takes_nothing_of_what_follows(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([text("Well.")], WRITER, expert("critic", description="Says what is wrong"))
+        async with started(host) as screen:
+            await screen.sees("Choose an Expert")
+            at_once(screen, "w", "r", "down", "up", "enter", *"Go", "enter", *"and")
+            await screen.sees("1 writer ✓", "❯ Go", "Well.", "│ and ")
+
+    wait_for(person())
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ for keys: a log with colours, pasted where a call waits for approval, could pres
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import signal
+import struct
+import termios
 from codecs import getincrementaldecoder
 
 # what reads keys is private in the library, and nothing else of it is; tests in a real terminal hold it
@@ -20,6 +23,9 @@ from perstack.frontends.shared.stopping import on_continued, on_suspended
 _BEGIN = "\x1b[200~"
 _END = "\x1b[201~"
 _ESCAPE, _SEEN_AS = "\x1b", "\N{SYMBOL FOR ESCAPE}"
+_ENTER, _LINE_END = b"\r", b"\n"
+"""What a key gives, and what a terminal makes of it for a program that reads lines."""
+
 _AT_A_TIME = 1 << 16
 """Bytes."""
 
@@ -95,22 +101,31 @@ class Keyboard(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read until the program ends, or nothing can come any more: SIGHUP tells the program of that."""
-        parser, pastes = XTermParser(), PasteFilter()
+        parser, pastes, early = XTermParser(), PasteFilter(), self._typed_early()
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
                 if selector.select(0.1):
-                    data = self._read()
+                    data = self._read(early or _AT_A_TIME)
                     if not data:
                         return
+                    if early:
+                        early, data = early - len(data), data.replace(_LINE_END, _ENTER)
                     # nothing would be the end for the parser
                     for message in parser.feed(text) if (text := pastes.feed(data)) else ():
                         self.process_message(message)
                 for message in parser.tick():
                     self.process_message(message)
 
-    def _read(self) -> bytes:
+    def _typed_early(self) -> int:
+        """How many bytes came before this program had the terminal, which till then made Enter the end of a line."""
         try:
-            return os.read(self.fileno, _AT_A_TIME)
+            return int(struct.unpack("i", fcntl.ioctl(self.fileno, termios.FIONREAD, bytes(4)))[0])
+        except OSError:
+            return 0
+
+    def _read(self, most: int) -> bytes:
+        try:
+            return os.read(self.fileno, most)
         except OSError:
             return b""

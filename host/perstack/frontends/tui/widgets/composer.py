@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from textual import events
@@ -33,20 +34,6 @@ class Composer(TextArea):
     }
     """
 
-    class Sent(Message):
-        """A person pressed Enter."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
-    class Choosing(Message):
-        """Up or Down, where there is a list to choose from."""
-
-        def __init__(self, step: int) -> None:
-            super().__init__()
-            self.step = step
-
     class Completing(Message):
         """What may be meant by what was typed; nothing: no file is being named."""
 
@@ -54,8 +41,20 @@ class Composer(TextArea):
             super().__init__()
             self.names = names
 
-    def __init__(self, typed: Typed, workspace: Path, *, id: str | None = None) -> None:
+    def __init__(
+        self,
+        typed: Typed,
+        workspace: Path,
+        *,
+        enter: Callable[[str], None],
+        choose: Callable[[int], None],
+        id: str | None = None,
+    ) -> None:
+        """`enter` takes what was typed, and `choose` Up or Down where there is a list to choose from: at once, as the
+        keys that follow may be here already. A message would come after them."""
         super().__init__(id=id, highlight_cursor_line=False)
+        self._enter = enter
+        self._choose = choose
         self.cursor_blink = False
         self._typed = typed
         self._files = Files(workspace)
@@ -87,14 +86,14 @@ class Composer(TextArea):
         row, _ = self.cursor_location
         match event.key:
             case "enter":
-                self.post_message(self.Sent(self.text))
+                self._enter(self.text)
                 return True
             case "ctrl+j" | "shift+enter" | "alt+enter":
                 # here and not by a binding, which would come after what is typed next
                 self.insert("\n")
                 return True
             case "up" | "down" if self.chooses:
-                self.post_message(self.Choosing(-1 if event.key == "up" else 1))
+                self._choose(-1 if event.key == "up" else 1)
                 return True
             case "up" if row == 0:
                 return self._recall(self._typed.back(self.text))

@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from perstack.core.answers import asked_by
+from perstack.core.definitions import Expert
 from perstack.frontends.shared.live_state import LiveState
 from perstack.frontends.shared.questions import chosen
 from perstack.frontends.tui.session import Session
@@ -53,9 +54,11 @@ class JobPane(Vertical):
         self._experts.can_focus = False
         self._panel = AskPanel(session.host.workspace)
         self._names = Bar(id="names")
-        self.composer = Composer(typed, session.host.workspace, id="composer")
+        self.composer = Composer(typed, session.host.workspace, enter=self._sent, choose=self._choosing, id="composer")
         self._standing = Bar(id="standing")
         self._chosen: str | None = None
+        self._found_by = ""
+        """What was typed when it was chosen."""
         self._refuses = False
         """Whether words for a no are being typed."""
         self._typed_at = 0.0
@@ -123,18 +126,24 @@ class JobPane(Vertical):
     def _say_what_enter_does(self) -> None:
         self.composer.placeholder = hint_of(self.session, refuses=self._refuses)
 
-    def _show_experts(self) -> None:
+    def _offered(self) -> list[Expert]:
+        """The Experts that what is typed now finds; of those that other words found none stays chosen."""
         experts = filtered(self.session.host.experts.all(), self.composer.text)
         keys = [one.key for one in experts]
-        if self._chosen not in keys:
+        if self._chosen not in keys or self._found_by != self.composer.text:
             self._chosen = keys[0] if keys else None
+        self._found_by = self.composer.text
+        return experts
+
+    def _show_experts(self) -> None:
+        experts = self._offered()
         width = max(30, self.screen.size.width - 2)
         head: list[Line] = [(), (Span("  Choose an Expert", "strong"),), ()]
         lines = [*head, *expert_lines(experts, self._chosen, width)]
         if not experts:
             lines.append((Span("  none is called so", "dim"),))
         self._experts.show(lines)
-        at = keys.index(self._chosen) + len(head) if self._chosen is not None else 0
+        at = [one.key for one in experts].index(self._chosen) + len(head) if self._chosen is not None else 0
         self._experts.scroll_to(y=max(0, at - self._experts.size.height + 2), animate=False)
 
     # --- what a person does ---------------------------------------------------------------------------------------
@@ -143,15 +152,12 @@ class JobPane(Vertical):
     def _typing(self) -> None:
         self._typed_at = time.monotonic()
         if self.session.expert_key is None and self.session.job_id is None:
-            self._chosen = None
             self._show_experts()
 
-    @on(Composer.Choosing)
-    def _choosing(self, message: Composer.Choosing) -> None:
-        keys = [one.key for one in filtered(self.session.host.experts.all(), self.composer.text)]
-        if keys:
-            at = keys.index(self._chosen) if self._chosen in keys else 0
-            self._chosen = keys[max(0, min(at + message.step, len(keys) - 1))]
+    def _choosing(self, step: int) -> None:
+        keys = [one.key for one in self._offered()]
+        if self._chosen is not None:
+            self._chosen = keys[max(0, min(keys.index(self._chosen) + step, len(keys) - 1))]
             self._show_experts()
 
     @on(Composer.Completing)
@@ -192,12 +198,12 @@ class JobPane(Vertical):
         else:
             self.session.interrupt()
 
-    @on(Composer.Sent)
-    def _sent(self, message: Composer.Sent) -> None:
-        text, session = message.text, self.session
+    def _sent(self, text: str) -> None:
+        session = self.session
         if session.is_busy or (session.is_elsewhere and text.strip() and session.resume_from is None):
             return
         if session.expert_key is None and session.job_id is None:
+            self._offered()
             self.choose(self._chosen)
             return
         asking = session.open_question
