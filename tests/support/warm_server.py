@@ -1,4 +1,4 @@
-"""The process that `warm` forks others from: it has imported what commands need, and has called none of it.
+"""The process that `warm` forks others from: it has imported what commands need and built its classes, no more.
 
 `python warm_server.py FD`, where FD is a socket. What comes over it is for each new process one byte, with its stdin,
 stdout and stderr and a socket of its own; on that come its instructions, and go its id and the status of its end.
@@ -22,8 +22,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+
+from perstack.testing.chaos.ahead import build_models, compile_dataclasses
 
 _PACKAGES = ("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp", "perstack_sqlite")
 _LEFT_OUT = ("perstack.__main__", "perstack.frontends.cli.full_screen", "perstack.frontends.tui", "perstack.testing")
@@ -170,6 +173,8 @@ def _finished() -> int:
 def _modules() -> Iterator[str]:
     """What is imported beforehand."""
     yield from _ALSO
+    for point in entry_points(group="perstack"):
+        yield point.module
     for package in _PACKAGES:
         yield package
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -180,6 +185,8 @@ def _modules() -> Iterator[str]:
 if __name__ == "__main__":
     for _name in _modules():
         importlib.import_module(_name)
+    build_models()
+    compile_dataclasses()
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()  # what is shared with those that are forked stays so

@@ -25,17 +25,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, PydanticUndefinedAnnotation, ValidationError
-
 import perstack.engine.toolrun as toolrun
 from perstack.core.commands import Call
-from perstack.core.events import parse_event
-from perstack.core.iterations.events import parse_series_event
 from perstack.core.runs.state import call_key
-from perstack.core.tasks.events import parse_task_event
 from perstack.engine.catalogue import Catalogue
 from perstack.engine.plugins import load_plugins
 from perstack.engine.session import Session
+from perstack.testing.chaos.ahead import build_models, compile_dataclasses
 
 _AHEAD = (
     "perstack.frontends.cli.main",
@@ -68,27 +64,14 @@ def main() -> None:
         importlib.import_module(name)
     _command()
     load_plugins((), {"PERSTACK_PLUGINS": os.environ.get("PERSTACK_PLUGINS", "")})
-    _build_models()
+    build_models()
+    compile_dataclasses()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.dup(1)
     for line in sys.stdin:
         answer = _serve(json.loads(line))
         os.write(answers, json.dumps(answer).encode() + b"\n")
-
-
-def _build_models() -> None:
-    """What each process would build anew at the first use of it, which takes most of its time."""
-    waiting = BaseModel.__subclasses__()
-    while waiting:
-        model = waiting.pop()
-        waiting += model.__subclasses__()
-        if not model.__pydantic_complete__:
-            with suppress(AttributeError, PydanticUndefinedAnnotation):  # one that is only to be inherited from
-                model.model_rebuild()
-    for parse in (parse_event, parse_task_event, parse_series_event):
-        with suppress(ValidationError):
-            parse(b"{}")
 
 
 @cache
