@@ -104,7 +104,7 @@ PARTS = {
 }
 
 PARTS[Jobs] |= {"calls", "serve", "serve_run", "run_state", "follow", "order_again", "in_folder"}
-PARTS[Jobs] |= {"equip", "stop_after_step", "stop_elsewhere"}
+PARTS[Jobs] |= {"equip", "stop_after_step", "stop_elsewhere", "asked_meanwhile", "answer_meanwhile"}
 PARTS[Experts] |= {"test_command"}
 
 SOURCE = Path(perstack.__file__).read_text()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from perstack.config.settings import Overrides
 from perstack.core.answers import read_job_answer
-from perstack.core.by import By
 from perstack.core.definitions import Expert
 from perstack.core.events import CallInteractiveTool, RequestApproval
 from perstack.core.ids import event_id_of
@@ -14,33 +13,19 @@ from perstack.core.run_facts import ContinuedFrom
 from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
 from perstack.core.runs.resuming import check_signal, new_limits
 from perstack.core.runs.state import Run
-from perstack.dataclass import dataclass
 from perstack.engine.driver import Driver
+from perstack.engine.given import Given
 from perstack.engine.logs.runs import LoadedJob
 from perstack.engine.read import JobReader
 from perstack.engine.session import Session
 from perstack.errors import Conflict, UsageError
-from perstack.next_steps import Answer, AnswerAgain, Continue, Look
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """An answer as it came."""
-
-    text: str
-    by: By
-    question_id: str | None = None
-    """The question that it is to, if that was said."""
-    signal: str | None = None
-    """The event from outside that brings it."""
+from perstack.next_steps import AnswerAgain, Continue, Look
 
 
 def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], Session]:
     """What takes up the Coordinator's Run with an answer to the question that the Job is stopped at.
 
-    An approval is of one call: it names its question, so that it cannot be taken for that of another call, and only a
-    person gives it. Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was given
-    already.
+    Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was given already.
     """
     asking = loaded.job.question
     check_signal(loaded.job, given.signal)
@@ -49,24 +34,13 @@ def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides)
     if run.status != "stoppedByInteractiveTool" or asking is None:
         steps = (Continue(loaded.job.id, run.start.expert_key), AnswerAgain(loaded.job.id))
         raise UsageError(f"Job {loaded.job.id} asks nothing ({run.status})", next_steps=steps)
-    if asking.call_digest:
-        _check_approval(asking, given)
-    answer = read_job_answer(asking, given.text)
+    answer = given.to(asking)
 
     def take_up(driver: Driver) -> Session:
         driver.answers[asking.run_id], driver.signal, driver.answered_by = answer, given.signal, given.by
         return driver.take_up(run, "answer", limits=new_limits(run, overrides))
 
     return take_up
-
-
-def _check_approval(asking: OpenQuestion, given: Given) -> None:
-    if given.signal is not None:
-        text = f"{asking.id} asks for a person's approval, which no event from outside gives"
-        raise UsageError(text, next_steps=(Answer(asking.id, is_approval=True),))
-    if given.question_id is None:
-        step = Answer(asking.id, is_approval=True)
-        raise UsageError("an approval must name the question that it answers", next_steps=(step,))
 
 
 async def answer_again(

@@ -20,6 +20,7 @@ from perstack.core.runs.state import Run
 from perstack.core.shortening import head_and_tail
 from perstack.engine.delegation import DelegateOutcome, begin_delegate
 from perstack.engine.drives import Drives
+from perstack.engine.live_answers import LiveAnswers, Waiting
 from perstack.engine.session import Session
 from perstack.engine.who import this_process
 from perstack.errors import PerstackError
@@ -39,12 +40,18 @@ async def _shown(outcome: DelegateOutcome, blobs: BlobStore, most: int) -> str:
     return head_and_tail(text, most, await blobs.put(text.encode("utf-8", "replace")))
 
 
+def _asks(run: Run | None) -> Run | None:
+    """The Run, if it is stopped at a question of its own."""
+    return run if run is not None and run.status == "stoppedByInteractiveTool" and run.questions else None
+
+
 class Delegates:
     """The delegates of all Runs that one driver drives: in its process, or in those of other workers."""
 
     def __init__(self, driver: Drives, blobs: BlobStore) -> None:
         self._driver = driver
         self._blobs = blobs
+        self.answers = LiveAnswers()
 
     async def awaited(
         self, parent: Session, delegations: Sequence[Delegation], distribution: Distribution | None
@@ -66,13 +73,23 @@ class Delegates:
     async def _here(self, parent: Session, delegations: Sequence[Delegation]) -> list[Run]:
         """Drive all of them concurrently. Returns those that stopped without a result."""
         stopped: list[Run] = []
+        left = len(delegations)
+        self.answers.begin(left)
 
         async def one(delegation: Delegation) -> None:
+            nonlocal left
             outcome = await self._driven(parent, delegation)
+            while (asks := _asks(outcome.stopped)) is not None:
+                further = await self._answered(parent, delegation, asks)
+                if further is None:
+                    break
+                outcome = further
             if outcome.stopped is not None:
                 stopped.append(outcome.stopped)
             else:
                 await self._record(parent, delegation, outcome)
+            left -= 1
+            self.answers.end(left)
 
         if len(delegations) == 1:
             await one(delegations[0])
@@ -149,15 +166,37 @@ class Delegates:
             return DelegateOutcome.of(known)
         driver = self._driver
         try:
-            if known is None:
-                session = begin_delegate(driver, parent, delegation)
-            else:
-                limits = limits_of_delegate(known, driver.wiring.overrides)
-                session = driver.take_up(known, "parent", limits=limits, above=parent.run.permissions)
+            session = begin_delegate(driver, parent, delegation) if known is None else self._taken_up(parent, known)
         except PerstackError as error:
             return DelegateOutcome.failed(str(error))
         await driver.drive_in_time(session, session.run.start.expert_key)
         return self._outcome(parent, session.run)
+
+    async def _answered(self, parent: Session, delegation: Delegation, asks: Run) -> DelegateOutcome | None:
+        """Drive one further that was answered while others are at work; None if nobody is, so that the Job rests."""
+        driver, waiting = self._driver, Waiting(next(reversed(asks.questions.values())))
+        session: Session | None = None
+        try:
+            said = await self.answers.to(waiting)
+            if said is None:
+                return None
+            driver.answers[asks.id], driver.answered_by = said.answer, said.by
+            session = self._taken_up(parent, asks)
+            await session.flush()
+            waiting.recorded.set_result(None)
+        except PerstackError as error:
+            waiting.recorded.set_exception(error)
+            if session is not None:
+                raise
+            return DelegateOutcome.failed(str(error))
+        finally:
+            waiting.recorded.cancel()
+        await driver.drive_in_time(session, session.run.start.expert_key)
+        return self._outcome(parent, session.run)
+
+    def _taken_up(self, parent: Session, known: Run) -> Session:
+        limits = limits_of_delegate(known, self._driver.wiring.overrides)
+        return self._driver.take_up(known, "parent", limits=limits, above=parent.run.permissions)
 
     def _outcome(self, parent: Session, run: Run) -> DelegateOutcome:
         """A delegate that its own Expert's budget has stopped has failed; one that the Job's has stops all above it."""

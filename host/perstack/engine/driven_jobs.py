@@ -59,6 +59,8 @@ class Driving:
     """Those that somebody has asked to stop."""
     leaving: set[str] = field(default_factory=set[str])
     """Those that stop when the steps in hand have ended."""
+    drivers: dict[str, Driver] = field(default_factory=dict[str, "Driver"])
+    """By the id of the Job, of those that are driven with their Coordinator."""
 
     def stop(self, job_id: str) -> None:
         """Cancel one, because somebody asks for it."""
@@ -203,9 +205,11 @@ class DrivenJobs(JobFiles):
         await setup.check_policies((start.sandbox,))  # before anything of it is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
         async with self.audit.kept(loaded.job):
+            self._driving.drivers[loaded.job.id] = driver
             try:
                 return await driver.drive_coordinator(session)
             finally:
+                del self._driving.drivers[loaded.job.id]
                 await wiring.skills.close()
 
     @asynccontextmanager

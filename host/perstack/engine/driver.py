@@ -68,6 +68,7 @@ from perstack.engine.delegates import Delegates
 from perstack.engine.generation import generate
 from perstack.engine.groups import leaves
 from perstack.engine.kept_summary import KeptSummary
+from perstack.engine.live_answers import LiveAnswers
 from perstack.engine.new_runs import (
     as_started,
     of_today,
@@ -141,6 +142,11 @@ class Driver:
         """The name of the worker that this process is, if it is one."""
         self.handed_on: Callable[[Run], QueueFields | None] = lambda run: None
         """How the Run that was given to drive is queued for another worker when it is interrupted, if it is."""
+
+    @property
+    def live_answers(self) -> LiveAnswers:
+        """What delegates ask while others of the Job are at work."""
+        return self._delegates.answers
 
     # --- beginning ------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from perstack.core.by import By
 from perstack.core.definitions import Expert, Limits
 from perstack.core.events import ResumeReason
 from perstack.core.job import Job
+from perstack.core.policy.approvals import Approval
 from perstack.core.policy.permissions import RuleSet
+from perstack.core.questions import Answer
 from perstack.core.run_facts import DelegatedBy
 from perstack.core.runs.state import Run
 from perstack.core.sandbox import SandboxPolicy
@@ -31,6 +34,8 @@ class Drives(Protocol):
     spending: Spending | None
     deadlines: Deadlines | None
     worker: str
+    answers: dict[str, str | Answer | Approval]
+    answered_by: By | None
     is_leaving: Callable[[], bool]
     is_stopped: Callable[[], bool]
     on_waiting: Callable[[bool], None]

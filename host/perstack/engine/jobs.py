@@ -17,6 +17,7 @@ from perstack.core.job_choice import not_retained
 from perstack.core.labels import check_labels
 from perstack.core.owners import Owner
 from perstack.core.run_facts import ContinuedFrom
+from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import (
     UnsettledCall,
     check_same_expert,
@@ -32,7 +33,7 @@ from perstack.engine.played_answers import played_again, played_answer
 from perstack.engine.setup import Setup
 from perstack.engine.stop_requests import StopRequests
 from perstack.engine.who import this_process, this_user
-from perstack.errors import NotFound, StorageError, UsageError
+from perstack.errors import Conflict, NotFound, StorageError, UsageError
 
 if TYPE_CHECKING:
     from perstack.core.cloudevents import CloudEvent
@@ -132,7 +133,8 @@ class Jobs(JobQueue):
         """
         named = question_id or (resume_from if job_id is None else None)
         job_id = place_of(named)[0] if named is not None else await self._job_id(job_id)
-        from perstack.engine.answering import Given, answer_again, answer_open
+        from perstack.engine.answering import answer_again, answer_open
+        from perstack.engine.given import Given
 
         given, setup = Given(text, by or this_user(), question_id, signal), self._setup()
 
@@ -144,6 +146,24 @@ class Jobs(JobQueue):
 
         leaves, takes_up = self._leaving(setup, by, drive), resume_from is None
         return await self._ordered(await self._go_on(setup, job_id, begin, on_event, takes_up=takes_up, leaves=leaves))
+
+    def asked_meanwhile(self, job_id: str) -> tuple[OpenQuestion, ...]:
+        """What delegates ask while others of the Job are at work in this process, oldest first."""
+        driver = self._driving.drivers.get(job_id)
+        return () if driver is None else driver.live_answers.asked
+
+    async def answer_meanwhile(self, text: str, question_id: str, *, by: By | None = None) -> None:
+        """Answer what a delegate asks while others of its Job are at work in this process: it continues at once.
+
+        Returns when the answer is recorded; whoever had the Job driven sees what comes of it. Raises UsageError if the
+        answer does not fit, and Conflict if that is not asked: once the Job has come to rest `answer` takes it.
+        """
+        from perstack.engine.given import Given
+
+        driver = self._driving.drivers.get(place_of(question_id)[0])
+        if driver is None or not driver.live_answers.asks(question_id):
+            raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
+        await driver.live_answers.give(question_id, Given(text, by or this_user(), question_id))
 
     async def resume(
         self,
