@@ -9,54 +9,14 @@ from pathlib import Path
 
 import pytest
 from approving import ASK_WRITE, ME, append, files
-from hosting import Bench, Seen, crashing, expert, results, until_it_crashes, wait_for
+from asking_team import Gate, script, team
+from hosting import Bench, Seen, crashing, results, until_it_crashes, wait_for
 
-from perstack.core.definitions import PluginSkill
 from perstack.core.runs.asking import OpenQuestion
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.host import Host
-from perstack.ports.toolkit import Toolkit
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
-from perstack.testing.scripted import text, tool, turn
-
-BOTH = turn(tool("asker", {"query": "go"}), tool("worker", {"query": "go"}))
-
-
-class Gate:
-    """A tool that is at work until it may end."""
-
-    def __init__(self) -> None:
-        self.may_end = asyncio.Event()
-        self.kit = Toolkit("gate")
-        self.kit.tool(effect="readOnly")(self.work)
-
-    async def work(self) -> str:
-        """Work."""
-        await self.may_end.wait()
-        return "worked"
-
-    def perstack_skills(self):
-        return self.kit.perstack_skills()
-
-
-def team(*more):
-    skill = PluginSkill(name="gate", plugin="gate")
-    return (
-        expert("boss", delegates=("asker", "worker", "middle")),
-        expert("middle", delegates=("asker",)),
-        expert("asker"),
-        expert("worker").model_copy(update={"skills": (skill,)}),
-        *more,
-    )
-
-
-def script(*asker, boss=BOTH):
-    return {
-        "[[boss]]": [boss, text("done")],
-        "[[middle]]": [tool("asker", {"query": "go"}), text("middle")],
-        "[[asker]]": [*asker, text("asked")],
-        "[[worker]]": [tool("work"), text("worked")],
-    }
+from perstack.testing.scripted import tool, turn
 
 
 @asynccontextmanager

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import pytest
+from approving import ASK_WRITE, append, files
+from asking_team import Gate, script, team
 from hosting import Bench, expert, wait_for
-from starting import started
+from plain_person import begun
+from starting import Screen, started
 
 from perstack.core.policy.permissions import Permissions
+from perstack.host import Host
 from perstack.testing.scripted import text, tool
 
 LONG = "".join(f"line {number}.\n" for number in range(1, 101))
 RELEASER = expert("releaser", description="Releases", permissions=Permissions(ask=("writeTextFile",)))
+
+
+async def _to_the_panel(screen: Screen) -> None:
+    """It takes the keys itself, unless something was typed just before."""
+    if "Tab, then" in screen.text():
+        await screen.press("tab")
+        await screen.sees_no("Tab, then")
+
+
+async def _says(screen: Screen, key: str) -> None:
+    await _to_the_panel(screen)
+    await screen.press(key)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (80, 16), (200, 50)])
@@ -19,8 +35,7 @@ def test_of_a_long_call_the_answers_are_seen_and_all_of_it_by_keys(bench: Bench,
         host = bench.host([tool("writeTextFile", {"path": "a.txt", "text": LONG}), text("Well.")], RELEASER)
         async with started(host, expert="releaser", query="Go", size=size) as screen:
             await screen.sees("wants to call writeTextFile", "y yes", "n no", "show all")
-            if "Tab, then" in screen.text():
-                await screen.press("tab")
+            await _to_the_panel(screen)
             await screen.press("down")
             await screen.sees_no("wants to call writeTextFile")
             for _ in range(100):
@@ -60,5 +75,68 @@ def test_all_options_of_a_long_question_are_seen_and_what_is_typed_there_is_the_
             await screen.sees("│ 99 ")
             await screen.press("enter")
             await screen.sees("Option 99.", "Well.", "✓ completed")
+
+    wait_for(person())
+
+
+def _at_work(bench: Bench, gate: Gate) -> Host:
+    """A Host whose boss has two delegates: of the one two calls need approval, the other is at work."""
+    files(bench, "a.txt", "b.txt")
+    host = bench.host(script(append("a.txt"), append("b.txt")), *team(), plugins=(gate.kit,))
+    host.use(host.project.model_copy(update={"permissions": ASK_WRITE}))
+    return host
+
+
+def test_a_delegate_is_answered_while_another_is_at_work(bench: Bench) -> None:
+    async def person() -> None:
+        gate = Gate()
+        async with started(_at_work(bench, gate), expert="boss", query="Go") as screen:
+            await screen.sees("asker wants to call appendTextFile", "a.txt", "y yes", "? waits for you")
+            await _says(screen, "y")
+            await screen.sees("asker wants to call appendTextFile", "b.txt", "y yes")
+            assert (bench.workspace / "a.txt").read_text() == "x\n"
+            await _says(screen, "n")
+            await screen.sees("why not?")
+            await screen.press("escape")
+            await screen.sees("y yes", "? waits for you")
+            await _says(screen, "n")
+            await screen.type("not there")
+            await screen.press("enter")
+            await screen.sees("● at work")
+            await screen.sees_no("y yes")
+            gate.may_end.set()
+            await screen.sees("✓ completed")
+        assert (bench.workspace / "b.txt").read_text() == ""
+
+    wait_for(person())
+
+
+def test_once_the_others_rest_the_same_question_is_the_jobs(bench: Bench) -> None:
+    async def person() -> None:
+        gate = Gate()
+        async with started(_at_work(bench, gate), expert="boss", query="Go") as screen:
+            await screen.sees("asker wants to call appendTextFile", "y yes")
+            gate.may_end.set()
+            await screen.sees("✓ worker", "y yes")
+            await _says(screen, "y")
+            await screen.sees("b.txt", "y yes")
+            await _says(screen, "y")
+            await screen.sees("✓ completed")
+        assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["x\n", "x\n"]
+
+    wait_for(person())
+
+
+def test_line_by_line_a_delegate_is_answered_while_another_is_at_work(bench: Bench) -> None:
+    async def person() -> None:
+        gate = Gate()
+        async with begun(_at_work(bench, gate), expert="boss", query="Go") as one:
+            await one.sees("asker wants to call appendTextFile", "a.txt", "y yes")
+            await one.types("y", "b.txt", "y yes")
+            await one.types("n")
+            gate.may_end.set()
+            seen = await one.sees("completed: ")
+            assert "have stopped" not in seen
+        assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["x\n", ""]
 
     wait_for(person())

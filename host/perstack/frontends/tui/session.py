@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Literal, Protocol, TypeAlias
 
 from perstack.core.by import By
 from perstack.core.chain import open_line
-from perstack.core.events import Event, QueueRun, Settlement, StartRun, StoredEvent, parse_event
+from perstack.core.events import (
+    AnswerQuestion,
+    CallInteractiveTool,
+    DecideApproval,
+    Event,
+    FinishToolCall,
+    QueueRun,
+    RequestApproval,
+    Settlement,
+    StartRun,
+    StoredEvent,
+    parse_event,
+)
 from perstack.core.ids import place_of
 from perstack.core.job import JobSummary
 from perstack.core.runs.asking import OpenQuestion
@@ -39,6 +51,9 @@ _END = 300
 
 _SEEN = 0.15
 """Seconds in which that is drawn."""
+
+_LOOKS, _LOOKS_EACH = 100, 0.02
+"""How often it is looked whether a delegate can be answered, and seconds between."""
 
 
 class Listener(Protocol):
@@ -99,6 +114,9 @@ class Session:
         self._listener = listener
         self._said = said
         self._work: asyncio.Task[None] | None = None
+        self._others = set[asyncio.Task[None]]()
+        self._meanwhile: dict[str, OpenQuestion] = {}
+        """What delegates ask while others are at work here, by the call."""
 
     # --- how it stands --------------------------------------------------------------------------------------------
 
@@ -119,7 +137,9 @@ class Session:
 
     @property
     def asking(self) -> OpenQuestion | None:
-        """What a person is asked, if nobody is at work."""
+        """What a person is asked: by the Job, or by a delegate while others of it are at work here."""
+        if self.is_driven:
+            return next(iter(self._meanwhile.values()), None)
         return None if self.job is None or self.is_busy else self.job.asking
 
     @property
@@ -133,7 +153,7 @@ class Session:
     def state(self) -> State:
         if self._work is not None:
             if not self.is_watching:
-                return "running"
+                return "running" if self.asking is None else "asking"
             return "reading" if self.is_reading else "queued" if self._waits else "watching"
         if self.job is None:
             return "new"
@@ -162,6 +182,9 @@ class Session:
         """What was typed: the query, an answer, the next query of the same Job, or a higher limit to resume with."""
         job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
         place, is_again = self.resume_from, self.again is not None
+        if self.is_driven and asking is not None:
+            self._beside(self._answered_meanwhile(text, asking))
+            return
         self.resume_from, self.again = None, None
         resume = self.resumption
         if place is not None and is_again:
@@ -223,6 +246,35 @@ class Session:
         self.is_watching = self.is_reading = True
         self._begin(lambda: self._watched(job_id))
 
+    async def _answered_meanwhile(self, text: str, asking: OpenQuestion) -> None:
+        try:
+            await self.host.jobs.answer_meanwhile(text, asking.id, by=_by())
+        except Conflict:
+            await self.ended()  # the others have come to rest in this moment: the Job itself asks
+            if self.asking is not None and self.asking.id == asking.id:
+                self.send(text)
+        except PerstackError as error:
+            self._remark("error", error.said(self._said), "bad")
+        self._on_change(self)
+
+    async def _until_asked(self, question_id: str) -> None:
+        """What a delegate asks may be answered a moment after that it does was written, if others are at work."""
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_LOOKS_EACH)
+            if not self.is_driven or self.job_id is None:
+                return
+            for one in self.host.jobs.asked_meanwhile(self.job_id):
+                if one.id == question_id:
+                    self._meanwhile[f"{one.run_id} {one.tool_call_id}"] = one
+                    self._on_change(self)
+                    return
+
+    def _beside(self, work: Coroutine[object, object, None]) -> None:
+        """Do something while the Job is at work."""
+        task = asyncio.create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
     # --- at work --------------------------------------------------------------------------------------------------
 
     def _drive(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
@@ -241,7 +293,7 @@ class Session:
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._work, self.is_watching, self.is_reading, self.began, self.coming = None, False, False, None, None
-        self._waits = False
+        self._waits, self._meanwhile = False, {}
         self._on_change(self)
         if not work.cancelled():
             work.result()
@@ -380,7 +432,12 @@ class Session:
                 self._coordinator = event.run_id
             if event.run_id == self._coordinator:
                 self._waits = isinstance(event, QueueRun)
+        transcript.asks_at_once = self.is_driven
         told = transcript.take(event)
+        if self.is_driven and isinstance(event, RequestApproval | CallInteractiveTool):
+            self._beside(self._until_asked(event.id))
+        elif isinstance(event, AnswerQuestion | DecideApproval | FinishToolCall):
+            self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
         if self._listener is not None:
             self._listener.heard(event, told)
 

@@ -72,6 +72,8 @@ class Printer:
         self._is_shown = True
         self._held: deque[str] = deque(maxlen=_END)
         self._left_out = 0
+        self.asks_at_once = False
+        """Whether a delegate is answered while others are at work: in the process that drives the Job."""
         self._delegates: set[str] = set()
         self._at_work: set[str] = set()
         """Those of the delegates that have not come to rest."""
@@ -144,8 +146,8 @@ class Printer:
             self._at_work.add(event.run_id)
 
     def _asks_later(self, event: RequestApproval | CallInteractiveTool) -> None:
-        """A person is asked below, with all of it: when all Runs of the Job have come to rest."""
-        if event.run_id in self._delegates and self._at_work - {event.run_id}:
+        """A person is asked below, with all of it; of a Job that another process drives, when its Runs rest."""
+        if not self.asks_at_once and event.run_id in self._delegates and self._at_work - {event.run_id}:
             what = "your answer"
             if isinstance(event, RequestApproval):
                 what = f"your approval of {event.tool_name} ({event.rule})"

@@ -128,10 +128,14 @@ class PlainProgram:
             return
         was_busy, room.was_busy = room.was_busy, session.is_busy
         is_shown = room is self.room
+        room.printer.asks_at_once = session.is_driven
         if session.is_reading or not is_shown:
             room.printer.hold()
         else:
             room.printer.show()
+        asking = session.asking if is_shown and session.is_driven else None
+        if asking is not None and room.asked != asking.id:
+            self._say_what_next()
         if not was_busy or session.is_busy:
             return
         number = self._rooms.index(room) + 1
@@ -230,7 +234,7 @@ class PlainProgram:
             self._settle(self._settles, text.strip())
         elif session.expert_key is None and session.job_id is None:
             self._choose(text.strip())
-        elif session.is_busy:
+        elif session.is_busy and session.asking is None:
             if text.strip() and session.is_driven:
                 self.put(f"not sent, for the Job is at work: {_STOPS} interrupts it")
             elif text.strip():

@@ -191,7 +191,7 @@ class JobPane(Vertical):
 
     def interrupt(self) -> None:
         """Stop what is at work; if nothing is, leave what was being decided."""
-        if self._refuses and not self.session.is_busy:
+        if self._refuses:
             self._refuses = False
             self._panel.take_focus()
             self._say_what_enter_does()
@@ -200,7 +200,9 @@ class JobPane(Vertical):
 
     def _sent(self, text: str) -> None:
         session = self.session
-        if session.is_busy or (session.is_elsewhere and text.strip() and session.resume_from is None):
+        if (session.is_busy and session.asking is None) or (
+            session.is_elsewhere and text.strip() and session.resume_from is None
+        ):
             return
         if session.expert_key is None and session.job_id is None:
             self._offered()
