@@ -309,7 +309,7 @@ class StartApp(App[int]):
     def _over(self, name: str) -> None:
         """Show this screen in place of any other over that of the Jobs."""
         self._leave_screens()
-        self.push_screen(screen_of(name, self))
+        self.show(screen_of(name, self))
 
     def _leave_screens(self) -> None:
         while len(self.screen_stack) > 1:
@@ -387,7 +387,8 @@ class StartApp(App[int]):
         self.notify(line, title="copied", markup=False)
 
     def show(self, screen: OverScreen) -> None:
-        """Show this screen over the one that is shown."""
+        """Show this screen over the one that is shown, and nothing over it: a person may agree to what it says."""
+        self.clear_notifications()
         self.push_screen(screen)
 
     def action_light(self) -> None:

@@ -110,6 +110,8 @@ class Session:
         """Whether what is heard was stored before the Job was opened."""
         self.coming: Transcript | None = None
         """All of a Job whose end is shown, while it is read."""
+        self._overtaken: Conflict | None = None
+        """Why nothing came of what was sent, until that is said below what others have done."""
         self._on_change = on_change
         self._listener = listener
         self._said = said
@@ -156,7 +158,7 @@ class Session:
                 return "running" if self.asking is None else "asking"
             return "reading" if self.is_reading else "queued" if self._waits else "watching"
         if self.job is None:
-            return "new"
+            return "stopped" if self.is_unread else "new"
         if self.is_elsewhere:
             return "queued" if self.job.status == "queued" else "watching"
         if self.job.asking is not None:
@@ -167,6 +169,11 @@ class Session:
     def is_elsewhere(self) -> bool:
         """Whether a worker, or another process, has the Job, and nobody looks at it here."""
         return self.job is not None and not self.is_busy and self.job.status in ("queued", "running")
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether it could not be read: it is no longer there, or its storage cannot be reached."""
+        return self.job is None and self.job_id is not None and not self.is_busy
 
     @property
     def resumption(self) -> Resume | None:
@@ -213,9 +220,12 @@ class Session:
         )
 
     def follow(self) -> None:
-        """See what becomes of a Job that somebody else has; one that waits for a worker may be driven here."""
+        """See what becomes of a Job that somebody else has; one that waits for a worker may be driven here. One that
+        could not be read is read again."""
         job = self.job
-        if job is not None and self.is_elsewhere and self._may_drive(job):
+        if self.is_unread and self.job_id is not None:
+            self.watch(self.job_id)
+        elif job is not None and self.is_elsewhere and self._may_drive(job):
             self._drive(lambda on: self.host.resume(job.id, by=_by(), on_event=on))
         elif job is not None and self.is_elsewhere:
             self.is_watching = True
@@ -306,9 +316,10 @@ class Session:
             await self._stands()
             self._ends()
         except Conflict as error:
-            self._says(error)
-            if self.job_id is not None:
-                self.is_watching = True
+            if self.job_id is None:
+                self._says(error)
+            else:
+                self.is_watching, self._overtaken = True, error
                 await self._watched(self.job_id)
         except PerstackError as error:
             self._says(error)
@@ -337,6 +348,7 @@ class Session:
                     await asyncio.sleep(0)
         except PerstackError as error:
             self.transcript = whole
+            self._say_overtaken()
             self._says(error)
         except asyncio.CancelledError:  # it is no longer looked at
             await self._stands()
@@ -348,6 +360,12 @@ class Session:
         if self.coming is not None:
             self.transcript, self.coming, self.is_reading = self.coming, None, False
             self._on_change(self)
+        self._say_overtaken()
+
+    def _say_overtaken(self) -> None:
+        error, self._overtaken = self._overtaken, None
+        if error is not None:
+            self._remark("error", error.said(self._said), "bad")
 
     async def _show_end(self, job_id: str) -> bool:
         """Show the end of a Job that is long. Whether it is. Who takes what happens as it comes has no use for it."""

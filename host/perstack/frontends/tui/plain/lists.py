@@ -29,7 +29,8 @@ class Lists:
 
     async def history(self, words: str) -> list[str]:
         """Past Jobs, newest first. Raises PerstackError."""
-        found = matching((await self._host.jobs.list(limit=_MOST)).jobs, words)
+        page = await self._host.jobs.list(limit=_MOST)
+        found = matching(page.jobs, words)
         self._jobs = [job.id for job in found[:_SHOWN]]
         lines = [
             shorten(f"{number}. {name_of(job)} {status_of(job)}: {job.query}", _WIDEST)
@@ -38,6 +39,8 @@ class Lists:
         more = len(found) - _SHOWN
         if more > 0:
             lines.append(f"{count(more, 'more Job')}; /history WORDS finds them")
+        if not lines and page.next is not None:
+            return [f"none of the newest {len(page.jobs):,} Jobs has these words"]
         return [*lines, "/open NUMBER opens one"] if lines else ["no Job has these words" if words else "no Jobs yet"]
 
     async def inbox(self) -> list[str]:

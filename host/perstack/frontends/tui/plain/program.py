@@ -240,7 +240,7 @@ class PlainProgram:
             elif text.strip():
                 self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
             self.do_status()
-        elif session.is_elsewhere and text.strip() and session.resume_from is None:
+        elif (session.is_elsewhere or session.is_unread) and text.strip() and session.resume_from is None:
             self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
         elif (asking := session.open_question) is not None:
             self._answer(asking, text)
@@ -422,7 +422,7 @@ class PlainProgram:
 
     def do_resume(self, rest: str = "") -> None:
         session, resumption = self.room.session, self.room.session.resumption
-        if session.is_elsewhere:
+        if session.is_elsewhere or session.is_unread:
             session.follow()
             return
         if resumption is None or resumption.needs is not None:

@@ -16,6 +16,7 @@ from perstack.frontends.tui.screens.base import Program
 from perstack.frontends.tui.screens.of_job import OfJob
 from perstack.frontends.tui.screens.texts import PageScreen
 from perstack.frontends.tui.view.history import name_of_place
+from perstack.frontends.tui.view.items import Remark
 from perstack.frontends.tui.view.messages import Fact, Page, checkpoint_page, new_page
 from perstack.frontends.tui.view.spans import Span
 
@@ -63,8 +64,7 @@ class CheckpointScreen(OfJob, PageScreen):
                 checkpoint = self._checkpoint = await host.checkpoint(self._place.id, job_id=self._job_id)
             page = checkpoint_page(checkpoint) if view == _ALL else new_page(checkpoint, await new_in(host, checkpoint))
         except PerstackError as error:
-            self.notify(error.said(said), severity="error", markup=False)
-            return
+            page = Page([Remark("error", error.said(said), "bad")])
         self._pages[view] = page
         if view == self._view:
             self.page.begin(page)

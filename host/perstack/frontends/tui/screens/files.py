@@ -40,10 +40,10 @@ class FilesScreen(LinesScreen):
         self._at = 0
         self._found: dict[int, FilesDiff | str] = {}
         """What was found for each view, or why nothing could be."""
-        if len(views) > 1:
-            self.keys_line("Tab other comparison   Up, Down, PgUp, PgDn scroll   Esc back")
 
     def on_mount(self) -> None:
+        if len(self._views) > 1:
+            self.keys_line("Tab other comparison   Up, Down, PgUp, PgDn scroll   Esc back")
         self._show()
 
     def action_view(self, step: int) -> None:

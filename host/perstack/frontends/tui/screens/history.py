@@ -9,13 +9,18 @@ from textual.binding import Binding, BindingType
 from textual.events import Key
 
 from perstack.core.job import JobSummary
+from perstack.errors import PerstackError
+from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.screens.base import Program
 from perstack.frontends.tui.screens.job import JobScreen
 from perstack.frontends.tui.screens.listing import ListScreen
 from perstack.frontends.tui.view.history import job_line, matching
 from perstack.frontends.tui.view.spans import Line, Span
 
-_MOST = 1000
+_PAGE = 200
+"""Jobs that are read before they are shown."""
+
+_MOST = 10_000
 """Jobs that are listed: the newest."""
 
 
@@ -24,7 +29,6 @@ class HistoryScreen(ListScreen[JobSummary]):
 
     TITLE_TEXT = "History"
     KEYS = "type to filter   Up, Down choose   Enter opens   Tab looks into it   Esc back"
-    EMPTY = "No Job is of these words."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "look", show=False, priority=True),
         Binding("backspace", "less", show=False),
@@ -33,9 +37,33 @@ class HistoryScreen(ListScreen[JobSummary]):
     def __init__(self, over: Program) -> None:
         super().__init__(over)
         self._typed = ""
+        self._after: str | None = None
+        """Where the Jobs continue that have not been read."""
 
     async def read(self) -> Sequence[JobSummary]:
-        return (await self.over.host.jobs.list(limit=_MOST)).jobs
+        page = await self.over.host.jobs.list(limit=_PAGE)
+        self._after = page.next
+        self.run_worker(self._read_on(), exclusive=True, group="more")
+        return page.jobs
+
+    async def _read_on(self) -> None:
+        """The older ones, while the newest are looked at."""
+        try:
+            while self._after is not None and len(self.rows) < _MOST:
+                page = await self.over.host.jobs.list(limit=_PAGE, after=self._after)
+                self._after, self.rows = page.next, [*self.rows, *page.jobs]
+                self.list_again(self._list.chosen)
+        except PerstackError as error:
+            self.notify(error.said(said), severity="error", markup=False)
+
+    @property
+    def empty(self) -> str:
+        """What is said where there is nothing, of as many as have been read."""
+        if not self._typed:
+            return "There are no Jobs yet."
+        if self._after is None:
+            return "No Job has these words."
+        return f"None of the newest {len(self.rows):,} Jobs has these words."
 
     def line(self, one: JobSummary, is_chosen: bool, width: int) -> Line:
         return job_line(one, is_chosen, width)

@@ -7,6 +7,7 @@ from typing import ClassVar, TypeAlias, assert_never
 
 from textual.binding import Binding, BindingType
 from textual.events import Key
+from textual.widget import Widget
 
 from perstack.core.run_tree import PlacedRun
 from perstack.engine.read import RunLog
@@ -20,8 +21,10 @@ from perstack.frontends.tui.screens.checkpoint import CheckpointScreen
 from perstack.frontends.tui.screens.listing import ListScreen
 from perstack.frontends.tui.screens.of_job import OfJob
 from perstack.frontends.tui.screens.texts import TextsScreen
+from perstack.frontends.tui.view.files import words_lines
 from perstack.frontends.tui.view.history import event_line, event_texts, place_line, run_line
 from perstack.frontends.tui.view.spans import Line, Span
+from perstack.frontends.tui.widgets.lines import LinesView
 
 One: TypeAlias = PlacedRun | Place | Entry
 _RUNS, _PLACES, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
@@ -31,6 +34,9 @@ _EMPTY = {_RUNS: "This Job has no Run yet.", _PLACES: "There is no checkpoint ye
 class JobScreen(OfJob, ListScreen[One]):
     """Tab goes from the Runs to the checkpoints and the events; Enter opens what is chosen."""
 
+    DEFAULT_CSS = """
+    JobScreen #damage { display: none; dock: bottom; margin: 1 0; padding: 0 1; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "view(1)", show=False, priority=True),
         Binding("shift+tab", "view(-1)", show=False, priority=True),
@@ -46,6 +52,8 @@ class JobScreen(OfJob, ListScreen[One]):
         self._view = _PLACES
         self._logs: Sequence[RunLog] = ()
         self._tree: Sequence[PlacedRun] = ()
+        self._damage = LinesView(id="damage")
+        """Why there is no more of it than what is listed."""
         self._drawn: dict[str, str] = {}
         """What stands before each Run in the tree."""
         self._chosen: dict[str, int] = {}
@@ -55,11 +63,25 @@ class JobScreen(OfJob, ListScreen[One]):
         self._number = ""
         """The digits that were typed last."""
 
+    def body(self) -> list[Widget]:
+        return [self._list, self._damage]
+
+    def on_resize(self) -> None:
+        self._show_damage()
+
+    def _show_damage(self) -> None:
+        damaged = [log.damage for log in self._logs if log.damage is not None]
+        lines = words_lines(damaged[0].said(said), max(20, self.size.width - 4), "bad") if damaged else []
+        self._damage.display = bool(lines)
+        self._damage.styles.height = min(len(lines), self.size.height // 2)
+        self._damage.show(lines)
+
     # --- what is listed -------------------------------------------------------------------------------------------
 
     async def read(self) -> Sequence[One]:
         host = self.over.host
         self._logs = await host.logs(self._job_id, run_id=self._run_id)
+        self._show_damage()
         if self._run_id is None:  # of a Job that is at work it takes long
             self.run_worker(self._read_tree(), exclusive=True, group="tree")
         return self._rows()

@@ -63,6 +63,7 @@ class ListScreen(OverScreen, Generic[_T]):
     def on_mount(self) -> None:
         """Textual calls this of each class: those that are made of this one do not."""
         self.focused_first().focus()
+        self.list_again()
         self.reload()
 
     def focused_first(self) -> Widget:
@@ -71,7 +72,7 @@ class ListScreen(OverScreen, Generic[_T]):
 
     def reload(self) -> None:
         """Read what is listed, and show it."""
-        self.run_worker(self._read(), exclusive=True, group="rows")
+        self.run_worker(self.read_rows(), exclusive=True, group="rows")
 
     def list_again(self, chosen: int = 0) -> None:
         """Show the rows as they are now, with that one chosen."""
@@ -81,7 +82,7 @@ class ListScreen(OverScreen, Generic[_T]):
             mark = Span("❯ " if is_chosen else "  ", "person")
             return (mark, *self.line(those[at], is_chosen, width - 2))
 
-        empty = "" if not self._has_read else self._problem or self.empty
+        empty = "…" if not self._has_read else self._problem or self.empty
         self._list.offer(len(those), row, chosen=chosen, empty=empty)
         self.show_head()
 
@@ -89,15 +90,18 @@ class ListScreen(OverScreen, Generic[_T]):
         """The title and the keys are other ones, if they depend on what is listed."""
 
     def first_chosen(self) -> int:
-        """Which row is chosen at first."""
+        """Which row is chosen when all has been read."""
         return 0
 
-    async def _read(self) -> None:
+    async def read_rows(self) -> None:
+        """Take in what is listed, and show it; what cannot be read is said once."""
+        before, self._problem = self._problem, ""
         try:
             self.rows = await self.read()
         except PerstackError as error:
             self._problem = error.said(said)
-            self.notify(self._problem, severity="error", markup=False)
+            if self._problem != before:
+                self.notify(self._problem, severity="error", markup=False)
         self._has_read = True
         self.list_again(self.first_chosen())
 

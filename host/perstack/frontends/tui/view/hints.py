@@ -11,6 +11,8 @@ def hint_of(session: Session, *, refuses: bool = False, stops: str = "Esc") -> s
     asking, place = session.open_question, session.resume_from
     if refuses:
         return f"why not? a text for the model; Enter alone: just no; {stops} goes back"
+    if session.is_unread:
+        return "it could not be read; Enter tries again"
     if place is not None:
         what = "a new query" if session.again is None else "another answer"
         return one_line(f"{what}, in a branch, from {place}; {stops} leaves it")

@@ -61,10 +61,11 @@ def matching(jobs: Sequence[JobSummary], typed: str) -> tuple[JobSummary, ...]:
 
 def job_line(job: JobSummary, is_chosen: bool, width: int) -> Line:
     """A Job, with what it was asked and where it stands."""
-    status = status_of(job)
+    status = "damaged" if job.damaged else status_of(job)
     name = shorten(name_of(job), max(20, width - cells(status) - 5))
     left = width - 5 - cells(name) - cells(status)
-    query = shorten(one_line(job.query), left) if left > 8 else ""
+    about = job.error or "" if job.damaged else job.query
+    query = shorten(one_line(about), left) if left > 8 else ""
     return (
         Span(name, "strong" if is_chosen else ""),
         Span(f"  {pad(query, max(0, left))}", "dim"),

@@ -204,6 +204,9 @@ class JobPane(Vertical):
             session.is_elsewhere and text.strip() and session.resume_from is None
         ):
             return
+        if session.is_unread:
+            session.follow()
+            return
         if session.expert_key is None and session.job_id is None:
             self._offered()
             self.choose(self._chosen)
@@ -236,7 +239,7 @@ class JobPane(Vertical):
         """Continue what is stopped; if calls are open, a person looks at them first."""
         if self.session.unsettled and not self._panel.has_focus:
             self._panel.take_focus()
-        elif self.session.is_elsewhere:
+        elif self.session.is_elsewhere or self.session.is_unread:
             self.session.follow()
         elif self.session.resumption is not None and self.session.resumption.needs is None:
             self.session.resume()
