@@ -17,6 +17,7 @@ from perstack.core.owners import OwnerKind
 from perstack.core.policy.permissions import Permissions
 from perstack.core.run_facts import ContinuedFrom
 from perstack.core.runs.state import Run
+from perstack.core.taking_up import due_of
 from perstack.engine.audit import Auditing
 from perstack.engine.logs.log import StoredLine
 from perstack.engine.logs.runs import load_run
@@ -93,20 +94,30 @@ class JobQueries(JobReader):
     ) -> AsyncGenerator[StoredLine[StoredEvent]]:
         """Every stored event of a Job, whoever drives it, until nobody does and all was shown.
 
-        `queued`: one that waits for a worker is waited for. `after` is how many of each Run have been seen already.
-        `on_caught_up` is called each time that all there is was shown.
+        `queued`: one that waits for a worker, or was left by one that ended, is waited for. `after` is how many of each
+        Run have been seen already. `on_caught_up` is called each time that all there is was shown.
         """
         from perstack.engine.watch import watch_job
 
         watched = await self._job_id(job_id)
 
         async def is_over() -> bool:
-            # one that runs was taken by a worker just now
-            return (await self.job(watched)).status not in ("queued", "running")
+            job = await self.job(watched)
+            return job.status not in ("queued", "running") if job.queued is None else await self._is_seen_to(watched)
 
         is_seen_to = is_over if queued else None
         async for line in watch_job(self.storage, watched, is_seen_to, after=after, on_caught_up=on_caught_up):
             yield line
+
+    async def _is_seen_to(self, job_id: str) -> bool:
+        """Whether no worker has anything to do with a Job that nobody drives; one that is at work was just taken."""
+        job = await self.job(job_id)
+        if job.closed is not None or job.status not in ("queued", "running", "stoppedByInterrupt"):
+            return True
+        if job.status != "stoppedByInterrupt" or job.pause_reason == "rate_limit":
+            return False
+        loaded = await self.load(job_id)
+        return due_of(loaded.runs[loaded.job.coordinator.start.run_id], 0) is None
 
     async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:
         """The Runs of a Job, each after the one that it follows from: delegates, continuations and branches."""

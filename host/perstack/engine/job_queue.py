@@ -130,15 +130,6 @@ class JobQueue(ServedRuns):
                 on_event(line.event, line.line)
         return await self.job(job_id)
 
-    async def _is_seen_to(self, job_id: str) -> bool:
-        """Whether no worker has anything to do with a Job that nobody drives."""
-        job = await self.job(job_id)
-        if job.closed is not None or job.status not in ("queued", "running", "stoppedByInterrupt"):
-            return True
-        if job.status != "stoppedByInterrupt" or job.pause_reason == "rate_limit":
-            return False
-        return due_of(coordinator_of(await self.load(job_id)), self._setup().clock.now()) is None
-
     async def order_again(self) -> tuple[str, ...]:
         """Order what a worker should drive and nobody does, where the order was lost or never given; returns the ids.
 

@@ -124,3 +124,18 @@ def test_it_outlives_the_worker_and_a_restart_of_the_server(terminal: Terminal) 
         assert [line for line in out.splitlines() if '"digest"' in line] == stored(cluster, "job")
     finally:
         server.close()
+
+
+def test_a_job_is_followed_from_the_worker_that_dies_to_the_one_that_takes_it_over(cluster: Cluster) -> None:
+    cluster.terminal.script(a=[effect(1), effect(2, 3), reply("The end.")])
+    cluster.submit("job")
+    following = Attended(cluster.terminal, "log", "job", "--follow", "--json", provider="")
+    with cluster.worker(name="dies") as dies:
+        cluster.until_effects(2)
+        dies.popen.kill()
+        dies.popen.wait()
+    with cluster.worker(name="next") as worker:
+        worker.until_event("ended")
+    out, _ = following.end()
+    assert following.process.returncode == 0
+    assert out.splitlines() == stored(cluster, "job")
