@@ -89,3 +89,23 @@ async def until_driven(host: Host, *run_ids: str, seconds: float = 15) -> None:
             if all(run_id in runs and runs[run_id].status == "running" for run_id in run_ids):
                 return
             await asyncio.sleep(0.02)  # a poll, bounded above
+
+
+async def left(host: Host) -> list[str]:
+    """What is kept of delegates beside the Jobs."""
+    spaces = [host.storage.space(name) for name in ("delegates", "delegatestops")]
+    return [one for space in spaces for one in (await space.jobs()).ids]
+
+
+@asynccontextmanager
+async def abandoned(fleet: Fleet) -> AsyncGenerator[AtWork]:
+    """A Job whose worker has left, and the worker that drives one of its delegates; the others wait."""
+    async with fleet.at_work("one", "two", concurrency=1, drain=0.1) as workers:
+        await workers[0].host.submit("boss", "q", job_id="job")
+        await until_driven(workers[0].host, "job-2", "job-3")
+        (gone,) = [one for one in workers if any("run" not in news.facts for news in one.of("taken"))]
+        (rest,) = [one for one in workers if one is not gone]
+        gone.worker.leave()
+        async with asyncio.timeout(10):
+            await gone.task
+        yield rest

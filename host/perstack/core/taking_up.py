@@ -1,10 +1,11 @@
-"""Why a worker takes up a Run that nobody drives."""
+"""Which Runs are a worker's to take up, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from perstack.core.events import ResumeReason
+from perstack.core.ids import number_of_run
 from perstack.core.runs.state import Run
 from perstack.core.runs.transitions import ACTIVE
 
@@ -25,7 +26,8 @@ def due_of(run: Run, now: int) -> ResumeReason | None:
 
 
 def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:
-    """Whether the result of a delegate is awaited: each Run above it is at work, or waits for a worker."""
+    """Whether the result of a delegate is awaited: each Run above it is at work, or waits for a worker, and the Job has
+    not been continued in another Run since."""
     while run.start.delegated_by is not None:
         by = run.start.delegated_by
         above = runs.get(by.run_id)
@@ -35,4 +37,15 @@ def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:
         if call is None or call.result is not None:
             return False
         run = above
-    return True
+    number = number_of_run(run.id)
+    return not any(one.is_coordinator and number_of_run(one.id) > number for one in runs.values())
+
+
+def is_elsewhere(run: Run) -> bool:
+    """Whether a worker of its own drives a delegate, or is to."""
+    return not run.is_coordinator and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
+
+
+def grows_apart(run: Run, runs: Mapping[str, Run]) -> bool:
+    """Whether a worker of its own may have written to a delegate's log after whoever drove the Job wrote last."""
+    return is_elsewhere(run) or (not run.is_coordinator and run.queued is not None and is_wanted(run, runs))

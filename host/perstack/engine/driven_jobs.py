@@ -130,10 +130,24 @@ class DrivenJobs(JobFiles):
                 check_not_closed(loaded.job)
                 started = await begin(loaded)
                 queueing = None if leaves is None else await leaves(loaded)
+                if not takes_up:  # nothing awaits the delegates of the Run before
+                    await self.stop_elsewhere(loaded)
                 used = await self._in_force(setup, loaded, lock, takes_up=takes_up)
                 return await self._drive(used, loaded, started, on_event, queueing)
 
         return await in_own_task(work())
+
+    async def stop_elsewhere(self, loaded: LoadedJob, below: str | None = None) -> None:
+        """Stop what others drive of a Job whose lease the caller has, or what is below one of its Runs.
+
+        The states that were loaded are brought up to date. Raises StorageError.
+        """
+        if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
+            from perstack.engine.elsewhere.stopping import stop_elsewhere
+
+            setup, emit = self._setup(), Emitter(self.plugins.listeners, None)
+            job, runs = loaded.job, loaded.runs
+            await stop_elsewhere(self.storage, job, runs, emit, setup.clock, setup.dispatching, below=below)
 
     async def _in_force(self, setup: Setup, loaded: LoadedJob, lock: Lock | None, *, takes_up: bool = True) -> InForce:
         """What is here; or, with `takes_up`, what the Coordinator's latest Run was queued with, if it was."""

@@ -14,6 +14,7 @@ from perstack.core.instruction import names_directory
 from perstack.core.messages import REDACTED
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
+from perstack.engine.elsewhere.holding import Holders
 from perstack.engine.emit import Emitter
 from perstack.engine.job_queries import JobQueries
 from perstack.engine.pages import every_id
@@ -157,6 +158,10 @@ class JobFiles(JobQueries):
         for job_id in await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after)):
             if await self.storage.lease_info(job_id) is not None and await self._may_work_here(job_id):
                 raise Conflict(f"Job {job_id} is driven in {self._workspace}: cancel it, or wait for its end")
+        for run_id in await Holders(self.storage).driven():
+            if await self._may_work_here(job_of_run(run_id)):
+                words = f"{run_id}, a delegate, is driven in {self._workspace}"
+                raise Conflict(f"{words}: cancel Job {job_of_run(run_id)}, or wait for its end")
 
     async def _may_work_here(self, job_id: str) -> bool:
         try:

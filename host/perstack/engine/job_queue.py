@@ -167,18 +167,6 @@ class JobQueue(ServedRuns):
             return True
         return False
 
-    async def stop_elsewhere(self, loaded: LoadedJob, below: str | None = None) -> None:
-        """Stop what others drive of a Job whose lease the caller has, or what is below one of its Runs.
-
-        The states that were loaded are brought up to date. Raises StorageError.
-        """
-        if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
-            from perstack.engine.elsewhere.stopping import stop_elsewhere
-
-            setup, emit = self._setup(), Emitter(self.plugins.listeners, None)
-            job, runs = loaded.job, loaded.runs
-            await stop_elsewhere(self.storage, job, runs, emit, setup.clock, setup.dispatching, below=below)
-
     async def _ordered_runs(self, job_id: str) -> tuple[str | None, ...]:
         """What there may be orders for: None for the Job itself, and the Runs of delegates."""
         if b'"queued":' not in (await self.storage.summary(job_id) or b""):

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from perstack.core.by import By, cleaned
 from perstack.core.chain import open_line, taken_out, without_payload
 from perstack.core.events import RedactEvent
-from perstack.core.ids import event_id_of, place_of
+from perstack.core.ids import event_id_of, number_of_run, place_of
 from perstack.core.job import summarize
 from perstack.core.redaction import Redaction, check_fields, redaction_of, remains_of
 from perstack.engine.clock import SYSTEM
 from perstack.engine.derived import derive
+from perstack.engine.elsewhere.holding import Holders
 from perstack.engine.logs.runs import run_logs
 from perstack.engine.traces import traces_of
 from perstack.engine.who import this_process
@@ -42,7 +43,8 @@ async def redact_event(
         raise NotFound(f"there is no Job {job_id} in {storage.location}")
     if isinstance(storage, ShowsForeign) and run_id in await storage.unsealed_runs(job_id):
         raise UsageError(f"{run_id} was written by another program, in whose files its content would stay")
-    async with storage.lease(job_id, f"a redaction ({this_process()})"):
+    holder, apart = f"a redaction ({this_process()})", () if number_of_run(run_id) == 1 else (run_id,)
+    async with storage.lease(job_id, holder), Holders(storage).none_driven(job_id, holder, apart):
         log = run_logs(storage)
         found = (await log.readable(ref)).whole()
         if found.loaded is None or not 0 < seq <= len(found.lines):

@@ -17,6 +17,7 @@ from perstack.core.json_reading import read_json
 from perstack.core.owners import Owner, OwnerKind
 from perstack.dataclass import dataclass
 from perstack.engine.blobs import keep_blobs
+from perstack.engine.elsewhere.holding import Holders
 from perstack.engine.pages import every_id
 from perstack.engine.spaces import space_of
 from perstack.engine.who import this_process
@@ -80,11 +81,13 @@ class _Copying:
         """Copy it. What keeps it from that is said, and harms no other."""
         try:
             await self._check_own()
-            is_new = not await self._target.has_job(self._owner.id)
-            if is_new:
-                await self._target.create_job(self._owner.id)
             async with AsyncExitStack() as stack:
-                await self._hold(stack)
+                await self._hold_source(stack)
+                is_new = not await self._target.has_job(self._owner.id)
+                if is_new:
+                    await self._target.create_job(self._owner.id)
+                await stack.enter_async_context(self._target.lease(self._owner.id, this_process()))
+                await self._check_no_delegate_driven(self._target)
                 await self._copy()
         except (StorageError, UsageError) as error:
             return Copied(self._owner, "left", self._records, self._blobs, str(error))
@@ -108,8 +111,8 @@ class _Copying:
         if isinstance(self._source, ShowsForeign) and (foreign := await self._source.unsealed_runs(self._owner.id)):
             raise UsageError(f"{next(iter(foreign.values()))} wrote it: run it once with perstack, and copy it then")
 
-    async def _hold(self, stack: AsyncExitStack) -> None:
-        """Nobody drives it meanwhile, here or there."""
+    async def _hold_source(self, stack: AsyncExitStack) -> None:
+        """Nobody drives it meanwhile."""
         try:
             await stack.enter_async_context(self._source.lease(self._owner.id, this_process()))
         except Conflict:
@@ -118,7 +121,13 @@ class _Copying:
             # a storage that may only be read: who writes to it can be seen, and not kept from it
             if (info := await self._source.lease_info(self._owner.id)) is not None:
                 raise Conflict(f"it is being driven by {info.holder}: copy it when it has ended") from None
-        await stack.enter_async_context(self._target.lease(self._owner.id, this_process()))
+        await self._check_no_delegate_driven(self._source)
+
+    async def _check_no_delegate_driven(self, storage: Storage) -> None:
+        driven = await Holders(storage).driven(self._owner.id) if self._owner.kind == "job" else ()
+        if driven:
+            words = f"{driven[0]}, a delegate of it, is being driven by another worker"
+            raise Conflict(f"{words}: copy it when it has ended")
 
     async def _copy(self) -> None:
         of = self._owner.id

@@ -11,6 +11,7 @@ from perstack.core.chain import Head
 from perstack.core.checkpoint import CheckpointFile, run_setting
 from perstack.core.ids import is_place, place_of
 from perstack.core.job import Job, JobSummary
+from perstack.core.taking_up import grows_apart
 from perstack.core.verification import against, against_logs
 from perstack.engine.derived import checkpoint_ids
 from perstack.engine.logs.damage import DoesNotFollow
@@ -60,7 +61,8 @@ async def check_caches(check: Check, storage: Storage, summary: bytes | None, ch
         check.passed_over("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
         return
     if summary is not None and read is not None:
-        is_driven = await storage.lease_info(check.job_id) is not None
+        apart = any(grows_apart(run, check.states) for run in check.states.values())
+        is_driven = apart or await storage.lease_info(check.job_id) is not None
         _check_summary(check, summary, read, is_driven=is_driven)
     if isinstance(storage, KeepsCopies):
         await _check_copies(check, storage, checkpoints)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import pytest
 from approving import ASK_WRITE, append, files
-from fleet import Fleet, check_whole, ended, until_driven, until_empty
+from fleet import Fleet, abandoned, check_whole, ended, left, until_empty
 from hosting import Bench, expert, wait_for
 from mortal import Death, Fate, Life
-from working import AtWork
 
 from perstack.errors import Conflict
 from perstack.host import Host
@@ -20,26 +17,6 @@ from perstack.testing.scripted import text, tool, turn
 BOSS = [turn(*(tool("helper", {"query": f"part {n}"}) for n in range(4))), text("All done.")]
 TEAM = (expert("boss", delegates=("helper",)), expert("helper"))
 SLOW = [text("Part.", delay_ms=60_000)]
-
-
-async def left(host: Host) -> list[str]:
-    """What is kept of delegates beside the Jobs."""
-    spaces = [host.storage.space(name) for name in ("delegates", "delegatestops")]
-    return [one for space in spaces for one in (await space.jobs()).ids]
-
-
-@asynccontextmanager
-async def abandoned(fleet: Fleet) -> AsyncGenerator[AtWork]:
-    """A Job whose worker has left, and the worker that drives one of its delegates; the others wait."""
-    async with fleet.at_work("one", "two", concurrency=1, drain=0.1) as workers:
-        await workers[0].host.submit("boss", "q", job_id="job")
-        await until_driven(workers[0].host, "job-2", "job-3")
-        (gone,) = [one for one in workers if any("run" not in news.facts for news in one.of("taken"))]
-        (rest,) = [one for one in workers if one is not gone]
-        gone.worker.leave()
-        async with asyncio.timeout(10):
-            await gone.task
-        yield rest
 
 
 async def die_once_it_generates(fleet: Fleet, host: Host, number: int, *, concurrency: int) -> None:

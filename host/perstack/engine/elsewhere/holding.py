@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from perstack.core.ids import job_of_run
 from perstack.engine.pages import every_id
@@ -38,6 +38,24 @@ class Holders:
             return None if info is None else info.holder
         return None
 
+    async def driven(self, job_id: str | None = None) -> tuple[str, ...]:
+        """The Runs of all Jobs, or of one, that somebody drives now. Raises StorageError."""
+        known = await self._known(job_id)
+        return tuple([run_id for run_id in known if await self.holder(run_id) is not None])
+
+    @asynccontextmanager
+    async def none_driven(self, job_id: str, holder: str, also: Iterable[str] = ()) -> AsyncGenerator[None]:
+        """Nobody drives a delegate of the Job meanwhile that has been driven before, or is one of `also`. Raises
+        Conflict, naming the holder, if somebody does."""
+        known = await self._known(job_id)
+        new = [run_id for run_id in also if run_id not in known]
+        async with AsyncExitStack() as stack:
+            for run_id in new:
+                stack.push_async_callback(self.forget, run_id)
+            for run_id in (*known, *new):
+                await stack.enter_async_context(self.held(run_id, holder))
+            yield
+
     async def asked(self, run_id: str, holder: str) -> None:
         """Returns when this holder is asked to stop the Run."""
         await self._requests.asked(run_id, holder)
@@ -59,8 +77,11 @@ class Holders:
         What cannot be reached now finds by itself that there is no such Job any more.
         """
         with suppress(StorageError):
-            known = await every_id(lambda after: self._space.jobs(after=after))
-            await asyncio.gather(*(self._end(run_id) for run_id in known if job_of_run(run_id) == job_id))
+            await asyncio.gather(*(self._end(run_id) for run_id in await self._known(job_id)))
+
+    async def _known(self, job_id: str | None) -> list[str]:
+        every = await every_id(lambda after: self._space.jobs(after=after))
+        return [run_id for run_id in every if job_id is None or job_of_run(run_id) == job_id]
 
     async def _end(self, run_id: str) -> None:
         with suppress(Conflict):

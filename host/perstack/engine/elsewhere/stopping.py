@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from perstack.core.job import Job
 from perstack.core.runs.decide import interrupted
 from perstack.core.runs.state import Run
-from perstack.core.runs.transitions import ACTIVE
+from perstack.core.taking_up import is_elsewhere
 from perstack.engine.dispatching import Dispatching
 from perstack.engine.elsewhere.following import Following
 from perstack.engine.elsewhere.holding import Holders
@@ -72,11 +72,6 @@ class Stopping:
         await session.flush()
         await session.write_checkpoint()
         return session.run
-
-
-def is_elsewhere(run: Run) -> bool:
-    """Whether a worker of its own drives a delegate, or is to."""
-    return not run.is_coordinator and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
 
 
 async def stop_elsewhere(

@@ -12,9 +12,8 @@ from perstack.core.runs.decide import noted, resumed
 from perstack.core.runs.state import Run
 from perstack.core.runs.transitions import ACTIVE
 from perstack.core.serving import MOST_TAKEOVERS, drivers_in, ends_its_workers, work_in
-from perstack.core.taking_up import due_of
+from perstack.core.taking_up import due_of, is_elsewhere
 from perstack.engine.elsewhere.holding import Holders
-from perstack.engine.elsewhere.stopping import is_elsewhere
 from perstack.engine.emit import Emitter
 from perstack.engine.jobs import Jobs
 from perstack.engine.logs.runs import LoadedJob

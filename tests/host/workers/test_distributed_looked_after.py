@@ -1,0 +1,170 @@
+"""What people do with a Job whose worker is gone, while another worker still drives one of its delegates."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from fleet import Fleet, abandoned, check_whole, left, until_empty
+from hosting import Bench, expert, opened, wait_for
+
+from perstack.core.definitions import Workspace
+from perstack.engine.elsewhere.holding import Holders
+from perstack.engine.storage_copy import copy_storage
+from perstack.errors import Conflict
+from perstack.host import Host
+from perstack.testing.scripted import text, tool, turn
+
+PARTS = 4
+BOSS = [turn(*(tool("helper", {"query": f"part {n}"}) for n in range(PARTS))), text("All done.")]
+TEAM = (expert("boss", delegates=("helper",)), expert("helper"))
+SLOW = [text("Part.", delay_ms=60_000)]
+
+
+@pytest.fixture
+def fleet(bench: Bench) -> Fleet:
+    return Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+
+
+async def lines(host: Host) -> dict[str, list[bytes]]:
+    return {log.run_id: list(log.lines) for log in await host.logs("job")}
+
+
+def test_nothing_is_taken_out_of_a_job_while_a_delegate_of_it_is_driven(fleet: Fleet) -> None:
+    """Its worker has the text in memory, and would write it to a checkpoint again."""
+
+    async def work() -> None:
+        async with abandoned(fleet) as rest:
+            host, (taken,) = fleet.host(), rest.of("taken")
+            before = await lines(host)
+            for event_id in ("job-1-1", f"{taken.facts['run']}-1"):
+                with pytest.raises(Conflict, match=f"{taken.facts['run']} is being driven"):
+                    await host.jobs.redact(event_id, ["query"], reason="a secret")
+            assert await lines(host) == before
+            await host.cancel("job")
+            await host.jobs.redact("job-3-1", ["query"], reason="a secret")
+            report = await host.verify("job")
+            assert report.ok, report
+            assert not [one for one in rest.of("again") if "run" in one.facts]
+            await until_empty(fleet.engine)
+            await host.delete("job")
+            assert await left(host) == []
+
+    wait_for(work(), 60)
+
+
+def test_while_a_text_is_taken_out_of_a_delegate_that_waits_nobody_takes_it_up(fleet: Fleet) -> None:
+    async def work() -> None:
+        async with abandoned(fleet) as rest:
+            rest.worker.leave()
+            await rest.task
+            host = fleet.host()
+            async with Holders(host.storage).none_driven("job", "a redaction", ["job-5"]):
+                with pytest.raises(Conflict, match="driven by a redaction"):
+                    await host.jobs.serve("job", worker="other", run_id="job-5")
+            assert "job-5" not in await left(host)
+            await host.jobs.redact("job-5-1", ["query"], reason="a secret")
+            report = await host.verify("job")
+            assert report.ok, report
+            await host.delete("job")
+            assert await left(host) == []
+
+    wait_for(work(), 60)
+
+
+def test_what_delegates_have_done_since_their_job_was_left_is_no_finding(fleet: Fleet) -> None:
+    """Their workers do not write the Job's summary: neither while they are at work nor when they have ended."""
+
+    async def work() -> None:
+        fleet.script["[[helper]]"] = [turn(tool("todo", {"newTodos": ["a"]}), delay_ms=50, repeat=1_000)]
+        async with abandoned(fleet) as rest:
+            host = fleet.host()
+            summary = await host.storage.summary("job")
+            await rest.steps(rest.worker.tally.steps + 2)
+            report = await host.verify("job")
+            assert report.ok, report
+            rest.worker.leave()
+            await rest.task
+        fleet.script["[[helper]]"] = [turn(text="Part.", repeat=True)]
+        for number in range(2, 2 + PARTS):
+            await fleet.host().jobs.serve("job", worker="other", run_id=f"job-{number}")
+            report = await host.verify("job")
+            assert report.ok, report
+        assert {run.status for run in (await host.load("job")).runs.values()} == {"queued", "completed"}
+        assert await host.storage.summary("job") == summary
+        await host.delete("job")
+
+    wait_for(work(), 60)
+
+
+def test_a_job_that_is_continued_with_another_query_stops_the_delegates_of_before(fleet: Fleet) -> None:
+    async def work() -> None:
+        async with abandoned(fleet) as rest:
+            fleet.script = {"[[boss]]": [BOSS[0], text("Other.")], "[[helper]]": SLOW}
+            host = fleet.host()
+            async with asyncio.timeout(25):
+                job = await host.jobs.continue_job("boss", "Do other things.", job_id="job")
+            assert (job.status, job.text) == ("completed", "Other.")
+            runs = (await host.load("job")).runs
+            delegates = [run for run in runs.values() if not run.is_coordinator]
+            assert [run.status for run in delegates] == ["stoppedByInterrupt"] * PARTS
+            await until_empty(fleet.engine)
+            assert not rest.of("failed", "lost")
+            await check_whole(host, job)
+
+    wait_for(work(), 60)
+
+
+def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker did not answer who continued the Job: it was frozen."""
+    monkeypatch.setattr("perstack.engine.elsewhere.stopping._PATIENCE", 0.2)
+    monkeypatch.setattr("perstack.engine.stop_requests._PATIENCE", 0.2)
+
+    async def work() -> None:
+        async with abandoned(fleet) as rest:
+            rest.worker.leave()
+            await rest.task
+        fleet.script = {"[[boss]]": [BOSS[0], text("Other.")], "[[helper]]": [text("Never.")]}
+        host = fleet.host()
+        async with Holders(host.storage).held("job-5", "a frozen worker"):
+            await host.jobs.continue_job("boss", "Do other things.", job_id="job")
+        before = await lines(host)
+        await fleet.host().jobs.serve("job", worker="other", run_id="job-5")
+        assert await lines(host) == before
+        assert (await host.load("job")).runs["job-5"].status == "queued"
+
+    wait_for(work(), 60)
+
+
+def test_a_job_is_not_copied_while_a_delegate_of_it_is_driven(fleet: Fleet, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with abandoned(fleet) as rest:
+            (taken,) = rest.of("taken")
+            host, target = fleet.host(), opened("sqlite:copy.db", tmp_path)
+            (copied,) = [one async for one in copy_storage(host.storage, target)]
+            assert (copied.state, copied.records) == ("left", 0)
+            assert copied.problem.startswith(f"{taken.facts['run']}, a delegate of it, is being driven")
+            assert not await target.has_job("job")
+            await host.cancel("job")
+            (copied,) = [one async for one in copy_storage(host.storage, target)]
+            assert copied.state == "copied"
+            await target.close()
+
+    wait_for(work(), 60)
+
+
+def test_no_file_is_rewound_while_a_delegate_is_driven_in_the_folder(fleet: Fleet) -> None:
+    async def work() -> None:
+        fleet.settings["workspace"] = Workspace(snapshots=True)
+        async with abandoned(fleet) as rest:
+            (taken,) = rest.of("taken")
+            host = fleet.host()
+            shot = next(line.event for line in await host.events("job-1") if line.event.type == "recordSnapshot")
+            with pytest.raises(Conflict, match=f"{taken.facts['run']}, a delegate, is driven in"):
+                await host.jobs.rewind("job", shot.id)
+            await host.cancel("job")
+
+    wait_for(work(), 60)
