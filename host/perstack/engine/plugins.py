@@ -9,6 +9,7 @@ from dataclasses import field
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Protocol, TypeVar
 
 import pluggy
@@ -150,6 +151,22 @@ class _Found:
     error: str | None = None
 
 
+class _Manager(pluggy.PluginManager):
+    """Passes over what cannot be a hook in a module, where pluggy would search for it as in an object of any kind.
+
+    That is nearly all of what a plugin imports, and took most of the time in which a Host is opened.
+    """
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        if type(plugin) is ModuleType and not isinstance(vars(plugin).get(name), _HOOKS):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
+_HOOKS = (FunctionType, MethodType, staticmethod, classmethod)
+"""What pluggy takes for a hook."""
+
+
 def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
     """Load the installed plugins, those named in PERSTACK_PLUGINS, and `extra` objects.
 
@@ -157,7 +174,7 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
     Raises UsageError for a name in PERSTACK_PLUGINS that cannot be imported, and PluginError for a misspelt hook, one
     that raises, or a name that is taken twice.
     """
-    manager = pluggy.PluginManager(hooks.PROJECT)
+    manager = _Manager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
     found = _each_once([*_installed(), *_named(env or {}), *(_given(plugin) for plugin in extra)])
     for one in found:
