@@ -45,7 +45,7 @@ bench: $(RUN)
 ## faults: kill and fail at every boundary, damage every byte; an hour and more
 faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults \
-	  tests/plugins/postgres tests/plugins/s3 $(ARGS)
+	  tests/plugins/postgres tests/plugins/s3 tests/host/core/test_budget.py $(ARGS)
 
 ## storages: every test of the host on PostgreSQL and on S3 as well; a quarter of an hour
 storages: $(DEV)

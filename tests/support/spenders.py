@@ -80,18 +80,20 @@ class Spenders:
 
     def play(self, most: int = 100_000) -> None:
         """Until every delegate is stopped."""
+        active = [run.id for run in self.runs.values() if not run.is_coordinator]
         for _ in range(most):
-            active = [run for run in self.runs.values() if run.status == "running" and not run.is_coordinator]
             if not active:
                 return
             if not self.says_all and self.choose(150) == 0:
                 self._die()
                 continue
-            run = active[self.choose(len(active))]
+            run = self.runs[active[self.choose(len(active))]]
             if run.reserved is None:
                 self._begin(run)
             else:
                 self._end(run)
+            if self.runs[run.id].status != "running":
+                active.remove(run.id)
         raise AssertionError("no end")
 
     def _begin(self, run: Run) -> None:

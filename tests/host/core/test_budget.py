@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -19,7 +20,7 @@ from perstack.core.runs.begin import begin
 from perstack.core.runs.state import Run
 from perstack.core.usage import Charge, Usage
 
-SEEDS = 1_000
+SEEDS = 1_000 if os.environ.get("PERSTACK_FAULTS") == "all" else 200
 CAPS = (Budget(max_cost=3.0), Budget(max_tokens=500_000), Budget(max_cost=2.5, max_tokens=600_000))
 
 

@@ -11,7 +11,7 @@ from simulation import SCRIPTS, Simulation
 
 from perstack.core.events import FinishToolCall, StoredEvent
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.state import Phase, RunStatus
+from perstack.core.runs.state import Phase, Run, RunStatus
 from perstack.core.runs.transitions import TRANSITIONS
 from perstack.core.transitions import IllegalFact
 
@@ -40,16 +40,24 @@ def test_a_fact_in_any_other_state_is_refused_and_named_with_that_state(choose) 
     simulation.drive()
     for before, event in zip(simulation.states, simulation.events[1:], strict=False):
         known = TRANSITIONS[event.type]
+        # as `replace` does, in a tenth of the time; whoever refuses changes nothing, so one does for all states
+        elsewhere = copy(before)
         for phase, status in STATES:
             if phase in known.phases and status in known.statuses:
                 continue
-            # as `replace` does, in a tenth of the time; and no pattern, as each of thousands would be compiled
-            elsewhere = copy(before)
             vars(elsewhere).update(phase=phase, status=status)
-            with pytest.raises(IllegalFact) as refused:
-                evolve(elsewhere, event, before.head)
             where = f"the Run is {status} in phase {phase.name}"
-            assert str(refused.value) == f"{event.type} cannot follow where {where}"
+            assert refusal(elsewhere, event) == f"{event.type} cannot follow where {where}"
+
+
+def refusal(run: Run, event: StoredEvent) -> str:
+    """What an event that cannot follow is refused with: `pytest.raises` takes longer than all else, and is asked for
+    hundreds of thousands of them."""
+    try:
+        evolve(run, event, run.head)
+    except IllegalFact as error:
+        return str(error)
+    return "taken"
 
 
 @settings(deadline=None)
