@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
+from hosting import Bench, Seen, crashing, expert, shared_out, until_it_crashes, wait_for
 
 from perstack.core.job import JobSummary
 from perstack.core.messages import text_of
@@ -102,7 +102,7 @@ def number_of_appends(bench: Bench) -> int:
 def test_a_job_that_crashes_at_any_append_goes_on_and_ends_the_same(tmp_path: Path, bench: Bench) -> None:
     appends = number_of_appends(bench.beside(_folder(tmp_path, "plain")))
     assert appends > 20
-    for point in crash_points(appends):
+    for point in shared_out(crash_points(appends), bench):
         one = bench.beside(_folder(tmp_path, f"{point.moment}-{point.append}"))
         wait_for(live(one, point))
         if not _has_run(one):

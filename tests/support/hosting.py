@@ -106,6 +106,15 @@ STORAGES = [
 """The parameters of a fixture that `storage_of` gives an address for."""
 
 
+def shared_out(points: list[CrashPoint], bench: Bench) -> list[CrashPoint]:
+    """The part of a sweep that falls to this storage: between them files and SQLite try all of it, each before some
+    appends and after others. With PERSTACK_STORAGES=all each storage tries all."""
+    if os.environ.get("PERSTACK_STORAGES") == "all":
+        return points
+    part = bench.storage.startswith("file:")
+    return [one for one in points if (one.append % 2 == (one.moment == "before")) == part]
+
+
 def storage_of(request: pytest.FixtureRequest) -> str:
     """The address that a fixture's parameter stands for: of a new store, where a server keeps it."""
     match request.param:
