@@ -241,10 +241,11 @@ def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench)
             return await host.jobs.serve(job_id, worker="w", **options)
 
         async with engine.at_work(host, drive=drive) as at_work:
-            assert (await at_work.until("again")).job == "second"
-            assert [one.job for one in at_work.of("taken")] == ["first"]
+            waits = (await at_work.until("again")).job  # whichever comes later to it: both are looked into at once
+            (driven,) = {"first", "second"} - {waits}
+            assert [one.job for one in at_work.of("taken")] == [driven]
             let.set()
-            assert [(await at_work.until("ended", number)).job for number in (1, 2)] == ["first", "second"]
+            assert [(await at_work.until("ended", number)).job for number in (1, 2)] == [driven, waits]
         assert {(await host.job(job_id)).status for job_id in ("first", "second")} == {"completed"}
 
     wait_for(work())
