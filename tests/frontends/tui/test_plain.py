@@ -55,7 +55,7 @@ def test_what_the_model_says_comes_line_by_line_and_each_line_once(bench: Bench)
     printer, state = Printer(lines.append), LiveState()
     seen: list[list[str]] = []
     for event in events:
-        printer.heard(event, state.take(event))
+        printer.heard(event, state.take(event), state)
         if event.type in ("streamText", "finishGeneration"):
             seen.append(lines[1:])
     assert seen == [

@@ -16,6 +16,7 @@ from perstack.core.events import Event, StreamText
 from perstack.core.policy.permissions import Permissions
 from perstack.core.runs.asking import OpenQuestion
 from perstack.core.runs.resuming import UnsettledCall
+from perstack.frontends.shared.live_state import LiveState
 from perstack.frontends.shared.words import cells
 from perstack.frontends.tui.plain.printer import Printer
 from perstack.frontends.tui.view.asking import asking_lines, unsettled_lines
@@ -82,15 +83,35 @@ def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_aske
     transcript, wide = folded([*others[:asks], at_work[0], others[asks]]), Looks(80, 0)
     assert "│   └ needs your approval when the other delegates have stopped (writeTextFile)" in shown(transcript, wide)
     lines: list[str] = []
-    printer = Printer(lines.append)
+    printer, live = Printer(lines.append), LiveState()
     for event in [*others[:asks], at_work[0], others[asks]]:
-        printer.heard(event, ())
+        live.take(event)
+        printer.heard(event, (), live)
     assert lines == [
         "releaser#3 waits: for your approval of writeTextFile (writeTextFile) when the other delegates have stopped"
     ]
     for event in [*at_work[1:], *others[asks + 1 :]]:
         transcript.take(event)
     assert "│   └ needs your approval (writeTextFile)" in shown(transcript, wide)
+
+
+def test_what_a_delegate_asks_waits_for_no_others_where_they_only_wait_for_it(bench: Bench) -> None:
+    script = {
+        "lead": [tool("helper", {"query": "one"})],
+        "helper": [tool("releaser", {"query": "two"})],
+        "releaser": [tool("writeTextFile", {"path": "a.txt", "text": "b"})],
+    }
+    releaser = expert("releaser", permissions=Permissions(ask=("writeTextFile",)))
+    lead, helper = expert("lead", delegates=("helper",)), expert("helper", delegates=("releaser",))
+    events = run(bench, script, lead, helper, releaser)
+    assert "requestApproval" in [event.type for event in events]
+    transcript, lines = Transcript(), list[str]()
+    printer = Printer(lines.append)
+    for event in events:
+        printer.heard(event, transcript.take(event), transcript.live)
+        assert "when the other delegates" not in "\n".join(shown(transcript, Looks(100, 0)))
+    assert "│ │   └ needs your approval (writeTextFile)" in shown(transcript, Looks(100, 0))
+    assert "waits" not in "\n".join(lines)
 
 
 def test_a_run_whose_process_was_killed_is_not_at_work_beside_the_one_that_continues_it(bench: Bench) -> None:

@@ -118,6 +118,9 @@ class Lane:
     """The step, and when it did."""
     context_tokens: int = 0
     context_window: int | None = None
+    is_delegate: bool = False
+    waits: bool = False
+    """Whether it does nothing until its own delegates have come to rest."""
 
     def does(self, doing: str, since: int) -> None:
         """It does this now."""
@@ -145,6 +148,8 @@ class LiveState:
         self.steps = 0
         self.usage = NO_USAGE
         self.unpriced_tokens = 0
+        self.asks_at_once = False
+        """Whether a delegate is answered while others are at work: in the process that drives the Job."""
         self._known: dict[str, Lane] = {}
         """Every Run that was seen: one that was stopped may continue."""
 
@@ -158,6 +163,17 @@ class LiveState:
         """Nobody drives it any more."""
         self.lanes.clear()
         self.skills.clear()
+
+    def is_delegate(self, run_id: str) -> bool:
+        """Whether another Run started this one, also when it has ended."""
+        lane = self._known.get(run_id)
+        return lane is not None and lane.is_delegate
+
+    def asks_later(self, run_id: str) -> bool:
+        """Whether a person is asked what this Run asks only when others have come to rest: delegates at work."""
+        others = (lane for lane in self.lanes.values() if lane.run_id != run_id)
+        is_watched = self.is_delegate(run_id) and not self.asks_at_once
+        return is_watched and any(lane.is_delegate and not lane.waits for lane in others)
 
     def take(self, event: Event) -> list[Told]:
         """An event has happened; returns the rows that the log has of it."""
@@ -202,9 +218,11 @@ class LiveState:
 
     def _follow(self, lane: Lane, event: StoredEvent) -> None:  # noqa: C901 - one case for each kind of event
         now = event.timestamp
+        lane.waits = isinstance(event, StopRunByDelegate)
         match event:
             case StartRun():
                 lane.steps = 0
+                lane.is_delegate = event.delegated_by is not None
                 if event.delegated_by is None:
                     # one of a process that was killed said nothing when it ended
                     self.lanes = {lane.run_id: lane}

@@ -31,7 +31,7 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.live_state import Told
+from perstack.frontends.shared.live_state import LiveState, Told
 from perstack.frontends.shared.words import spent
 from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.view.spans import Style
@@ -59,8 +59,9 @@ _LOOKS, _LOOKS_EACH = 100, 0.02
 class Listener(Protocol):
     """Whoever takes what happens as it comes, rather than look at the transcript."""
 
-    def heard(self, event: Event, told: Sequence[Told]) -> None:
-        """An event, with the rows that the log has of it; of a Job that is opened the stored ones too, in order."""
+    def heard(self, event: Event, told: Sequence[Told], live: LiveState) -> None:
+        """An event, with the rows that the log has of it, and what goes on now; of a Job that is opened the stored ones
+        too, in order."""
         ...
 
     def remarked(self, word: str, text: str) -> None:
@@ -450,14 +451,14 @@ class Session:
                 self._coordinator = event.run_id
             if event.run_id == self._coordinator:
                 self._waits = isinstance(event, QueueRun)
-        transcript.asks_at_once = self.is_driven
+        transcript.live.asks_at_once = self.is_driven
         told = transcript.take(event)
         if self.is_driven and isinstance(event, RequestApproval | CallInteractiveTool):
             self._beside(self._until_asked(event.id))
         elif isinstance(event, AnswerQuestion | DecideApproval | FinishToolCall):
             self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
         if self._listener is not None:
-            self._listener.heard(event, told)
+            self._listener.heard(event, told, transcript.live)
 
     def _remark(self, word: str, text: str, style: Style = "warn") -> None:
         self.transcript.remark(word, text, style)

@@ -15,10 +15,6 @@ from perstack.core.events import (
     FinishStep,
     RequestApproval,
     SkillDisconnected,
-    StartRun,
-    StopRunByDelegate,
-    StopRunByExceededBudget,
-    StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StreamText,
@@ -26,7 +22,7 @@ from perstack.core.events import (
 from perstack.core.messages import TextPart, ToolCallPart
 from perstack.dataclass import dataclass
 from perstack.frontends.shared.approvals import change_of
-from perstack.frontends.shared.live_state import Told
+from perstack.frontends.shared.live_state import LiveState, Told
 from perstack.frontends.shared.log_rows import Row, run_label
 from perstack.frontends.shared.words import count, shorten
 from perstack.frontends.tui.next_steps import said_plainly
@@ -42,18 +38,6 @@ _END = 30
 
 _LONGEST = 100_000
 """Characters of the last text that was cut, which is kept."""
-
-
-_RESTS = (
-    FinishRun,
-    ErrorRun,
-    StopRunByDelegate,
-    StopRunByExceededBudget,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-)
-"""With these a Run comes to rest."""
 
 
 @dataclass(slots=True)
@@ -72,11 +56,8 @@ class Printer:
         self._is_shown = True
         self._held: deque[str] = deque(maxlen=_END)
         self._left_out = 0
-        self.asks_at_once = False
-        """Whether a delegate is answered while others are at work: in the process that drives the Job."""
-        self._delegates: set[str] = set()
-        self._at_work: set[str] = set()
-        """Those of the delegates that have not come to rest."""
+        self._live = LiveState()
+        """What goes on, as of the latest event."""
         self._calls: dict[str, dict[str, ToolCallPart]] = {}
         self._coming: dict[str, Coming] = {}
         self._said_last: dict[str, str] = {}
@@ -113,9 +94,9 @@ class Printer:
         """Words of this program."""
         self.line(f"{word}: {text}")
 
-    def heard(self, event: Event, told: Sequence[Told]) -> None:
+    def heard(self, event: Event, told: Sequence[Told], live: LiveState) -> None:
         """An event has happened."""
-        self._follow(event)
+        self._live = live
         if isinstance(event, ErrorRun | StopRunByInterrupt):
             self._break_off(event.run_id)
         match event:
@@ -136,18 +117,9 @@ class Printer:
             case _:
                 self._rows(told)
 
-    def _follow(self, event: Event) -> None:
-        """Which delegates are at work."""
-        if isinstance(event, StartRun) and event.delegated_by is not None:
-            self._delegates.add(event.run_id)
-        if isinstance(event, _RESTS):
-            self._at_work.discard(event.run_id)
-        elif event.run_id in self._delegates:
-            self._at_work.add(event.run_id)
-
     def _asks_later(self, event: RequestApproval | CallInteractiveTool) -> None:
         """A person is asked below, with all of it; of a Job that another process drives, when its Runs rest."""
-        if not self.asks_at_once and event.run_id in self._delegates and self._at_work - {event.run_id}:
+        if self._live.asks_later(event.run_id):
             what = "your answer"
             if isinstance(event, RequestApproval):
                 what = f"your approval of {event.tool_name} ({event.rule})"
@@ -166,7 +138,7 @@ class Printer:
 
     def _of(self, run_id: str, label: str) -> str:
         """Whose line it is, if it is a delegate's."""
-        return f"{label} " if run_id in self._delegates else ""
+        return f"{label} " if self._live.is_delegate(run_id) else ""
 
     def _text(self, prefix: str, lines: Sequence[str]) -> None:
         for one in lines:
@@ -217,7 +189,7 @@ class Printer:
 
     def _finish(self, event: FinishRun, told: Sequence[Told]) -> None:
         is_said = event.text == self._said_last.pop(event.run_id, None)
-        if event.run_id in self._delegates:
+        if self._live.is_delegate(event.run_id):
             self._rows([one._replace(row=one.row._replace(text="")) for one in told[:1]])
         elif not is_said and event.text.strip():
             self._text("", event.text.strip("\n").split("\n"))

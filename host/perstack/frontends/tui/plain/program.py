@@ -128,7 +128,6 @@ class PlainProgram:
             return
         was_busy, room.was_busy = room.was_busy, session.is_busy
         is_shown = room is self.room
-        room.printer.asks_at_once = session.is_driven
         if session.is_reading or not is_shown:
             room.printer.hold()
         else:

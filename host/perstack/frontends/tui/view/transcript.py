@@ -76,8 +76,6 @@ class Transcript:
         self._lanes: dict[str, RunLane] = {}
         self._calls: dict[tuple[str, str], Call] = {}
         """By Run and id: those that have no result yet."""
-        self.asks_at_once = False
-        """Whether a delegate's call can be approved while others are at work: in the process that drives the Job."""
         self._approvals: dict[tuple[str, str], str] = {}
         """Of those that need an approval and have none the rule that asks for it."""
         self._last_text: dict[str, str] = {}
@@ -225,8 +223,7 @@ class Transcript:
     def _say_when_asked(self) -> None:
         """A Job that another process drives asks for an approval when all of its Runs have come to rest."""
         for key, rule in self._approvals.items():
-            is_later = not self.asks_at_once and self.live.lanes and self._lanes.get(key[0]) is not self.root
-            when = " when the other delegates have stopped" if is_later else ""
+            when = " when the other delegates have stopped" if self.live.asks_later(key[0]) else ""
             call, words = self._calls.get(key), f"needs your approval{when} ({rule})"
             if call is not None and call.waits != words:
                 call.began, call.waits = None, words
