@@ -166,6 +166,22 @@ def test_a_person_looks_into_a_past_job_branches_answers_again_and_quits(
         assert win.state() == before
 
 
+def test_what_takes_long_to_interrupt_is_left_at_once_by_a_second_key_and_can_be_resumed(terminal: Terminal) -> None:
+    stubborn = ("exec", {"command": "sh", "args": ["-c", "trap '' TERM; touch began; while :; do sleep 0.1; done"]})
+    terminal.project(TOML, writer=[reply("", stubborn), reply("Well, the end.")])
+    with window(terminal) as win:
+        before = win.state()
+        win.type(f"{START} writer 'A story'; echo exit $?")
+        until((terminal.workspace / "began").exists, "the call to begin")
+        win.press("C-q")
+        win.sees("1 Job is at work", "keep waiting")
+        win.press("i", "i")
+        win.sees("exit 130")
+        assert win.state() == before
+        win.type(f"clear; {PERSTACK} resume; echo exit $?")
+        win.sees("Well, the end.", "exit 0")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGABRT])
 def test_after_a_signal_the_terminal_is_as_it_was_and_the_job_can_be_resumed(
     terminal: Terminal, number: signal.Signals

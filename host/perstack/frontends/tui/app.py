@@ -16,6 +16,7 @@ from perstack.core.plain import one_line
 from perstack.core.runs.asking import OpenQuestion
 from perstack.engine.live import LiveProject
 from perstack.errors import PerstackError
+from perstack.frontends.shared.stopping import INTERRUPTED
 from perstack.frontends.tui.actions import ACTIONS
 from perstack.frontends.tui.definition import changes_of
 from perstack.frontends.tui.keyboard import Keyboard
@@ -90,6 +91,8 @@ class StartApp(App[int]):
         self.given = given
         self.names_workspace = names_workspace
         self._drives = drives
+        self.leaves_at_once = False
+        """Whether what is at work is not waited for."""
         self._begin_with = (expert, query, job_id)
         self._typed = tuple(typed)
         self._panes: list[JobPane] = []
@@ -403,12 +406,15 @@ class StartApp(App[int]):
             self.exit(0)
             return
 
-        def decided(leaves: bool | None) -> None:
-            if leaves:
-                self.run_worker(self.leave(), exclusive=True)
+        def leave() -> None:
+            self.run_worker(self.leave(), exclusive=True)
 
         if not isinstance(self.screen, QuitScreen):
-            self.push_screen(QuitScreen(jobs), decided)
+            self.push_screen(QuitScreen(jobs, leave, self._leave_at_once))
+
+    def _leave_at_once(self) -> None:
+        self.leaves_at_once = True
+        self.exit(INTERRUPTED)
 
     async def leave(self, code: int = 0) -> None:
         """Interrupt what is at work, and leave when that is recorded."""

@@ -6,7 +6,7 @@ import asyncio
 
 from perstack.config.load import LoadedProject
 from perstack.engine.live import LiveProject
-from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
+from perstack.frontends.shared.stopping import INTERRUPTED, leave, on_stop_signals
 from perstack.frontends.tui.app import StartApp
 from perstack.frontends.tui.guard import terminal_restored
 from perstack.host import Host
@@ -47,6 +47,8 @@ def run_start(
             leaving: list[asyncio.Task[None]] = []
             with on_stop_signals(lambda: leaving.append(asyncio.ensure_future(app.leave(INTERRUPTED)))):
                 code = await app.run_async(mouse=mouse)
+                if app.leaves_at_once:
+                    leave()
             for session in app.sessions:
                 session.interrupt()
             await asyncio.gather(*(session.ended() for session in app.sessions))
