@@ -43,15 +43,19 @@ class Dispatching:
             raise UsageError(words, next_steps=(Give("dispatcher"),))
         return found
 
-    async def submit(self, order: Order, storage: Storage) -> None:
-        """Queue what that storage has; it is always the same one. Raises UsageError and DispatcherError."""
+    async def submit(self, order: Order, storage: Storage, *, once: bool = False) -> bool:
+        """Queue what that storage has, which is always the same one; with `once` only if it has no order. Whether it
+        was queued. Raises UsageError and DispatcherError."""
         from perstack.engine.storage_name import named
 
         dispatcher = self.required()
         if self._storage_name is None:
             with suppress(StorageError):  # an order is good without it
                 self._storage_name = await named(storage)
+        if once and await dispatcher.order(order.job_id, order.run_id) is not None:
+            return False
         await dispatcher.submit(replace(order, storage=self._storage_name))
+        return True
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None

@@ -60,6 +60,7 @@ def test_a_worker_of_another_storage_takes_no_order_away(bench: Bench, tmp_path:
 
     async def work() -> None:
         engine, other = Engine(), bench.beside(tmp_path / "other")
+        other.workspace.mkdir()
         host = host_of(bench, engine)
         await held_by_the_dead(host, engine, "deleted")
         await host.delete("deleted")

@@ -101,12 +101,9 @@ def queued_series(iterations: Iterations, setup: Callable[[], Setup]) -> SeriesS
 
         now = setup()
         series = await iterations.get(series_id)
-        if await now.dispatching.required().order(series_id) is not None:
-            return None
         labels = {SERIES_LABEL: series_id, EXPERT_LABEL: series.expert_key}
         order = Order(series_id, labels=labels, submitted_at=now.clock.now())
-        await now.dispatching.submit(order, now.storage)
-        return series
+        return series if await now.dispatching.submit(order, now.storage, once=True) else None
 
     return queue
 
