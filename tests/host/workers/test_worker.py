@@ -214,6 +214,27 @@ def test_a_job_does_not_answer_for_workers_that_were_silent_and_are_there_again(
     wait_for(work())
 
 
+def test_takeovers_count_no_more_once_something_was_done_though_the_order_was_given_back(bench: Bench) -> None:
+    """As by a worker that leaves; and of a Job whose delegate ends in the moment in which it is taken over."""
+
+    async def work() -> None:
+        engine = await queued(bench, "job")
+        assert [await _killed_over_it(bench, engine, name) for name in ("w1", "w2", "w3")] == [0, 1, 2]
+        async with engine.dispatcher.seat("w2"):  # it was frozen, and will end
+            host = bench.host(LONG, expert("a"), dispatcher=engine.dispatcher)
+            async with engine.at_work(host, "leaves") as at_work:
+                await at_work.steps(1)
+        order = await engine.dispatcher.order("job")
+        assert order is not None
+        assert order.takeovers == 3
+        host = bench.host(lambda request: text("Done."), expert("a"), dispatcher=engine.dispatcher)
+        async with engine.at_work(host, "last") as at_work:
+            assert (await at_work.until("ended")).facts["status"] == "completed"
+        assert not at_work.of("poison")
+
+    wait_for(work())
+
+
 def test_a_job_does_not_answer_for_workers_that_had_not_begun_to_drive_it_but_for_ten_at_the_most(bench: Bench) -> None:
     async def work() -> None:
         engine = await queued(bench, "job")

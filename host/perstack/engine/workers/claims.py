@@ -76,6 +76,8 @@ class Claims:
         self._tell = tell
         self._tries: dict[str, int] = {}
         self._held: dict[str, Held] = {}
+        self._one_looks = asyncio.Lock()
+        """Of two that look for one another at once, neither would see that the other begins."""
         self.freed = asyncio.Event()
         """Set when one was seen to."""
         self.soonest: int | None = None
@@ -248,13 +250,14 @@ class Claims:
         """
         if not is_suspect(held.claim.order.takeovers):
             return False
-        for other in tuple(self._held.values()):
-            order = other.claim.order
-            if other is held or other.task is None or other.waits or not is_suspect(order.takeovers):
-                continue
-            if await self._ordered.work_of(order) == order.events:
-                return True
-        return False
+        async with self._one_looks:
+            for other in tuple(self._held.values()):
+                order = other.claim.order
+                if other is held or other.task is None or other.waits or not is_suspect(order.takeovers):
+                    continue
+                if await self._ordered.work_of(order) == order.events:
+                    return True
+            return False
 
     # --- what becomes of the order --------------------------------------------------------------------------------
 

@@ -41,7 +41,9 @@ async def work_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int:
 async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
     """Whether the Job ends whoever drives it. `live` are the workers that there are, asked for if it may be.
 
-    While it waits for delegates that have orders of their own these answer for what ends workers.
+    While it waits for delegates that have orders of their own these answer for what ends workers. Nothing of it may
+    have been done since the takeovers were counted: such a delegate may have ended in this moment, or a worker that was
+    spared has driven it since.
     """
     if order.takeovers < MOST_TAKEOVERS:
         return False
@@ -49,6 +51,8 @@ async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[froze
     run_id = order.run_id or (await jobs.job(order.job_id)).coordinator_run_id
     if any(is_elsewhere(run) for run in runs.values() if _is_awaited_by(run, run_id)):
         return ends_its_workers(order.takeovers, (), ())
+    if await work_of(jobs, order.job_id, order.run_id) != order.events:
+        return False
     drivers = drivers_in([line.event for line in await jobs.events(run_id)])
     return ends_its_workers(order.takeovers, drivers, await live())
 
