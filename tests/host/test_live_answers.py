@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from approving import ASK_WRITE, ME, append, files
 from asking_team import Gate, script, team
-from hosting import Bench, Seen, crashing, results, until_it_crashes, wait_for
+from hosting import Bench, Seen, crashing, expert, results, until_it_crashes, wait_for
 
 from perstack.core.runs.asking import OpenQuestion
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
-from perstack.testing.scripted import tool, turn
+from perstack.testing.scripted import text, tool, turn
 
 
 @asynccontextmanager
@@ -272,3 +273,61 @@ def test_killed_at_any_write_an_answered_call_runs_once_and_is_answered_once(tmp
         settled = [event for event in events if event.type == "resumeRun" and event.settled]
         assert written == 1 or (settled and written == 0), point  # it began, and died before its effect
         wait_for(holds(host))
+
+
+def _random_team(chance: Random) -> tuple[dict, tuple]:
+    """A boss with delegates that have delegates; each makes some calls that need approval, and some that do not."""
+    turns: dict = {}
+    experts = []
+
+    def one(key: str, depth: int) -> None:
+        below = [f"{key}{number}" for number in range(chance.randint(0, 3) if depth else 0)]
+        said = [append(f"{chance.choice('ab')}.txt") for _ in range(chance.randint(0, 2))]
+        said += [turn(*(tool(name, {"query": "go"}) for name in below))] if below else []
+        chance.shuffle(said)
+        turns[f"[[{key}]]"] = [*said, text(key)]
+        experts.append(expert(key, delegates=tuple(below)))
+        for name in below:
+            one(name, depth - 1)
+
+    one("x", 2)
+    return turns, tuple(experts)
+
+
+async def _person(host: Host, chance: Random) -> int:
+    """Answers some of what is asked while others are at work, and all that the Job asks. Returns how much."""
+    answers = 0
+    work = asyncio.create_task(host.run("x", "q", job_id="job"))
+    while True:
+        while not work.done():
+            await asyncio.sleep(chance.choice((0, 0.002, 0.02)))
+            for asking in host.jobs.asked_meanwhile("job"):
+                if chance.random() < 0.7:
+                    with suppress(Conflict):  # the others have come to rest in this moment
+                        await host.jobs.answer_meanwhile(chance.choice(("yes", "no")), asking.id, by=ME)
+                        answers += 1
+        job = await work
+        if job.asking is None:
+            assert job.status == "completed"
+            return answers
+        work = asyncio.create_task(host.answer("yes", question_id=job.asking.id, by=ME))
+        answers += 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 11, 12])
+def test_whoever_asks_when_a_job_comes_to_its_end_and_each_is_answered_once(tmp_path: Path, seed: int) -> None:
+    async def work() -> None:
+        chance = Random(seed)
+        turns, experts = _random_team(chance)
+        files(bench := Bench(tmp_path, "file:perstack"), "a.txt", "b.txt")
+        async with bench.host(turns, *experts) as host:
+            host.use(host.project.model_copy(update={"permissions": ASK_WRITE}))
+            answers = await _person(host, chance)
+            events = [line.event for run in (await host.job("job")).runs for line in await host.events(run.id)]
+            decided = [event for event in events if event.type == "decideApproval"]
+            assert len(decided) == len({(one.run_id, one.tool_call_id) for one in decided}) == answers
+            written = sum((bench.workspace / name).read_text().count("x") for name in ("a.txt", "b.txt"))
+            assert written == sum(one.decision == "once" for one in decided)
+            await holds(host)
+
+    wait_for(work())
