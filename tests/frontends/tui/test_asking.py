@@ -111,6 +111,18 @@ def test_a_delegate_is_answered_while_another_is_at_work(bench: Bench) -> None:
     wait_for(person())
 
 
+def test_what_asks_at_once_takes_the_keys_when_nothing_is_typed_for_a_moment(bench: Bench) -> None:
+    async def person() -> None:
+        host = bench.host([tool("writeTextFile", {"path": "a.txt", "text": "b"}), text("Well.")], RELEASER)
+        async with started(host, expert="releaser", query="Go") as screen:
+            await screen.sees("y yes")
+            await screen.sees_no("Tab, then")
+            await screen.press("y")
+            await screen.sees("✓ completed")
+
+    wait_for(person())
+
+
 def test_once_the_others_rest_the_same_question_is_the_jobs(bench: Bench) -> None:
     async def person() -> None:
         gate = Gate()

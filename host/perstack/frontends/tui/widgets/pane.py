@@ -98,8 +98,8 @@ class JobPane(Vertical):
                 self._view.update()
             if session.coming is not None:
                 self._view.prepare(session.coming)
-        if self._panel.show(session) and self._panel.takes_keys and self._may_take_keys():
-            self._panel.take_focus()
+        if self._panel.show(session) and self._panel.takes_keys:
+            self._give_keys()
         elif not self._panel.is_shown and self._panel.has_focus:
             self.to_composer()
         self._refuses = self._refuses and self._panel.takes_keys
@@ -120,8 +120,15 @@ class JobPane(Vertical):
                 self._view.update()
             self.show_standing()
 
-    def _may_take_keys(self) -> bool:
-        return not self.composer.text and time.monotonic() - self._typed_at > _QUIET
+    def _give_keys(self) -> None:
+        """The keys are for what asks, as soon as nothing has been typed for a moment; a text that is begun goes first."""
+        if self._panel.has_focus or not self._panel.takes_keys or self._refuses or self.composer.text:
+            return
+        left = _QUIET - (time.monotonic() - self._typed_at)
+        if left > 0:
+            self.set_timer(left, self._give_keys)
+        else:
+            self._panel.take_focus()
 
     def _say_what_enter_does(self) -> None:
         self.composer.placeholder = hint_of(self.session, refuses=self._refuses)
