@@ -7,15 +7,18 @@ asks waits here, stopped as its log says.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from perstack.core.by import By
 from perstack.core.policy.approvals import Approval
 from perstack.core.questions import Answer
 from perstack.core.runs.asking import OpenQuestion
 from perstack.dataclass import dataclass
-from perstack.engine.given import Given
 from perstack.errors import Conflict
 from perstack.next_steps import Look
+
+if TYPE_CHECKING:
+    from perstack.engine.given import Given  # reading answers takes what most Jobs never need
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class JobPane(Vertical):
             self.show_standing()
 
     def _give_keys(self) -> None:
-        """The keys are for what asks, as soon as nothing has been typed for a moment; a text that is begun goes first."""
+        """The keys are for what asks once nothing has been typed for a moment; a text that is begun goes first."""
         if self._panel.has_focus or not self._panel.takes_keys or self._refuses or self.composer.text:
             return
         left = _QUIET - (time.monotonic() - self._typed_at)
