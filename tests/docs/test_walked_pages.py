@@ -63,7 +63,7 @@ def reader(folder: Path) -> Walk:
 
 
 def test_the_first_steps_lead_from_an_empty_folder_to_a_proof(tmp_path: Path) -> None:
-    newcomer = Walk(tmp_path / "empty", {"HOME": str(tmp_path / "home")})
+    newcomer = Walk(tmp_path / "empty", {"HOME": str(tmp_path / "home")}, new=True)
     newcomer.folder.mkdir()
     newcomer.follow(page("docs/first-steps.md"))
     assert (newcomer.folder / "notes" / "haiku.md").read_text() == "Each step written down.\n"

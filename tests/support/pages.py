@@ -9,8 +9,15 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import warm
+from warm_client import READ_AT_START
+
 ROOT = Path(__file__).parents[2]
-_PERSTACK = Path(sys.executable).with_name("perstack")
+_LEFT_OUT = (
+    *("ANTHROPIC_", "AZURE_", "DEEPSEEK_", "GEMINI_", "GOOGLE_", "OLLAMA_", "OPENAI_"),
+    *(one for one in READ_AT_START if one != "LD_"),
+)
+"""How variables begin that lines do not inherit: keys of vendors, and how Python begins."""
 
 
 def page(name: str) -> str:
@@ -56,15 +63,19 @@ def commands(text: str) -> list[str]:
     return [line for block in fenced(text, "sh") for line in block.splitlines() if line.strip()]
 
 
-def run_line(line: str, folder: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run one line of a page in a shell, with this environment's programs first in the path."""
-    path = f"{_PERSTACK.parent}{os.pathsep}{os.environ['PATH']}"
-    vendors = ("ANTHROPIC_", "AZURE_", "DEEPSEEK_", "GEMINI_", "GOOGLE_", "OLLAMA_", "OPENAI_")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(vendors)}
+def run_line(
+    line: str, folder: Path, env: Mapping[str, str] | None = None, *, new: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run one line of a page in a shell, with this environment's programs first in the path.
+
+    `new`: `perstack` is the console script itself, and not one that is forked.
+    """
+    places = [*([] if new else [str(warm.programs())]), str(Path(sys.executable).parent), os.environ["PATH"]]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line],
         cwd=folder,
-        env={**inherited, "PATH": path, **(env or {})},
+        env={**inherited, "PATH": os.pathsep.join(places), **(env or {})},
         capture_output=True,
         text=True,
         timeout=60,

@@ -28,6 +28,8 @@ class Walk:
 
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    new: bool = False
+    """Whether `perstack` is the console script itself, as in `run_line`."""
     said: str = ""
     """What the last command wrote."""
     lines: list[str] = field(default_factory=list)
@@ -58,7 +60,8 @@ class Walk:
 
     def run(self, line: str) -> None:
         """Give one command, and see that it ends as its comment says."""
-        done = run_line(_HANDED_ON.format(state=shlex.quote(str(self._state))) + line, self.folder, self.env)
+        handed_on = _HANDED_ON.format(state=shlex.quote(str(self._state)))
+        done = run_line(handed_on + line, self.folder, self.env, new=self.new)
         self.said = done.stdout + done.stderr
         self.lines.append(line)
         status = re.search(r"# .*exit status (\d+)", line)

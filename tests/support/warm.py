@@ -13,14 +13,27 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from warm_client import READ_AT_START
+
 _SERVER = Path(__file__).with_name("warm_server.py")
-_OF_PYTHON = ("PYTHON", "LANG", "LC_", "LD_")
-"""How variables begin that take effect when Python starts."""
+_TEMPORARY = tempfile.gettempdir()
+"""Where that is before a test has it elsewhere."""
+_INSTALLED = Path(sys.executable).with_name("perstack")
+_PROGRAM = """#!{python} -IS
+import sys
+
+sys.path.insert(0, {support!r})
+from warm_client import become
+
+become({folder!r}, {script!r})
+"""
 
 SERVERS: set[int] = set()
 """The process that others are forked from: it is there until the tests end."""
@@ -34,9 +47,33 @@ def perstack(*args: str, env: Mapping[str, str], new: bool = False, **options: A
 
     `new`: by a new Python, which tests of the start itself need.
     """
-    read_at_start = any(name.startswith(_OF_PYTHON) and name != "PYTHONPATH" for name in env)
+    read_at_start = any(name.startswith(READ_AT_START) and name != "PYTHONPATH" for name in env)
     kind = subprocess.Popen if new or read_at_start or sys.platform != "linux" else _Forked
     return kind([sys.executable, "-m", "perstack", *args], env=env, **options)
+
+
+@cache
+def programs() -> Path:
+    """A folder for the front of a path: its `perstack` does what the console script does, in a forked process."""
+    if sys.platform != "linux":
+        return _INSTALLED.parent
+    _server()
+    folder = _folder()
+    program = folder / "perstack"
+    support = str(Path(__file__).parent)
+    program.write_text(
+        _PROGRAM.format(python=sys.executable, support=support, folder=str(folder), script=str(_INSTALLED))
+    )
+    program.chmod(0o700)
+    return folder
+
+
+@cache
+def _folder() -> Path:
+    """Where the server takes calls of `programs`; it is gone when the tests have ended."""
+    kept = tempfile.TemporaryDirectory(prefix="perstack-warm-", dir=_TEMPORARY)
+    atexit.register(kept.cleanup)
+    return Path(kept.name)
 
 
 class _Forked(subprocess.Popen[Any]):
@@ -57,6 +94,7 @@ class _Forked(subprocess.Popen[Any]):
             socket.send_fds(_server(), [b"+"], [*fds, theirs.fileno()])
         self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
         asked = {
+            "script": None,
             "args": args[3:],
             "cwd": str(Path(cwd or ".").absolute()),
             "env": dict(env),
@@ -102,11 +140,12 @@ def _server() -> socket.socket:
     with _starting:
         if _control is None:
             _control, theirs = socket.socketpair()
-            with theirs:
+            with theirs, socket.socket(socket.AF_UNIX) as calls:
+                calls.bind(str(_folder() / "socket"))
+                calls.listen()
+                fds = theirs.fileno(), calls.fileno()
                 process = subprocess.Popen(
-                    [sys.executable, str(_SERVER), str(theirs.fileno())],
-                    env={"PATH": os.environ["PATH"]},
-                    pass_fds=[theirs.fileno()],
+                    [sys.executable, str(_SERVER), *map(str, fds)], env={"PATH": os.environ["PATH"]}, pass_fds=fds
                 )
             SERVERS.add(process.pid)
             atexit.register(_end, _control, process)

@@ -1,7 +1,8 @@
 """The process that `warm` forks others from: it has imported what commands need and built its classes, no more.
 
-`python warm_server.py FD`, where FD is a socket. What comes over it is for each new process one byte, with its stdin,
-stdout and stderr and a socket of its own; on that come its instructions, and go its id and the status of its end.
+`python warm_server.py FD CALLS`, both of them sockets. What comes over FD is for each new process one byte, with its
+stdin, stdout and stderr and a socket of its own; on that come its instructions, and go its id and the status of its
+end. The same comes, once, over each connection to CALLS.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _PACKAGES = ("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp",
 _LEFT_OUT = ("perstack.__main__", "perstack.frontends.cli.full_screen", "perstack.frontends.tui", "perstack.testing")
 """What runs when it is imported, or is seldom needed and takes long."""
 _ALSO = ("perstack.testing.plugin", "acp", "jsonschema", "uvicorn")
+_PATIENCE = 10
+"""Seconds for a caller to say what it wants."""
 _SIGNALS = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGCHLD: signal.SIG_DFL,
@@ -42,7 +45,7 @@ _SIGNALS = {
 """How a new Python finds them."""
 
 
-def serve(control: socket.socket) -> None:
+def serve(control: socket.socket, calls: socket.socket) -> None:
     """Fork a process for each byte, until there is nobody who asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: their end is the end of this
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -52,23 +55,33 @@ def serve(control: socket.socket) -> None:
     signal.set_wakeup_fd(waker)
     reports: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([control, woken], [], [])
+        ready, _, _ = select.select([control, calls, woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
             _say_who_ended(reports)
-        if control not in ready:
-            continue
-        asked, fds, _, _ = socket.recv_fds(control, 1, 4)
-        if not asked:
-            return
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            control.detach()
-            os._exit(_begun(fds))
-        for fd in fds[:3]:
-            os.close(fd)
-        reports[pid] = fds[3]
+        if calls in ready:
+            with calls.accept()[0] as caller, suppress(TimeoutError):
+                caller.settimeout(_PATIENCE)
+                _forked(socket.recv_fds(caller, 1, 4)[1], reports)
+        if control in ready:
+            asked, fds, _, _ = socket.recv_fds(control, 1, 4)
+            if not asked:
+                return
+            _forked(fds, reports)
+
+
+def _forked(fds: list[int], reports: dict[int, int]) -> None:
+    """A new process with these files, of which the last is told of it."""
+    if len(fds) != 4:
+        return  # whoever called has died over it
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        os._exit(_begun(fds))
+    for fd in fds[:3]:
+        os.close(fd)
+    reports[pid] = fds[3]
+    with suppress(OSError):  # nobody may wait for it
         os.write(fds[3], b"%d\n" % pid)
 
 
@@ -101,14 +114,15 @@ def _begun(fds: list[int]) -> int:
     os.environ.update(kept | asked["env"])
     time.tzset()
     others = [str(Path(entry).absolute()) for entry in asked["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]
-    before = [str(Path.cwd()), *others]
+    script = asked["script"]
+    before = [str(Path(script).resolve().parent if script else Path.cwd()), *others]
     if _hides_what_is_imported(before):
-        command = [sys.executable, "-m", "perstack", *asked["args"]]
+        command = [sys.executable, *([script] if script else ["-m", "perstack"]), *asked["args"]]
         os.execve(sys.executable, command, asked["env"])
     sys.path[:] = [*before, *sys.path[1:]]
     _open_streams()
-    sys.argv = ["perstack", *asked["args"]]
-    status = _ran()
+    sys.argv = [script or "perstack", *asked["args"]]
+    status = _ran(script)
     return _finished() or status
 
 
@@ -138,10 +152,13 @@ def _open_streams() -> None:
         setattr(sys, f"__{name}__", new)
 
 
-def _ran() -> int:
-    """`python -m perstack`, and what Python makes of its end."""
+def _ran(script: str | None) -> int:
+    """`python -m perstack`, or the console script, and what Python makes of its end."""
     try:
-        runpy.run_module("perstack", run_name="__main__", alter_sys=True)
+        if script:
+            runpy.run_path(script, run_name="__main__")
+        else:
+            runpy.run_module("perstack", run_name="__main__", alter_sys=True)
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0
@@ -190,4 +207,4 @@ if __name__ == "__main__":
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()  # what is shared with those that are forked stays so
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import warm
+from pages import run_line
 from terminal import Terminal
 
 PROBE = """
@@ -26,7 +27,7 @@ Path(os.environ["SEEN"]).write_text(json.dumps({
     "streams": [stream(one) for one in (sys.__stdin__, sys.__stdout__, sys.__stderr__)],
     "kept": [type(one).__name__ for one in (sys.stdin, sys.stdout, sys.stderr)],
     "argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "env": sorted(os.environ.items()),
-    "main": sys.modules["__main__"].__spec__.name, "file": sys.modules["__main__"].__file__,
+    "main": getattr(sys.modules["__main__"].__spec__, "name", None), "file": sys.modules["__main__"].__file__,
     "locale": [locale.getlocale(), locale.getencoding(), sys.getfilesystemencoding(), sys.flags.utf8_mode],
     "zone": [time.tzname, time.localtime(0)[:6]],
     "signals": [str(signal.getsignal(one)) for one in sorted(signal.valid_signals())
@@ -64,10 +65,21 @@ def seen(terminal: Terminal, **options: Any) -> dict[str, Any]:
     with process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
+    return found(terminal)
+
+
+def found(terminal: Terminal) -> dict[str, Any]:
+    """What the last command found."""
     path = Path(terminal.env["SEEN"])
-    found = json.loads(path.read_text())
+    said = json.loads(path.read_text())
     path.unlink()
-    return found
+    return dict(said)
+
+
+def typed(terminal: Terminal, line: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A line in a shell, as the pages' are run."""
+    env = {name: value for name, value in terminal.env.items() if name != "PATH"}
+    return run_line(line, terminal.workspace, env, **options)
 
 
 @pytest.mark.parametrize("session", [False, True])
@@ -95,6 +107,22 @@ def test_a_command_in_a_terminal_finds_what_a_new_python_finds(probed: Terminal)
 
 def test_a_command_without_pipes_of_its_own_has_those_of_the_tests(probed: Terminal) -> None:
     forked, new = (seen(probed, new=new, stderr=subprocess.DEVNULL) for new in (False, True))
+    assert forked == new
+
+
+@pytest.mark.parametrize(
+    "line", ["perstack jobs", "cd / && umask 27 && LANG=C perstack jobs </dev/null", "env A=b perstack jobs"]
+)
+def test_a_console_script_finds_what_a_new_one_finds(probed: Terminal, line: str) -> None:
+    def seen_by(new: bool) -> dict[str, Any]:
+        done = typed(probed, line, new=new)
+        assert done.returncode == 0, done.stderr
+        seen = found(probed)
+        # the script may call the folder of its Python by another name than who runs the tests
+        return {**seen, "path": [str(Path(one).resolve()) for one in seen["path"]]}
+
+    forked, new = seen_by(new=False), seen_by(new=True)
+    forked.pop("group"), new.pop("group")
     assert forked == new
 
 
@@ -128,12 +156,17 @@ def test_a_command_ends_as_a_new_python_does(terminal: Terminal, last: str) -> N
         return process.returncode, out, err
 
     assert ended(new=False) == ended(new=True)
+    forked, new = (typed(terminal, "perstack jobs", new=new) for new in (False, True))
+    assert (forked.returncode, forked.stdout, forked.stderr) == (new.returncode, new.stdout, new.stderr)
 
 
 def test_a_module_that_hides_one_that_is_imported_already_is_found_as_at_a_start(terminal: Terminal) -> None:
     (terminal.workspace / "click.py").write_text("raise SystemExit('not this one')")
     done = terminal.run("jobs")
     assert (done.code, done.err) == (1, "not this one\n")
+    terminal.env["PYTHONPATH"] = "."
+    script = typed(terminal, "perstack jobs")
+    assert (script.returncode, script.stderr) == (1, "not this one\n")
 
 
 def test_a_process_takes_signals_and_is_waited_for_in_bounds(terminal: Terminal) -> None:
@@ -152,3 +185,10 @@ def test_a_process_takes_signals_and_is_waited_for_in_bounds(terminal: Terminal)
         assert process.poll() == process.returncode == -signal.SIGTERM
         process.kill()
     assert not Path(f"/proc/{process.pid}").exists()
+
+
+def test_a_console_script_takes_signals(terminal: Terminal) -> None:
+    (terminal.workspace / "silent.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)")
+    terminal.env |= {"PERSTACK_PLUGINS": "silent", "PYTHONPATH": str(terminal.workspace)}
+    done = typed(terminal, "perstack jobs >out & until grep -q here out; do :; done; kill $!; wait $!")
+    assert done.returncode == 128 + signal.SIGTERM

@@ -1,0 +1,89 @@
+"""`perstack` as a page's shell starts it, in place of the console script: it has `warm_server` fork the command.
+
+Started in milliseconds, by a Python without site-packages; it hands over all that it was given, passes on signals, and
+ends as the command does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from types import FrameType
+from typing import NoReturn
+
+READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_")
+"""How variables begin that take effect when Python starts."""
+_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+
+
+def become(folder: str, script: str) -> NoReturn:
+    """Run the console script `script` with the arguments of this process. `folder` is where this one was found."""
+    env = _given()
+    path = env.get("PATH", "").split(os.pathsep)
+    env["PATH"] = os.pathsep.join(one for one in path if one != folder)
+    if env.get("_") == os.path.join(folder, "perstack"):  # noqa: PTH118 - as below
+        env["_"] = script
+    if any(name.startswith(READ_AT_START) and name != "PYTHONPATH" for name in env):
+        os.execve(script, [script, *sys.argv[1:]], env)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    report = _handed_over(f"{folder}/socket", script, env)
+    command = _told(report)
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(command, number)
+
+    for number in _PASSED_ON:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    code = os.waitstatus_to_exitcode(_told(report))
+    if code < 0:
+        with suppress(OSError):  # of SIGKILL there is no other way
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _given() -> dict[str, str]:
+    """The environment as it was before Python began, which says of some locales that they are another."""
+    with open("/proc/self/environ", "rb") as given:  # noqa: PTH123 - as below
+        pairs = (os.fsdecode(pair).partition("=") for pair in given.read().split(b"\0") if pair)
+        return {name: value for name, _, value in pairs}
+
+
+def _handed_over(address: str, script: str, env: dict[str, str]) -> socket.socket:
+    """What the server reports on, once it has this process's files and all that the command finds."""
+    report, theirs = socket.socketpair()
+    with theirs, socket.socket(socket.AF_UNIX) as server:
+        server.connect(address)
+        socket.send_fds(server, [b"+"], [0, 1, 2, theirs.fileno()])
+    mask = os.umask(0o77)
+    os.umask(mask)
+    asked = {
+        "script": script,
+        "args": sys.argv[1:],
+        "cwd": os.getcwd(),  # noqa: PTH109 - pathlib takes as long to import as all the rest
+        "env": env,
+        "umask": mask,
+        "session": False,
+        "ignored": [one for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN],
+    }
+    report.sendall(json.dumps(asked).encode())
+    report.shutdown(socket.SHUT_WR)
+    return report
+
+
+def _told(report: socket.socket) -> int:
+    """The next number that the server says."""
+    said = b""
+    while not said.endswith(b"\n"):
+        more = report.recv(1)
+        if not more:
+            raise EOFError("the process that others are forked from has ended")
+        said += more
+    return int(said)
