@@ -33,8 +33,14 @@ def any_storage(request: pytest.FixtureRequest, thorough: bool) -> str:
     return storage_of(request)
 
 
-@pytest.fixture
-def victims(tmp_path: Path) -> Iterator[Victims]:
-    """What starts commands that are killed, on the script beside the project."""
-    with Victims({**workload.env(tmp_path), **server_variables()}) as victims:
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victims]:
+    """What commands are forked from: it imports for longer than most of them run."""
+    with Victims(workload.env(tmp_path_factory.mktemp("nursery"))) as victims:
         yield victims
+
+
+@pytest.fixture
+def victims(nursery: Victims, tmp_path: Path) -> Victims:
+    """What starts commands that are killed, on the script beside the project."""
+    return nursery.with_env({**workload.env(tmp_path), **server_variables()})

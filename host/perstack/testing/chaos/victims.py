@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 
@@ -67,6 +68,12 @@ class Victims:
         if self._nursery.stdin is None or self._nursery.stdout is None:
             raise TypeError("a process was started without the pipes that were asked for")
         self._orders, self._answers = self._nursery.stdin, self._nursery.stdout
+
+    def with_env(self, env: Mapping[str, str]) -> Victims:
+        """The same, with commands whose environment has these besides. Who made the first of them ends all."""
+        other = copy(self)
+        other._env = {**self._env, **env}
+        return other
 
     def __enter__(self) -> Victims:
         return self
