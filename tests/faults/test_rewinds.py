@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import warm
 import workload
 from terminal import reply
 from trees import Tree, tree
@@ -156,18 +155,15 @@ def test_no_job_begins_on_half_of_a_rewind(scene: Scene) -> None:
 
 @pytest.mark.timeout(600)
 def test_of_two_rewinds_at_once_each_is_whole_or_refused(scene: Scene) -> None:
-    env = {**workload.env(scene.folder.parent), "PATH": os.environ["PATH"]}
-    command = [sys.executable, "-m", "perstack", "rewind", "j", scene.checkpoint, "--yes"]
+    env = workload.env(scene.folder.parent)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     for _ in range(3):
         scene.begin()
-        with ThreadPoolExecutor(3) as pool:
-            runs = [
-                pool.submit(subprocess.run, command, cwd=scene.folder, env=env, capture_output=True, timeout=60)
-                for _ in range(2)
-            ]
-        done = [one.result() for one in runs]
-        assert 0 in {one.returncode for one in done}, [one.stderr for one in done]
-        assert all(b"Traceback" not in one.stderr for one in done)
+        rewind = ("rewind", "j", scene.checkpoint, "--yes")
+        both = [warm.perstack(*rewind, cwd=scene.folder, env=env, text=True, **pipes) for _ in range(2)]
+        errors = [one.communicate(timeout=60)[1] for one in both]
+        assert 0 in {one.returncode for one in both}, errors
+        assert all("Traceback" not in one for one in errors)
         assert scene.files == scene.after
         assert scene.left == []
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,27 +97,29 @@ def test_stdout_carries_the_protocol_and_nothing_else(terminal: Terminal) -> Non
 
 def test_stdin_may_be_dev_null_and_stdout_a_pipe_or_a_file(terminal: Terminal, tmp_path: Path) -> None:
     terminal.project(TEAM)
-    command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted"]
-    bounded: dict[str, Any] = {"env": terminal.env, "cwd": terminal.workspace, "timeout": SECONDS, "check": False}
-    piped = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, **bounded)
-    assert (piped.returncode, piped.stdout, piped.stderr) == (0, "", "")
     with (tmp_path / "out").open("wb") as file:
-        to_file = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, text=True, **bounded
-        )
-    assert (to_file.returncode, to_file.stderr) == (0, "")
+        for out in (subprocess.PIPE, file):
+            with warm.perstack(
+                *("acp", "--provider", "scripted"),
+                env=terminal.env,
+                cwd=terminal.workspace,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process:
+                said, err = process.communicate(timeout=SECONDS)
+            assert (process.returncode, said or "", err) == (0, "", "")
 
 
 def test_a_file_may_hold_what_the_agent_says(terminal: Terminal, tmp_path: Path) -> None:
     terminal.project(TEAM)
     hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": PROTOCOL_VERSION}}
-    command = [sys.executable, "-m", "perstack", "acp", "--provider", "scripted"]
+    command = ("acp", "--provider", "scripted")
     out = tmp_path / "out"
     with (
         out.open("wb") as file,
-        subprocess.Popen(
-            command, env=terminal.env, cwd=terminal.workspace, stdin=subprocess.PIPE, stdout=file
-        ) as agent,
+        warm.perstack(*command, env=terminal.env, cwd=terminal.workspace, stdin=subprocess.PIPE, stdout=file) as agent,
     ):
         assert agent.stdin is not None
         agent.stdin.write(json.dumps(hello).encode() + b"\nno message\n")

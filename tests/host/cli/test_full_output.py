@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from terminal import TEAM, Terminal, reply
 
 
@@ -16,13 +16,15 @@ def test_output_that_cannot_be_written_is_an_error_in_a_line(terminal: Terminal,
     terminal.project(TEAM, lead=[reply("Done.")])
     assert terminal.call("run", "lead", "q", "--provider", "scripted").code == 0
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "perstack", *command],
+        process = warm.perstack(
+            *command,
             cwd=terminal.workspace,
             env=terminal.env,
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            new=command == ("jobs",),  # Python itself writes what is left when it ends
         )
-    assert (done.returncode, done.stderr) == (1, "error: the output cannot be written: no space left on device\n")
+    with process:
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "error: the output cannot be written: no space left on device\n")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from locking import SERVER, did, listed, lock_of, offer, skill
 from terminal import SECONDS, Terminal
 
@@ -131,8 +132,8 @@ def test_ctrl_c_leaves_the_old_lock_and_no_process(shop: Terminal) -> None:
     os.mkfifo(folder / "pipe")
     config = folder / "perstack.toml"
     config.write_text(config.read_text() + skill("other", "silent", folder, str(folder / "pipe")))
-    command = [sys.executable, "-m", "perstack", "install"]
-    with subprocess.Popen(command, cwd=folder, env=shop.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with warm.perstack("install", cwd=folder, env=shop.env, **pipes) as process:
         server = int((folder / "pipe").read_text())
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=SECONDS)

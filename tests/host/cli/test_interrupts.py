@@ -6,9 +6,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
+import warm
 from processes import Attended, alive, start, until
 from terminal import SECONDS, Terminal, reply
 
@@ -207,14 +207,15 @@ def test_when_nobody_reads_its_events_any_more_a_job_is_interrupted_quietly(term
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")  # noqa: PTH110
 def test_a_full_disk_under_stdout_interrupts_the_job_and_is_named(terminal: Terminal) -> None:
     terminal.project(ONE, solo=[reply("", ("todo", {"newTodos": ["x"]})), reply("end")])
-    command = [sys.executable, "-m", "perstack", "run", "solo", "q", "--job-id", "job", "--provider", "scripted"]
     with open("/dev/full", "wb") as full:  # noqa: PTH123
-        done = subprocess.run(
-            command, cwd=terminal.workspace, env=terminal.env, stdout=full, stderr=subprocess.PIPE, text=True,
-            timeout=SECONDS, check=False,
+        process = warm.perstack(
+            *("run", "solo", "q", "--job-id", "job", "--provider", "scripted"),
+            cwd=terminal.workspace, env=terminal.env, stdout=full, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-    assert done.returncode == 130
-    assert "stdout cannot be written (no space left on device)" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "object at 0x" not in done.stderr
+    with process:
+        _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert "stdout cannot be written (no space left on device)" in err
+    assert "Traceback" not in err
+    assert "object at 0x" not in err
     assert json.loads(terminal.call("jobs", "--json").out.splitlines()[0])["status"] == "stoppedByInterrupt"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import warm
 from terminal import Terminal, reply
 
 _DROP = 24  # PR_CAPBSET_DROP of prctl(2)
@@ -144,8 +145,8 @@ def test_what_a_killed_driver_had_recorded_is_vouched_for_by_job_json(terminal: 
         '[experts.slow]\ninstruction = "You work."\n',
         slow=[reply("", ("think", {"thought": "a"})), {**reply("late"), "delayMs": 600_000}],
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "perstack", "run", "slow", "go", "--provider", "scripted", "--job-id", "slow"],
+    process = warm.perstack(
+        *("run", "slow", "go", "--provider", "scripted", "--job-id", "slow"),
         cwd=terminal.workspace,
         env=terminal.env,
         stdout=subprocess.DEVNULL,

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 import pytest
+import warm
 from terminal import ASKING, Terminal, reply
 
 WRITER = '[experts.writer]\ninstruction = "[[writer]] writes."\n'
@@ -339,10 +339,10 @@ def test_ctrl_c_ends_with_what_there_is(terminal: Terminal, room: Path) -> None:
     )
     head, _, tail = text.rpartition('model = "m.json"')
     (terminal.workspace / "perstack.toml").write_text(f'{head}model = "slow.json"{tail}')
-    process = subprocess.Popen(
-        [sys.executable, "-m", "perstack", "test", "--json", "--parallel", "2"],
+    process = warm.perstack(
+        *("test", "--json", "--parallel", "2"),
         cwd=terminal.workspace,
-        env={**os.environ, "TMPDIR": str(room)},
+        env={**terminal.env, "TMPDIR": str(room)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import warm
 from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed
 from terminal import Terminal
@@ -447,8 +448,8 @@ def _project(folder: Path, guarded: Guarded) -> Terminal:
 
 def test_ctrl_c_ends_the_wait_for_a_person(tmp_path: Path, guarded: Guarded) -> None:
     terminal = _project(tmp_path, guarded)
-    command = [sys.executable, "-m", "perstack", "login", "tracker", "--no-browser"]
-    with subprocess.Popen(command, cwd=tmp_path, env=terminal.env, stderr=subprocess.PIPE, text=True) as process:
+    command = ("login", "tracker", "--no-browser")
+    with warm.perstack(*command, cwd=tmp_path, env=terminal.env, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "Log in here:\n"
         assert process.stderr.readline().startswith(f"{guarded.base}/authorize?")
