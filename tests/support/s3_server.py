@@ -28,8 +28,7 @@ def serving(log: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with log.open("wb") as out:
-        command = [sys.executable, _SERVER, "-H", "127.0.0.1", "-p", str(port)]
-        process = subprocess.Popen(command, stdout=out, stderr=out)
+        process = subprocess.Popen([sys.executable, _SERVER, str(port)], stdout=out, stderr=out)
     endpoint = f"http://127.0.0.1:{port}"
     try:
         _make_bucket(endpoint, process)
