@@ -337,6 +337,14 @@ def test_a_proxy_never_sees_what_is_meant_for_this_machine(monkeypatch: pytest.M
     assert _heard(Reply(events("end"))) == ["end"]
 
 
+def test_no_authorities_are_read_for_an_endpoint_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*args: object, **options: object) -> ssl.SSLContext:
+        raise AssertionError("they were read")
+
+    monkeypatch.setattr(ssl, "create_default_context", read)
+    assert _heard(Reply(events("end"))) == ["end"]
+
+
 def _certificate(folder: Path) -> ssl.SSLContext:
     """For 127.0.0.1, signed by itself; the certificate is in `folder`."""
     key = ec.generate_private_key(ec.SECP256R1())
