@@ -24,8 +24,8 @@ class TransportOn(httpx2.AsyncHTTPTransport):
     """Connects through a network of ours, and never through a proxy of the environment."""
 
     def __init__(self, network: httpcore2.AsyncNetworkBackend) -> None:
-        super().__init__(trust_env=False)
-        context = httpx2.create_ssl_context(trust_env=False)
+        context = httpx2.create_ssl_context(trust_env=False)  # once: it reads all authorities
+        super().__init__(verify=context, trust_env=False)
         self._pool = httpcore2.AsyncConnectionPool(ssl_context=context, network_backend=network)
 
 
