@@ -106,18 +106,22 @@ class Log:
         return False
 
     async def append(self, expected_seq: int, records: Sequence[bytes], fence: int) -> int:
-        """Add records; returns the number of the append. Raises Conflict, and NotFound if the Job is being deleted."""
+        """Add records; returns the number of the append. Raises Conflict, and NotFound if the Job is being deleted.
+
+        Without a lease, `fence` 0, a place that whoever took the Job over has fenced is passed by: it has no records.
+        """
         if self.end.seq != expected_seq or (fence and self._fence != fence):
             await self._look(expected_seq)
-        head = head_after(self.end, records, self.place)
-        number, body = len(self._starts) - 1, append_bytes(records, fence)
-        if await self._objects.create(self._key(number), body) is None:
+        head, body = head_after(self.end, records, self.place), append_bytes(records, fence)
+        for _ in range(1 if fence else _TRIES):
+            number = len(self._starts) - 1
+            if await self._objects.create(self._key(number), body) is not None:
+                self._learn(number, head)
+                self._fence = fence
+                self._recent[number] = body
+                return number
             await self._look(expected_seq)
-            raise stale(self.place, expected_seq, self.end.seq)
-        self._learn(number, head)
-        self._fence = fence
-        self._recent[number] = body
-        return number
+        raise stale(self.place, expected_seq, self.end.seq)
 
     async def put_fence(self, fence: int) -> None:
         """Take the place of the next append, without records, so that whoever believes to be its next writer is not.

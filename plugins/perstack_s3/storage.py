@@ -287,15 +287,16 @@ class S3Storage:
         # without a lease the marker is looked at when the append is there, which is what counts
         incarnation = (self._seen.get(run.job_id) if held is None else None) or await self._required(run.job_id)
         try:
-            await self._append_to(incarnation, run, expected_seq, records)
+            await self._append_to(incarnation, run, expected_seq, records, held)
         except (Conflict, NotFound):
             if held is not None or await self._marker(run.job_id) in (None, incarnation):
                 raise
             # the Job has been made anew under its id since this process looked
-            await self._append_to(await self._required(run.job_id), run, expected_seq, records)
+            await self._append_to(await self._required(run.job_id), run, expected_seq, records, held)
 
-    async def _append_to(self, incarnation: str, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        held = self._leases.held(run.job_id)
+    async def _append_to(
+        self, incarnation: str, run: RunRef, expected_seq: int, records: Sequence[bytes], held: Held | None
+    ) -> None:
         log = self._log(run, incarnation)
         if expected_seq == 0:
             await self._list_run(run.job_id, incarnation, run.run_id)

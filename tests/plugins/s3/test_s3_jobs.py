@@ -164,6 +164,30 @@ def test_a_holder_that_was_frozen_writes_nothing_once_another_has_the_job(s3: st
     wait_for(work())
 
 
+def test_who_drives_a_delegate_without_the_jobs_lease_writes_on_when_the_job_is_taken_over(
+    s3: str, place: str, monkeypatch
+) -> None:
+    """Its log has a place less, and nothing else in it; who had the Job before writes nothing to it."""
+
+    async def work() -> None:
+        frozen, apart, other = opened(place), opened(place), opened(place)
+        await (await new_writer(frozen)).append("of the job")
+        delegate = await new_writer(apart, RunRef(JOB, f"{JOB}-2"))
+        await delegate.append("one")
+        late = delegate.again(frozen)
+        async with frozen.lease(JOB, "the frozen one"):
+            monkeypatch.setattr("perstack_s3.leases.EXPIRY", -1.0)
+            monkeypatch.setattr("perstack_s3.leases._SURE", -1.0)
+            async with other.lease(JOB, "the next"):
+                await delegate.append("two")
+                with pytest.raises(Conflict):
+                    await late.append("instead of two")
+                await delegate.append("three")
+                assert await other.read(delegate.run) == await opened(place).read(delegate.run) == delegate.written
+
+    wait_for(work())
+
+
 def test_a_watcher_asks_for_one_object_and_looks_when_it_has_changed(s3: str, place: str) -> None:
     async def work(endpoint: str, state: Cutting) -> None:
         storage = opened(place)
