@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hosting import Bench, expert, wait_for
 from starting import started
 
+from perstack.errors import StorageError
+from perstack.ports.storage import RunRef, Storage
+from perstack.testing.crashing_storage import CrashingStorage
 from perstack.testing.scripted import text, tool, turn
 
 WRITER = expert("writer", description="Writes haiku")
@@ -80,10 +85,12 @@ def test_a_broken_definition_is_shown_with_its_line_and_the_last_good_one_stays(
     async def person() -> None:
         host = bench.host([text("Hm.")], WRITER)
         app = StartApp(host, LiveProject(load_usable(file)))
-        async with started(host, app=app) as screen:
+        async with started(host, app=app, notices=True) as screen:
             await screen.sees("Writes haiku")
             file.write_text(good + "x = [\n")
             await screen.sees("the last good one is used", "perstack.toml:5:", "Writes haiku")
+            await screen.press("f9")
+            await screen.sees("perstack.toml is broken: there is")
             file.write_text(good.replace("haiku", "verse"))
             await screen.sees("Writes verse")
             await screen.sees_no("last good one")
@@ -102,5 +109,37 @@ def test_a_follow_up_that_fails_is_not_said_to_be_completed(bench: Bench) -> Non
             await screen.press("enter")
             seen = await screen.sees("✗ error", "there is no Job")
             assert seen.count("✓ completed 1 step,") == 1
+
+    wait_for(person())
+
+
+class FullStorage(CrashingStorage):
+    """Its disk is full until somebody makes room."""
+
+    is_full = True
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        if self.is_full:
+            raise StorageError("no space left on device")
+        await super().append(run, expected_seq, records)
+
+
+def test_after_a_job_that_could_not_begin_the_next_query_begins_one(bench: Bench) -> None:
+    async def person() -> None:
+        disks: list[FullStorage] = []
+
+        def fill(inner: Storage) -> Storage:
+            disks.append(FullStorage(inner))
+            return disks[0]
+
+        async with started(bench.host([text("Old pond.")], WRITER, wrap=fill), expert="writer") as screen:
+            await screen.type("A haiku")
+            await screen.press("enter")
+            await screen.sees("✗ error no space left", "what should writer do?")
+            disks[0].is_full = False
+            await screen.press("up")
+            await screen.sees("│ A haiku")
+            await screen.press("enter")
+            await screen.sees("❯ A haiku", "Old pond.", "✓ completed")
 
     wait_for(person())

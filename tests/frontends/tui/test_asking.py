@@ -71,6 +71,10 @@ def test_all_options_of_a_long_question_are_seen_and_what_is_typed_there_is_the_
             for _ in range(20):
                 await screen.press("pagedown")
             await screen.sees("100. Option 100.", "type a number")
+            await screen.press("home")
+            await screen.sees("guest asks: Which?", " 1. Option 1.")
+            await screen.press("end")
+            await screen.sees("100. Option 100.")
             await screen.type("99")
             await screen.sees("│ 99 ")
             await screen.press("enter")

@@ -18,7 +18,7 @@ from perstack.engine.live import LiveProject
 from perstack.errors import PerstackError
 from perstack.frontends.shared.stopping import INTERRUPTED
 from perstack.frontends.tui.actions import ACTIONS
-from perstack.frontends.tui.definition import changes_of
+from perstack.frontends.tui.definition import changes_of, nothing_held
 from perstack.frontends.tui.keyboard import Keyboard
 from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.palette import Actions
@@ -281,7 +281,7 @@ class StartApp(App[int]):
         """A change of what is executed is wanted."""
         held = None if self.live is None else self.live.open_change
         if self.live is None or held is None:
-            self.notify("The definition in force is the one of the file.", markup=False)
+            self.notify(nothing_held(self.live), markup=False)
             return
         try:
             is_used = await asyncio.to_thread(self.live.agree, held.digest)

@@ -15,6 +15,13 @@ _SHARE = 50
 """A look that takes long is followed by this many times its length of rest."""
 
 
+def nothing_held(live: LiveProject | None) -> str:
+    """Why there is nothing that a person could agree to."""
+    if live is not None and live.problem is not None:
+        return "perstack.toml is broken: there is nothing to agree to."
+    return "The definition in force is the one of the file."
+
+
 async def changes_of(live: LiveProject) -> AsyncGenerator[bool]:
     """Look at its files, for ever; after each look, whether another definition holds."""
 

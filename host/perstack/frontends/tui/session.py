@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from perstack.core.by import By
 from perstack.core.chain import open_line
@@ -31,8 +31,8 @@ from perstack.engine.emit import OnEvent
 from perstack.engine.who import this_user
 from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.live_state import LiveState, Told
 from perstack.frontends.shared.words import spent
+from perstack.frontends.tui.listener import Listener
 from perstack.frontends.tui.next_steps import said
 from perstack.frontends.tui.view.spans import Style
 from perstack.frontends.tui.view.transcript import Transcript
@@ -54,19 +54,6 @@ _SEEN = 0.15
 
 _LOOKS, _LOOKS_EACH = 100, 0.02
 """How often it is looked whether a delegate can be answered, and seconds between."""
-
-
-class Listener(Protocol):
-    """Whoever takes what happens as it comes, rather than look at the transcript."""
-
-    def heard(self, event: Event, told: Sequence[Told], live: LiveState) -> None:
-        """An event, with the rows that the log has of it, and what goes on now; of a Job that is opened the stored ones
-        too, in order."""
-        ...
-
-    def remarked(self, word: str, text: str) -> None:
-        """Words of this program."""
-        ...
 
 
 class Session:
@@ -421,11 +408,15 @@ class Session:
         """Take in how the Job stands."""
         if self.job_id is None:
             return
-        with suppress(NotFound):
+        try:
             self.job = await self.host.job(self.job_id)
-            self.expert_key = self.expert_key or self.job.expert_key
-            if self.job.status == "stoppedByInterrupt":
-                self.unsettled = await self.host.unsettled(self.job_id)
+        except NotFound:
+            if self.job is None and not self.is_watching:
+                self.job_id = None  # it has not begun: what is typed next begins another
+            return
+        self.expert_key = self.expert_key or self.job.expert_key
+        if self.job.status == "stoppedByInterrupt":
+            self.unsettled = await self.host.unsettled(self.job_id)
 
     def _ends(self, known: JobSummary | None = None) -> None:
         """Nothing is at work: say so, unless all of it is known."""

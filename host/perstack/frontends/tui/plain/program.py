@@ -16,6 +16,7 @@ from perstack.frontends.shared.entry_rows import asked_at
 from perstack.frontends.shared.log_entries import is_delegate
 from perstack.frontends.shared.questions import chosen, question_shown
 from perstack.frontends.shared.words import count
+from perstack.frontends.tui.definition import nothing_held
 from perstack.frontends.tui.next_steps import said_plainly
 from perstack.frontends.tui.plain.commands import COMMANDS, OTHERS
 from perstack.frontends.tui.plain.lists import Lists
@@ -441,7 +442,7 @@ class PlainProgram:
     async def do_agree(self) -> None:
         held = None if self.live is None else self.live.open_change
         if self.live is None or held is None:
-            self.put("the definition in force is the one of the file")
+            self.put(nothing_held(self.live))
         elif await asyncio.to_thread(self.live.agree, held.digest):
             self.host.use(self.live.loaded.project)
             self.put("the changed definition is in force")

@@ -179,6 +179,8 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             self.post_message(self.TypedOn(events.Key(event.key, event.character)))
         elif event.key in ("up", "down") and self._asking is not None:
             self._lines.scroll_relative(y=-1 if event.key == "up" else 1, animate=False)
+        elif event.key in ("home", "end") and self._asking is not None:
+            self._lines.scroll_to(y=0 if event.key == "home" else self._lines.whole_height(), animate=False)
         elif self._asking is not None and self._asking.call_digest:
             self._decide(self._asking, event.character or "")
         elif self._asking is None and self._session is not None:
