@@ -216,6 +216,37 @@ def test_a_delegate_that_asks_stops_the_job_and_continues_with_the_answer(bench:
     wait_for(work())
 
 
+def test_what_is_asked_further_below_is_answered_and_all_above_it_continue(bench: Bench) -> None:
+    async def work() -> None:
+        files(bench, "a.txt", "b.txt")
+        script = {
+            "[[boss]]": [turn(tool("middle", {"query": "x"}), tool("helper", {"query": "x"})), text("E")],
+            "[[middle]]": [turn(tool("lower", {"query": "x"})), text("Middle.")],
+            "[[lower]]": [turn(*(tool(name, {"query": "x"}) for name in ("left", "right"))), text("Lower.")],
+            "[[left]]": [append("a.txt"), text("Left.")],
+            "[[right]]": [append("b.txt"), text("Right.")],
+            "[[helper]]": HELPER,
+        }
+        boss = expert("boss", delegates=("middle", "helper"), permissions=ASK_WRITE)
+        middle, lower = expert("middle", delegates=("lower",)), expert("lower", delegates=("left", "right"))
+        others = (expert(name) for name in ("left", "right", "helper"))
+        fleet = Fleet(bench, script, (boss, middle, lower, *others))
+        async with fleet.at_work("one", "two", concurrency=1) as workers:
+            host = workers[0].host
+            await host.submit("boss", "q", job_id="job")
+            for _ in range(2):
+                job = await ended(host, "job")
+                assert (job.status, job.pause_reason) == ("stoppedByInteractiveTool", "human_approval")
+                assert job.asking is not None
+                await host.answer("yes", question_id=job.asking.id)
+            job = await ended(host, "job")
+            assert (job.status, job.text, len(job.runs)) == ("completed", "E", 6)
+            assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["x\n", "x\n"]
+            await check_whole(host, job)
+
+    wait_for(work())
+
+
 def test_a_worker_that_leaves_leaves_job_and_delegates_to_others(bench: Bench) -> None:
     async def work() -> None:
         helper = [turn(tool("todo", {"newTodos": ["a"]}), delay_ms=50, repeat=20), text("Part.")]

@@ -134,7 +134,7 @@ class Batch:
         run = member.run
         if run is None or (member.is_at_work and run.closed is None):
             return None
-        if has_ended(run) or run.status == "stoppedByInteractiveTool" or run.closed is not None:
+        if has_ended(run) or self._waits_for_a_person(run) or run.closed is not None:
             return DelegateOutcome.of(run)
         if member.is_ours and run.status == "stoppedByInterrupt" and run.waits_for_limit:
             return DelegateOutcome.of(run)
@@ -142,6 +142,12 @@ class Batch:
             expert = run.start.expert_key  # the Job's time is this process's to keep
             return DelegateOutcome.failed(run.exceeded.model_copy(update={"expert": expert}).words, run)
         return None
+
+    def _waits_for_a_person(self, run: Run) -> bool:
+        """Not if what it waits for was answered further below: then it has to be driven for that to continue."""
+        below = (self._following.run(one) for one in self._following.whole(run.id)[1:])
+        is_answered = any(one is not None and one.status in ACTIVE for one in below)
+        return run.status == "stoppedByInteractiveTool" and not is_answered
 
     def _at_the_end(self, member: _Member, left: dict[str, Amounts]) -> DelegateOutcome:
         """The outcome of one that needs more than there is, and nobody gives anything back."""
