@@ -97,7 +97,7 @@ def test_a_delegate_is_answered_while_another_is_at_work(bench: Bench) -> None:
         async with started(_at_work(bench, gate), expert="boss", query="Go") as screen:
             await screen.sees("asker wants to call appendTextFile", "a.txt", "y yes", "? waits for you")
             await _says(screen, "y")
-            await screen.sees("asker wants to call appendTextFile", "b.txt", "y yes")
+            await screen.sees("asker wants to call appendTextFile", "path: b.txt", "y yes")
             assert (bench.workspace / "a.txt").read_text() == "x\n"
             await _says(screen, "n")
             await screen.sees("why not?")
@@ -135,7 +135,7 @@ def test_once_the_others_rest_the_same_question_is_the_jobs(bench: Bench) -> Non
             gate.may_end.set()
             await screen.sees("✓ worker", "y yes")
             await _says(screen, "y")
-            await screen.sees("b.txt", "y yes")
+            await screen.sees("path: b.txt", "y yes")
             await _says(screen, "y")
             await screen.sees("✓ completed")
         assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["x\n", "x\n"]
