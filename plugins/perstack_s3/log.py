@@ -61,8 +61,8 @@ class Log:
         records: list[bytes] = []
         if last is not None and last <= after:
             return records
+        head = self._starts[first]  # carried on from here: an append may be taken back meanwhile, with what is known
         async for number, append in self._walk(first):
-            head = self._starts[number]
             for record in append.records:
                 if last is not None and head.seq >= last:
                     return records
@@ -96,10 +96,10 @@ class Log:
 
     async def refresh(self) -> bool:
         """Read to the end; whether the log was ended for a deletion."""
+        head = self.end
         async for number, append in self._walk(len(self._starts) - 1):
             if append.is_end:
                 return True
-            head = self._starts[number]
             for record in append.records:
                 head = self._follows(head, record)
             self._learn(number, head)

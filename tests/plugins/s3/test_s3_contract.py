@@ -11,12 +11,14 @@ import obstore
 import pytest
 from s3_server import BUCKET, bucket
 
-from perstack.core.chain import open_line
+from perstack.core.chain import open_line, seal
 from perstack.ports.storage import RunRef
-from perstack.testing.opener import new_writer
+from perstack.testing.opener import new_writer, wait_for
 from perstack.testing.storage_contract import Opener, StorageContract
 from perstack_s3.client import Place
+from perstack_s3.layout import Layout
 from perstack_s3.leases import EXPIRY
+from perstack_s3.log import Log
 from perstack_s3.objects import Objects
 from perstack_s3.plugin import perstack_storages
 
@@ -75,6 +77,32 @@ def test_a_log_of_many_appends_is_merged_and_reads_the_same(s3):
             assert await view.read(writer.run, 63, 3) == writer.written[63:66]
 
     asyncio.run(work())
+
+
+def test_a_log_is_read_to_its_end_though_an_append_is_taken_back_meanwhile(s3):
+    run = RunRef("job", "job-1")
+
+    class TakenBack(Objects):
+        log: Log | None = None
+
+        async def get(self, key, *, patience=None):
+            found = await super().get(key, patience=patience)
+            if self.log is not None and key == Layout("jobs").append(run, "one", 1):
+                await self.log.take_back(1)
+            return found
+
+    async def work() -> None:
+        objects = TakenBack(Place(BUCKET, secrets.token_hex(4), s3))
+        writer = Log(objects, Layout("jobs"), run, "one")
+        records: list[bytes] = []
+        for n in range(2):
+            sealed, _ = seal(writer.end, [b'{"n":"%d"}' % n])
+            await writer.append(n, sealed, 0)
+            records += sealed
+        objects.log = reader = Log(objects, Layout("jobs"), run, "one")
+        assert await reader.read(0, None) == records
+
+    wait_for(work())
 
 
 def test_of_many_who_replace_an_object_at_once_one_does(s3):
