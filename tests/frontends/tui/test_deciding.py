@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from hosting import Bench, expert, wait_for
 from starting import Screen, at_once, started
 
@@ -28,6 +31,22 @@ def test_what_is_typed_on_after_a_no_is_its_text_and_never_a_yes(bench: Bench) -
             await screen.press("enter")
             await screen.sees("Well.", "✓ completed", "ya")
         assert not (bench.workspace / "out.txt").exists()
+
+    wait_for(person())
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_what_is_typed_on_fast_keeps_its_order(bench: Bench, turns: int) -> None:
+    words = "because-it-is-so-and-not-otherwise-0123456789"
+
+    async def person() -> None:
+        async with started(bench.host([WRITE], RELEASER), expert="releaser", query="Go") as screen:
+            await asked(screen)
+            for key in f"n{words}":
+                at_once(screen, key)
+                for _ in range(turns):
+                    await asyncio.sleep(0)  # so that the keys meet the program at another point of its work
+            await screen.sees(f"│ {words} ")
 
     wait_for(person())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from textual import events
@@ -57,18 +57,16 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     class Refusing(Message):
         """A no, to which words may be added."""
 
-    class TypedOn(Message):
-        """A key after the one that decided: it is meant for the input."""
-
-        def __init__(self, key: events.Key) -> None:
-            super().__init__()
-            self.key = key
-
     class Settled(Message):
         """The open calls are as they were said to be: the Job is to be resumed."""
 
-    def __init__(self, workspace: Path) -> None:
+    def __init__(self, workspace: Path, typed_on: Callable[[events.Key], None], leave: Callable[[], None]) -> None:
+        """`typed_on` takes a key after the one that decided, which is meant for the input, and `leave` gives the input
+        the keys: at once, as those that follow may be here already."""
         super().__init__()
+        self._typed_on = typed_on
+        self._leave = leave
+        self._is_leaving = self._is_in_turn = False
         self._workspace = workspace
         self._session: Session | None = None
         self._asking: OpenQuestion | None = None
@@ -158,9 +156,23 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
     def take_focus(self) -> None:
         """Have the keys at once: the next one is for this."""
-        self._has_decided = False
+        self._has_decided = self._is_leaving = False
         self.screen.set_focus(self)
         self.draw()
+
+    def hand_over(self) -> None:
+        """The input has the keys, as soon as it has those that came here before."""
+        self._is_leaving = True
+        if not self._is_in_turn:
+            self._leave_in_turn()
+
+    def _leave_in_turn(self) -> None:
+        self._is_in_turn = self._is_leaving and bool(self.message_queue_size)
+        if self._is_in_turn:
+            self.call_later(self._leave_in_turn)
+        elif self._is_leaving:
+            self._is_leaving = False
+            self._leave()
 
     def on_focus(self) -> None:
         self.draw()
@@ -176,7 +188,8 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         """One key decides on a call, or says what became of one."""
         is_typed = event.is_printable or event.key in ("enter", "backspace")
         if is_typed and (self._has_decided or not self.takes_keys):
-            self.post_message(self.TypedOn(events.Key(event.key, event.character)))
+            self._typed_on(events.Key(event.key, event.character))
+            self.hand_over()
         elif event.key in ("up", "down") and self._asking is not None:
             self._lines.scroll_relative(y=-1 if event.key == "up" else 1, animate=False)
         elif event.key in ("home", "end") and self._asking is not None:

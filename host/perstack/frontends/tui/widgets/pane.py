@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -52,7 +52,7 @@ class JobPane(Vertical):
         self._view = TranscriptView(session.transcript, session.host.clock.now, id="transcript")
         self._experts = LinesView(id="experts")
         self._experts.can_focus = False
-        self._panel = AskPanel(session.host.workspace)
+        self._panel = AskPanel(session.host.workspace, self._typed_on, self.to_composer)
         self._names = Bar(id="names")
         self.composer = Composer(typed, session.host.workspace, enter=self._sent, choose=self._choosing, id="composer")
         self._standing = Bar(id="standing")
@@ -254,23 +254,21 @@ class JobPane(Vertical):
     @on(AskPanel.Answered)
     def _answered(self, message: AskPanel.Answered) -> None:
         self.session.send(message.text)
-        self.to_composer()
+        self._panel.hand_over()
 
     @on(AskPanel.Refusing)
     def _refusing(self) -> None:
         self._refuses = True
-        self.to_composer()
+        self._panel.hand_over()
         self._say_what_enter_does()
 
-    @on(AskPanel.TypedOn)
-    def _typed_on(self, message: AskPanel.TypedOn) -> None:
-        self.to_composer()
-        self.composer.post_message(message.key)
+    def _typed_on(self, key: events.Key) -> None:
+        self.composer.post_message(key)
 
     @on(AskPanel.Settled)
     def _settled(self) -> None:
         self.session.resume()
-        self.to_composer()
+        self._panel.hand_over()
 
     @on(TranscriptView.Typed)
     def _typed_elsewhere(self, message: TranscriptView.Typed) -> None:
