@@ -11,7 +11,7 @@ from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
-from hosting import Bench, expert, wait_for
+from hosting import Bench, closing, expert, wait_for
 
 from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line, seal
 from perstack.core.definitions import Iterate
@@ -77,7 +77,9 @@ def copy(store: Path, tmp_path: Path) -> Path:
 
 
 def verified(workspace: Path, of: str = "job") -> Report:
-    return asyncio.run(verify_any(FilesystemStorage(workspace / "perstack"), of))
+    storage = FilesystemStorage(workspace / "perstack")
+    with closing(storage):
+        return asyncio.run(verify_any(storage, of))
 
 
 def everything(workspace: Path) -> list[Report]:

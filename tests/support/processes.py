@@ -64,8 +64,9 @@ class Attended:
         return out, self._seen.decode().replace("\r\n", "\n")
 
     def _read(self) -> bytes:
-        ready, _, _ = select.select([self._ours], [], [], SECONDS)
-        assert ready, "the terminal stays silent"
+        poll = select.poll()
+        poll.register(self._ours, select.POLLIN)
+        assert poll.poll(SECONDS * 1000), "the terminal stays silent"
         # Linux says EIO when the last process has closed the other end
         try:
             return os.read(self._ours, 65536)

@@ -197,7 +197,9 @@ class _Attended(io.TextIOWrapper):
 
 def _read(fd: int, until: float) -> bytes:
     """What comes; nothing at the end, and when the time is over."""
-    if not select.select([fd], [], [], max(0, until - time.monotonic()))[0]:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    if not poll.poll(max(0, until - time.monotonic()) * 1000):
         return b""
     # Linux says EIO when the last process has closed the other end
     try:

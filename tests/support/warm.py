@@ -119,6 +119,8 @@ class _Forked(subprocess.Popen[Any]):
             return self.returncode
 
     def _internal_poll(self, _deadstate: int | None = None) -> int | None:
+        if self.returncode is None and self._report.fileno() < 0:  # nobody waited for it, and its socket is gone
+            return _deadstate
         try:
             return self._wait(0)
         except subprocess.TimeoutExpired:
