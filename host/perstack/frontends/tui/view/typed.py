@@ -102,7 +102,8 @@ def _is_plain(name: str) -> bool:
 
 def _listed(workspace: Path, folder: str) -> Iterator[str]:
     try:
-        names = [entry.name for entry in islice(os.scandir(workspace / folder), _MOST_LOOKED_AT)]
+        with os.scandir(workspace / folder) as entries:
+            names = [entry.name for entry in islice(entries, _MOST_LOOKED_AT)]
     except (OSError, ValueError):
         return
     for name in names:
