@@ -57,9 +57,10 @@ async def endure(
             over = asyncio.Event()
             group.create_task(_harmed(running, jobs, rounds, pause, over))
             await running.until_done(seconds, over)
+        leaving_at = int(time.time() * 1000)
         for machine in running.machines:
             await asyncio.to_thread(machine.end, signal.SIGTERM)
-        counts = await counted(running)
+        counts = await counted(running, leaving_at)
     assert not counts.faults, "\n".join(f"{name}: {found[:5]}" for name, found in counts.faults.items())
     assert all(running.done[name] >= rounds for name in HARMS), running.done
     assert len(running.jobs) >= jobs

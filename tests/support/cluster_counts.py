@@ -43,6 +43,8 @@ class Counts:
     untold: int = 0
     """Events of which no process was told that they were written: it ended, or was cut off, before the answer came."""
     taken_over: int = 0
+    leaving_s: float = 0.0
+    """Seconds in which all workers left, one after another: none looks after schedules meanwhile."""
     not_once: list[str] = field(default_factory=list[str])
     wrong_totals: list[str] = field(default_factory=list[str])
     doubled: list[str] = field(default_factory=list[str])
@@ -75,17 +77,18 @@ class Counts:
             ("occurrences, each once", self.occurrences, f"{len(self.wrong_occurrences)} wrong"),
             ("occurrences passed over", self.passed_over, ""),
             ("takeovers", self.taken_over, ""),
+            ("seconds until all had left", round(self.leaving_s), ""),
         )
         for name, count, wrong in rows:
             yield f"{name:<30}{count:>8}  {wrong}".rstrip()
 
 
-async def counted(running: Cluster) -> Counts:
-    """Look at every log. The workers have left."""
+async def counted(running: Cluster, leaving_at: int) -> Counts:
+    """Look at every log. The workers have left; at `leaving_at`, in milliseconds since 1970, they were told to."""
     counts, ledger = Counts(), running.ledger()
-    ended_at = int(time.time() * 1000)
+    counts.leaving_s = round(time.time() - leaving_at / 1000, 1)
     occurred = await _occurrences(running)
-    check_occurrences(counts, occurred, ended_at)
+    check_occurrences(counts, occurred, leaving_at)
     jobs = [await running.host.job(job_id) for job_id in running.jobs]
     jobs += [job for each in occurred.values() for job in each.values() if job.status == "completed"]
     calls, digests = set[str](), dict[str, str]()
@@ -193,7 +196,7 @@ async def _occurrences(running: Cluster) -> dict[str, dict[int, JobSummary]]:
     return found
 
 
-def check_occurrences(counts: Counts, occurred: dict[str, dict[int, JobSummary]], ended_at: int) -> None:
+def check_occurrences(counts: Counts, occurred: dict[str, dict[int, JobSummary]], leaving_at: int) -> None:
     """Of ten minutes that were missed the latest occurred, and then every minute, but while the one before worked."""
     for name, jobs in occurred.items():
         counts.occurrences += sum(job.status == "completed" for job in jobs.values())
@@ -203,9 +206,9 @@ def check_occurrences(counts: Counts, occurred: dict[str, dict[int, JobSummary]]
         first = jobs[min(jobs)]
         if first.started_at - min(jobs) > MINUTE + _LOOKED_AFTER:
             counts.wrong_occurrences.append(f"{first.id} is not the latest of those that were missed")
-        for minute in range(min(jobs), ended_at - _LOOKED_AFTER, MINUTE):
+        for minute in range(min(jobs), leaving_at - _LOOKED_AFTER, MINUTE):
             if minute not in jobs:
-                at_work = [job for at, job in jobs.items() if at < minute <= (job.finished_at or ended_at)]
+                at_work = [job for at, job in jobs.items() if at < minute <= (job.finished_at or leaving_at)]
                 counts.passed_over += bool(at_work)
                 if not at_work:
                     counts.wrong_occurrences.append(f"{name} did not occur at {minute}")
