@@ -79,11 +79,6 @@ class Delegates:
         async def one(delegation: Delegation) -> None:
             nonlocal left
             outcome = await self._driven(parent, delegation)
-            while (asks := _asks(outcome.stopped)) is not None:
-                further = await self._answered(parent, delegation, asks)
-                if further is None:
-                    break
-                outcome = further
             if outcome.stopped is not None:
                 stopped.append(outcome.stopped)
             else:
@@ -169,10 +164,19 @@ class Delegates:
             session = begin_delegate(driver, parent, delegation) if known is None else self._taken_up(parent, known)
         except PerstackError as error:
             return DelegateOutcome.failed(str(error))
-        await driver.drive_in_time(session, session.run.start.expert_key)
+        outcome = await self._driven_until_it_stops(parent, session)
+        while (asks := _asks(outcome.stopped)) is not None:
+            further = await self._answered(parent, asks)
+            if further is None:
+                break
+            outcome = further
+        return outcome
+
+    async def _driven_until_it_stops(self, parent: Session, session: Session) -> DelegateOutcome:
+        await self._driver.drive_in_time(session, session.run.start.expert_key)
         return self._outcome(parent, session.run)
 
-    async def _answered(self, parent: Session, delegation: Delegation, asks: Run) -> DelegateOutcome | None:
+    async def _answered(self, parent: Session, asks: Run) -> DelegateOutcome | None:
         """Drive one further that was answered while others are at work; None if nobody is, so that the Job rests."""
         driver, waiting = self._driver, Waiting(next(reversed(asks.questions.values())))
         session: Session | None = None
@@ -191,8 +195,7 @@ class Delegates:
             return DelegateOutcome.failed(str(error))
         finally:
             waiting.recorded.cancel()
-        await driver.drive_in_time(session, session.run.start.expert_key)
-        return self._outcome(parent, session.run)
+        return await self._driven_until_it_stops(parent, session)
 
     def _taken_up(self, parent: Session, known: Run) -> Session:
         limits = limits_of_delegate(known, self._driver.wiring.overrides)

@@ -52,8 +52,8 @@ _END = 300
 _SEEN = 0.15
 """Seconds in which that is drawn."""
 
-_LOOKS, _LOOKS_EACH = 100, 0.02
-"""How often it is looked whether a delegate can be answered, and seconds between."""
+_LOOKS_EACH = 0.05
+"""Seconds between two looks whether a delegate can be answered."""
 
 
 class Session:
@@ -247,20 +247,21 @@ class Session:
     async def _answered_meanwhile(self, text: str, asking: OpenQuestion) -> None:
         try:
             await self.host.jobs.answer_meanwhile(text, asking.id, by=_by())
-        except Conflict:
+        except Conflict as error:
             await self.ended()  # the others have come to rest in this moment: the Job itself asks
             if self.asking is not None and self.asking.id == asking.id:
                 self.send(text)
+            else:
+                self._remark("error", error.said(self._said), "bad")
         except PerstackError as error:
             self._remark("error", error.said(self._said), "bad")
         self._on_change(self)
 
     async def _until_asked(self, question_id: str) -> None:
-        """What a delegate asks may be answered a moment after that it does was written, if others are at work."""
-        for _ in range(_LOOKS):
+        """What a delegate asks may be answered a moment after that it does was written, if others are at work; if none
+        is, the Job comes to rest."""
+        while self.is_driven and self.job_id is not None:
             await asyncio.sleep(_LOOKS_EACH)
-            if not self.is_driven or self.job_id is None:
-                return
             for one in self.host.jobs.asked_meanwhile(self.job_id):
                 if one.id == question_id:
                     self._meanwhile[f"{one.run_id} {one.tool_call_id}"] = one
