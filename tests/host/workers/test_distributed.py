@@ -189,6 +189,22 @@ def test_who_stops_the_job_stops_its_delegates_and_those_that_wait(bench: Bench)
     wait_for(work())
 
 
+async def _approve_both(bench: Bench, fleet: Fleet, *, runs: int) -> None:
+    """The boss is asked twice, about a.txt and b.txt, and completes with so many Runs."""
+    async with fleet.at_work("one", "two", concurrency=1) as workers:
+        host = workers[0].host
+        await host.submit("boss", "q", job_id="job")
+        for _ in range(2):
+            job = await ended(host, "job")
+            assert (job.status, job.pause_reason) == ("stoppedByInteractiveTool", "human_approval")
+            assert job.asking is not None
+            await host.answer("yes", question_id=job.asking.id)
+        job = await ended(host, "job")
+        assert (job.status, job.text, len(job.runs)) == ("completed", "E", runs)
+        assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["x\n", "x\n"]
+        await check_whole(host, job)
+
+
 def test_a_delegate_that_asks_stops_the_job_and_continues_with_the_answer(bench: Bench) -> None:
     async def work() -> None:
         files(bench, "a.txt", "b.txt")
@@ -200,18 +216,7 @@ def test_a_delegate_that_asks_stops_the_job_and_continues_with_the_answer(bench:
         }
         boss = expert("boss", delegates=("left", "right", "helper"), permissions=ASK_WRITE)
         fleet = Fleet(bench, script, (boss, expert("left"), expert("right"), expert("helper")))
-        async with fleet.at_work("one", "two", concurrency=1) as workers:
-            host = workers[0].host
-            await host.submit("boss", "q", job_id="job")
-            for _ in range(2):
-                job = await ended(host, "job")
-                assert (job.status, job.pause_reason) == ("stoppedByInteractiveTool", "human_approval")
-                assert job.asking is not None
-                await host.answer("yes", question_id=job.asking.id)
-            job = await ended(host, "job")
-            assert (job.status, job.text, len(job.runs)) == ("completed", "E", 4)
-            assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["x\n", "x\n"]
-            await check_whole(host, job)
+        await _approve_both(bench, fleet, runs=4)
 
     wait_for(work())
 
@@ -231,18 +236,7 @@ def test_what_is_asked_further_below_is_answered_and_all_above_it_continue(bench
         middle, lower = expert("middle", delegates=("lower",)), expert("lower", delegates=("left", "right"))
         others = (expert(name) for name in ("left", "right", "helper"))
         fleet = Fleet(bench, script, (boss, middle, lower, *others))
-        async with fleet.at_work("one", "two", concurrency=1) as workers:
-            host = workers[0].host
-            await host.submit("boss", "q", job_id="job")
-            for _ in range(2):
-                job = await ended(host, "job")
-                assert (job.status, job.pause_reason) == ("stoppedByInteractiveTool", "human_approval")
-                assert job.asking is not None
-                await host.answer("yes", question_id=job.asking.id)
-            job = await ended(host, "job")
-            assert (job.status, job.text, len(job.runs)) == ("completed", "E", 6)
-            assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["x\n", "x\n"]
-            await check_whole(host, job)
+        await _approve_both(bench, fleet, runs=6)
 
     wait_for(work())
 
