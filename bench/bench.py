@@ -215,7 +215,7 @@ def in_parallel() -> None:
 
 async def ten_thousand_tasks(storage: str) -> tuple[float, float, float]:
     """Milliseconds for creating one of them, for a list of them by status and agent, and for getting one."""
-    from perstack.memory import ExecutionMemory
+    from perstack.engine.tasks.memory import ExecutionMemory
 
     with tempfile.TemporaryDirectory(prefix="perstack-bench-") as folder:
         async with ExecutionMemory.open(workspace=folder, storage=storage) as memory:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from perstack.config.load import load_usable
-from perstack.config.settings import Overrides
+from perstack.core.definitions.overrides import Overrides
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
@@ -90,8 +90,8 @@ async def opened(folder: Path) -> AsyncGenerator[Host]:
 async def main(most: int) -> None:
     from mcp import Client
 
-    from perstack.frontends.mcp_server.server import build_server
-    from perstack.frontends.mcp_server.workspaces import Offer, serving_all
+    from perstack.doors.mcp.server import build_server
+    from perstack.doors.mcp.workspaces import Offer, serving_all
 
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perstack-bench-")))

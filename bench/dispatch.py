@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import psycopg
 from postgres_server import PostgresServer
 
-from perstack.engine.plugins import load_plugins
+from perstack.engine.plugins.registry import load_plugins
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Order, Seat
 
 

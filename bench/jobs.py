@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from statistics import median
 
-from perstack.core.job import JobSummary, RunSummary
-from perstack.core.usage import Usage
+from perstack.core.base.usage import Usage
+from perstack.core.jobs.summary import JobSummary, RunSummary
+from perstack.core.runs.questions import OpenQuestion
 from perstack.ports.storage import Storage
 from perstack_filesystem.storage import FilesystemStorage
 from perstack_sqlite.storage import SqliteStorage
@@ -29,6 +30,8 @@ COMMANDS = {
     "jobs --status failed": ("jobs", "--status", "failed"),
     "jobs --json --all": ("jobs", "--json", "--all"),
     "jobs, with no Job": ("jobs", "--storage", "file:none"),
+    "inbox, where each asks": ("inbox", "--storage", "file:asking"),
+    "inbox, with no Job": ("inbox", "--storage", "file:none"),
 }
 
 
@@ -55,11 +58,27 @@ def summary(number: int, now: int) -> JobSummary:
     )
 
 
-async def fill(storage: Storage, jobs: int) -> None:
-    """So many Jobs."""
+def asking(one: JobSummary, now: int) -> JobSummary:
+    """The same Job, which waits for an answer."""
+    question = OpenQuestion(
+        id=f"{one.id}-1-5",
+        run_id=f"{one.id}-1",
+        expert_key="writer",
+        tool_call_id="call_0",
+        tool_name="askUser",
+        text="Which of the two reports?",
+        args={"question": "Which of the two reports?", "options": ["the first", "the second"]},
+        asked_at=now,
+    )
+    stopped = {"status": "stoppedByInteractiveTool", "lifecycle": "paused", "text": None}
+    return one.model_copy(update={**stopped, "asking": question, "question": question.text})
+
+
+async def fill(storage: Storage, jobs: int, *, is_asking: bool = False) -> None:
+    """So many Jobs; those that ask wait for an answer."""
     now = time.time_ns() // 1_000_000
     for number in range(jobs):
-        one = summary(number, now)
+        one = asking(summary(number, now), now) if is_asking else summary(number, now)
         await storage.create_job(one.id)
         await storage.put_summary(one.id, one.to_json())
     await storage.close()
@@ -78,11 +97,12 @@ def main(jobs: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="perstack-bench-") as name:
         folder = Path(name)
         asyncio.run(fill(FilesystemStorage(folder / "files"), jobs))
+        asyncio.run(fill(FilesystemStorage(folder / "asking"), jobs, is_asking=True))
         asyncio.run(fill(SqliteStorage(folder / "state.db"), jobs))
         print(f"| {jobs:,} Jobs | seconds | of them CPU | least |")
         print("| --- | --- | --- | --- |")
         for command, args in COMMANDS.items():
-            for storage in ("file:files", "sqlite:state.db"):
+            for storage in (args[-1],) if "--storage" in args else ("file:files", "sqlite:state.db"):
                 given = args if "--storage" in args else (*args, "--storage", storage)
                 times = [timed(given, folder) for _ in range(rounds)]
                 took, cpu = median(one for one, _ in times), median(one for _, one in times)

@@ -17,10 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, Project
-from perstack.core.events import Event, StartGeneration, StreamText
-from perstack.frontends.cli.live import LiveView
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.runs.display_events import StreamText
+from perstack.core.runs.events import Event
+from perstack.core.runs.step_events import StartGeneration
+from perstack.doors.cli.live import LiveView
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 

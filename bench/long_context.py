@@ -13,9 +13,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, Project
-from perstack.core.messages import Message
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.runs.messages import Message
 from perstack.host import Host
 from perstack.ports.provider import Generation, GenerationRequest
 from perstack.testing.scripted import Cost, ScriptedProvider, Turn, text, tool, turn

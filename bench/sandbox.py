@@ -22,11 +22,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
 
-from perstack.core.sandbox import SandboxPolicy
+from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.errors import PerstackError
-from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import started
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime, Surroundings
+from perstack.system.processes import owned, started
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
 FLOOR = (

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from perstack.core.definitions import McpStdioSkill
+from perstack.core.definitions.skills import McpStdioSkill
 from perstack.ports.skill import SkillContext, ToolCall
 from perstack_mcp.plugin import McpSkillFactory
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from perstack.core.snapshots.events import SnapshotPolicy
-from perstack.engine.plugins import load_plugins
-from perstack.engine.snapshots.taking import Recorder
+from perstack.core.definitions.project import SnapshotPolicy
+from perstack.engine.files.snapshots import Recorder
+from perstack.engine.plugins.registry import load_plugins
 
 _PER_FOLDER = 50
 _IDLE = 15

@@ -27,9 +27,9 @@ from jobs import summary
 from postgres_server import PostgresServer
 from s3_server import BUCKET, KEYS, bucket, known, serving
 
-from perstack.engine.plugins import load_plugins
-from perstack.engine.read import JobReader
-from perstack.memory import ExecutionMemory
+from perstack.engine.jobs.reader import JobReader
+from perstack.engine.plugins.registry import load_plugins
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.ports.storage import Storage
 
 ROUNDS = 9

@@ -39,7 +39,7 @@ CODECS = (
     Codec(
         "Messages",
         "ReplyDecoder(nothing)",
-        "from perstack_anthropic.codec import ReplyDecoder",
+        "from perstack_anthropic.messages_api import ReplyDecoder",
         '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" word"}}',
         ('{"type":"message_stop"}',),
         ('{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}',),
@@ -47,14 +47,14 @@ CODECS = (
     Codec(
         "Responses",
         "ResponsesDecoder(nothing, 'openai')",
-        "from perstack_openai.responses_reply import ResponsesDecoder",
+        "from perstack_openai.responses_api import ResponsesDecoder",
         '{"type":"response.output_text.delta","item_id":"m","output_index":0,"content_index":0,"delta":" word"}',
         ('{"type":"response.completed","response":{"status":"completed","output":[]}}',),
     ),
     Codec(
         "Chat Completions",
         "ChatDecoder(nothing)",
-        "from perstack_openai.chat_reply import ChatDecoder",
+        "from perstack_openai.chat_completions import ChatDecoder",
         '{"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}',
         ("[DONE]",),
     ),
@@ -78,7 +78,7 @@ CODECS = (
 PROVIDERS = {
     # all that one generation needs
     "anthropic": "perstack_anthropic.provider",
-    "openai": "perstack_openai.endpoints, perstack_openai.responses, perstack_openai.responses_reply",
+    "openai": "perstack_openai.provider, perstack_openai.responses_api, perstack_openai.responses_api",
     "google": "perstack_google.provider",
     "amazon-bedrock": "perstack_bedrock.provider",
     "google-vertex": "perstack_vertex.provider",
@@ -113,8 +113,8 @@ def decoding(codec: Codec) -> float:
     """Seconds of processor time from the bytes of a stream to the reply, the least of a few tries."""
     import httpx
 
-    from perstack_bedrock.stream import aws_events
-    from perstack_http.client import receive, server_sent_events
+    from perstack.support.http.client import receive, server_sent_events
+    from perstack_bedrock.reply import aws_events
 
     read_events = aws_events if codec.is_binary else server_sent_events
     stream = stream_of(codec)
@@ -158,10 +158,10 @@ def providers() -> None:
     decoded = ", ".join(f"{codec.name} {decoding(codec):.2f} s" for codec in known)
     print(f"decoding 1 MB of small deltas, CPU: {decoded}")
     imported = ", ".join(
-        f"{name} {importing(f'{modules}, perstack_http.client'):.0f} ms" for name, modules in PROVIDERS.items()
+        f"{name} {importing(f'{modules}, perstack.support.http.client'):.0f} ms" for name, modules in PROVIDERS.items()
     )
     print(f"importing a provider beyond httpx, CPU: {imported}")
-    after = "httpx, perstack.host, perstack_http.client"
+    after = "httpx, perstack.host, perstack.support.http.client"
     libraries = ", ".join(
         f"{name} {importing(modules, after):.0f} ms" for name, modules in LIBRARIES.items() if is_there(name)
     )

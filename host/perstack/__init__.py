@@ -6,8 +6,9 @@
     job = asyncio.run(perstack.run("writer", "Write a haiku about logs"))
     print(job.text)
 
-`run` is one new Job from beginning to end. `Host` does everything else: continue, answer, resume, cancel, list, verify.
-What a plugin implements is in `perstack.ports`, what tests need in `perstack.testing`.
+`run` drives one new Job from beginning to end. `Host` does everything else: continue, answer, resume, cancel, list,
+verify. `perstack.ports` defines what plugins implement, `perstack.testing` what tests need. Names are imported on first
+use; a new public name needs an entry in `__all__`, in `_HOMES` and in the imports for type checkers.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
-    from perstack.config.settings import Overrides
-    from perstack.core.by import By
-    from perstack.core.definitions import Expert, Project
-    from perstack.core.events import Event
-    from perstack.core.job import JobSummary
-    from perstack.engine.attaching import Attachable
-    from perstack.engine.emit import OnEvent
+    from perstack.core.base.actor import By
+    from perstack.core.definitions.experts import Expert
+    from perstack.core.definitions.overrides import Overrides
+    from perstack.core.definitions.project import Project
+    from perstack.core.jobs.summary import JobSummary
+    from perstack.core.runs.events import Event
+    from perstack.engine.jobs.attachments import Attachable
+    from perstack.engine.log.emitter import OnEvent
     from perstack.errors import (
         CannotServe,
         Conflict,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from perstack.host import Host
-    from perstack.ports.toolkit.context import Blob
+    from perstack.toolkit.context import Blob
 
 __version__ = VERSION
 
@@ -78,13 +80,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "perstack.config.settings": ("Overrides",),
-    "perstack.core.by": ("By",),
-    "perstack.core.definitions": ("Expert", "Project"),
-    "perstack.core.events": ("Event",),
-    "perstack.core.job": ("JobSummary",),
-    "perstack.engine.attaching": ("Attachable",),
-    "perstack.engine.emit": ("OnEvent",),
+    "perstack.core.base.actor": ("By",),
+    "perstack.core.definitions.experts": ("Expert",),
+    "perstack.core.definitions.overrides": ("Overrides",),
+    "perstack.core.definitions.project": ("Project",),
+    "perstack.core.runs.events": ("Event",),
+    "perstack.core.jobs.summary": ("JobSummary",),
+    "perstack.engine.jobs.attachments": ("Attachable",),
+    "perstack.engine.log.emitter": ("OnEvent",),
     "perstack.errors": (
         "CannotServe",
         "Conflict",
@@ -102,7 +105,7 @@ _HOMES = {
         "UsageError",
     ),
     "perstack.host": ("Host",),
-    "perstack.ports.toolkit.context": ("Blob",),
+    "perstack.toolkit.context": ("Blob",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -122,14 +125,13 @@ async def run(
     overrides: Overrides | None = None,
     plugins: Iterable[object] = (),
 ) -> JobSummary:
-    """Run an Expert on a query as a new Job, and return where the Job stands when it ends or stops.
+    """Run an Expert on a query as a new Job, and return the Job's summary when it ends or stops.
 
-    `labels` are what the Job is found by later; `attachments` are images, PDFs and texts that the model sees with the
-    query: Paths, bytes, or Blobs with a name.
-    Look at `status` of what is returned: a model that fails, a question or the step limit stop a Job and raise nothing.
-    `on_event` is called with each event and its line of JSON, and must not block. `config` is a perstack.toml; by
-    default it is found from `workspace` upward. `env` stands in for the process's environment, `plugins` are used
-    besides the installed ones. Cancelling is recorded as an interrupt.
+    Check the `status` of the summary: a failing model, a question or the step limit stop a Job and raise nothing.
+    `labels` are used to find the Job later. `attachments` are images, PDFs and texts that the model sees with the
+    query: Paths, bytes, or Blobs with a name. `on_event` is called with each event and its line of JSON, and must not
+    block. `config` is a perstack.toml; by default it is found from `workspace` upward. `env` replaces the process's
+    environment. `plugins` are used in addition to the installed ones. Cancelling is recorded as an interrupt.
 
     Raises UsageError (no such Expert, no perstack.toml, `job_id` exists), DefinitionError with every problem of
     perstack.toml, MissingCredential if no provider can be used, and StorageError.

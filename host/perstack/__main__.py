@@ -1,5 +1,5 @@
 """`python -m perstack` is `perstack`."""
 
-from perstack.frontends.cli.start import entry
+from perstack.doors.cli.entry import entry
 
 entry()

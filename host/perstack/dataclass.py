@@ -1,9 +1,9 @@
-"""`dataclass`, as in the standard library, at a tenth of what it takes there while modules are imported.
+"""`dataclass` with the standard library's interface, at a tenth of its cost while modules are imported.
 
-The standard library writes six methods for each class and compiles each of them. A Run imports a hundred and thirty
-such classes before its first event, and every command would begin with that, whichever of them it needs: up to that
-event 1.71 instead of 1.31 thousand million instructions, 30 % more (counted by valgrind, Python 3.11). Here all classes
-share their methods but `__init__`, which is compiled when it is first asked for.
+The standard library generates six methods for each class and compiles each of them. A Run imports a hundred and thirty
+such classes before its first event, and every command pays for that: up to that event 1.71 instead of 1.31 thousand
+million instructions, 30 % more (counted by valgrind, Python 3.11). Here all classes share their methods, except
+`__init__`, which is compiled on first use. Type checkers see the standard library's `dataclass`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ _T = TypeVar("_T")
 
 
 class _Absent:
-    """The default of a parameter whose field has a factory."""
+    """Default of a parameter whose field has a factory."""
 
     def __repr__(self) -> str:
+        """Return the same text as the standard library."""
         return "<factory>"
 
 
 class _Init:
-    """Stands in a class for its `__init__`, until that is asked for."""
+    """Placeholder for the `__init__` of a class, which compiles it on first use."""
 
     def __init__(self, made: type, *, frozen: bool) -> None:
+        """Compile for the class `made` later."""
         self._made = made
         self._frozen = frozen
 
     def __get__(self, instance: object, owner: type) -> Callable[..., None]:
+        """Compile `__init__`, put it into the class, and return it."""
         compiled = _compiled(self._made, frozen=self._frozen)
         type.__setattr__(self._made, "__init__", compiled)
         return cast("Callable[..., None]", compiled.__get__(instance, owner))
@@ -63,7 +66,7 @@ def _compiled(made: type, *, frozen: bool) -> Callable[..., None]:
 
 
 def _parameter(one: Field[Any], known: dict[str, object]) -> tuple[str, str]:
-    """How the parameter of a field is written, and what the field is set to; "" where that is left to a method."""
+    """Return the source of a field's parameter, and the value to set the field to; "" if a method sets it."""
     if one.default is not MISSING:
         known[f"default_{one.name}"] = one.default
         return f"{one.name}=default_{one.name}", one.name if one.init else f"default_{one.name}"
@@ -78,7 +81,7 @@ _COMPARED: dict[type, Callable[[object], object]] = {}
 
 
 def _compared(value: object) -> object:
-    """What a value is compared by, and hashed."""
+    """Return the value to compare and hash by."""
     kind = type(value)
     if kind not in _COMPARED:
         names = [one.name for one in fields(cast("Any", kind)) if one.compare]
@@ -120,13 +123,16 @@ def _set_state(self: object, state: list[object]) -> None:
 _SHARED = {"__repr__": _repr, "__eq__": _eq}
 _FROZEN = {"__hash__": _hash, "__setattr__": _refuse_set, "__delattr__": _refuse_delete}
 _COPIED = {"__getstate__": _get_state, "__setstate__": _set_state}
-"""Copying sets what has slots by attribute, which a frozen value refuses."""
+"""Copying sets slots by attribute, which a frozen value refuses."""
 
 
 @contextmanager
 def _thawed(cls: type, *, to_be_frozen: bool) -> Generator[None]:
-    """Meanwhile the bases do not say that they are frozen: the standard library, which is not told to freeze this class
-    either, would refuse it. Raises TypeError, as it does, for a class that is not to be frozen and has such a base."""
+    """Clear the frozen flag of the bases while the block runs.
+
+    The standard library is not told to freeze this class either, and would refuse a frozen base. Raises TypeError, as
+    it does, for a class that is not to be frozen and has a frozen base.
+    """
     of_bases = [vars(base)["__dataclass_params__"] for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
     frozen = [params for params in of_bases if params.frozen]
     if frozen and not to_be_frozen:
@@ -143,12 +149,12 @@ def _thawed(cls: type, *, to_be_frozen: bool) -> Generator[None]:
 def _made(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T]:
     own = set(vars(cls))
     if "__eq__" in own and vars(cls)["__hash__"] is None:
-        own.remove("__hash__")  # Python puts it beside each `__eq__`
+        own.remove("__hash__")  # Python adds `__hash__ = None` to a class with its own `__eq__`
     methods = {**_SHARED, **(_FROZEN if frozen else {"__hash__": None}), **(_COPIED if frozen and slots else {})}
     for name, method in methods.items():
         if name not in own:
             setattr(cls, name, method)
-    cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise the signature is worked out, to be the text
+    cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise the standard library computes the signature for the docstring
     with _thawed(cls, to_be_frozen=frozen):
         made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
     vars(made)["__dataclass_params__"].frozen = frozen
@@ -157,12 +163,12 @@ def _made(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T
     return made
 
 
-if TYPE_CHECKING:  # to checkers it is the one that they know
+if TYPE_CHECKING:  # type checkers know only the standard library's
     from dataclasses import dataclass as dataclass
 else:
 
     def dataclass(cls=None, /, *, frozen=False, slots=False, kw_only=False):
-        """The standard library's, without order, InitVar and `frozen` in its own subclasses."""
+        """Do what the standard library does, without order, InitVar and `frozen` in its own subclasses."""
 
         def make(cls):
             return _made(cls, frozen=frozen, slots=slots, kw_only=kw_only)

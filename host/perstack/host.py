@@ -1,12 +1,12 @@
-"""Host: everything that can be done with Experts and Jobs, for every front door.
+"""Host: the entry point to Experts and Jobs, used by every door.
 
     async with Host.open() as host:
         job = await host.run("writer", "Write a haiku about logs")
         print(job.text)
 
-It is made of parts: `host.jobs`, `host.tasks`, `host.iterations`, `host.schedules`, `host.experts`,
-`host.skills`. What is used most is
-there under a short name as well: `host.run` is `host.jobs.run`.
+A Host is made of parts: `host.jobs`, `host.tasks`, `host.iterations`, `host.schedules`, `host.experts` and
+`host.skills`. Frequent methods also have a short name: `host.run` is `host.jobs.run`. Parts that few commands need are
+imported and made on first use, so that a command starts fast. `Host.use` replaces the definition for what begins next.
 
 Times are milliseconds. Every method may raise the errors of `perstack.errors`; each says what to change.
 """
@@ -22,32 +22,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from perstack.config.places import ProjectPlace, check_workspace, find_place, named_or_own
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Project
-from perstack.engine.audit import Auditing
-from perstack.engine.clock import SYSTEM
-from perstack.engine.dispatching import dispatching_of
-from perstack.engine.experts import Experts
-from perstack.engine.jobs import Jobs
-from perstack.engine.plugins import load_plugins
-from perstack.engine.providers import ProviderPool
-from perstack.engine.rewinding.whole import put_right
-from perstack.engine.setup import Setup
-from perstack.engine.skill_upkeep import Skills
-from perstack.engine.state import open_state
-from perstack.engine.trust import environment_of
-from perstack.ports.clock import Clock
+from perstack.config.project import ProjectPlace, check_workspace, find_place, named_or_own
+from perstack.config.trust import Agreement, environment_of
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.engine.anchors.trail import Auditing
+from perstack.engine.context.connections import dispatching_of, open_state
+from perstack.engine.context.host_context import Setup
+from perstack.engine.diagnostics.experts import Experts
+from perstack.engine.diagnostics.skills import Skills
+from perstack.engine.files.rewind_lock import put_right
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.plugins.providers import ProviderPool
+from perstack.engine.plugins.registry import load_plugins
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
+from perstack.system.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
-    from perstack.engine.inbox import InboxItem
-    from perstack.engine.iterate import Iterations
-    from perstack.engine.memory import ExecutionMemory
-    from perstack.engine.scheduler import Scheduler
-    from perstack.engine.schedules.starting import JobStarter
-    from perstack.engine.schedules.upkeep import Schedules
+    from perstack.engine.iterations.iterations import Iterations
+    from perstack.engine.jobs.inbox import InboxItem
+    from perstack.engine.schedules.launcher import JobStarter
+    from perstack.engine.schedules.scheduler import Scheduler
+    from perstack.engine.schedules.schedules import Schedules
+    from perstack.engine.tasks.memory import ExecutionMemory
     from perstack.ports.dispatcher import Dispatcher
 
 _Part = TypeVar("_Part")
@@ -56,9 +54,10 @@ _T = TypeVar("_T")
 
 
 class _Short(Generic[_Part, _P, _T]):
-    """A method of a part of the Host, under a short name of the Host's own."""
+    """Descriptor that gives a method of a part a short name on the Host."""
 
     def __init__(self, part: Callable[[Host], _Part], method: Callable[Concatenate[_Part, _P], _T]) -> None:
+        """Bind the name to `method` of the part that `part` returns."""
         self._part = part
         self._method = method
 
@@ -67,6 +66,7 @@ class _Short(Generic[_Part, _P, _T]):
     @overload
     def __get__(self, host: Host, owner: type[Host]) -> Callable[_P, _T]: ...
     def __get__(self, host: Host | None, owner: type[Host]) -> Callable[Concatenate[_Part, _P], _T] | Callable[_P, _T]:
+        """Return the bound method of the part; on the class, the function itself."""
         if host is None:
             return self._method
         bound: Callable[_P, _T] = getattr(self._part(host), self._method.__name__)
@@ -100,22 +100,25 @@ class Host:
         place: ProjectPlace | None = None,
         clock: Clock | None = None,
         dispatcher: str | Dispatcher | None = None,
+        agreement: Agreement | None = None,
     ) -> None:
-        """The workspace `.` is the project's own, or if it names none the folder that one stands in. A relative storage
-        of the project is seen from its `place`, and from the workspace if none is given. `clock` None is the system's.
-        `dispatcher` takes precedence over that of `[workers]`.
+        """Create a Host for a project.
+
+        `workspace`: `.` is the project's own workspace, or the current folder if it names none. A relative storage of
+        the project is resolved against its `place`, or the workspace without one. `clock`: None is the system's.
+        `dispatcher` takes precedence over that of `[workers]`. `agreement`: None is what a person has agreed to by
+        `perstack trust`, for a project that was read from a file.
         """
         place = place or ProjectPlace(named_or_own(project, workspace), None)
         folder = place.workspace(project, workspace)
         given = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
         loaded = load_plugins(plugins, given)
-        self.notice: str | None = None
-        """What a person should be told of where the state is, if anything."""
+        agreement = agreement or Agreement(project)
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
-            storage, self.notice = open_state(loaded, project, place, storage, given)
+            storage = open_state(loaded, project, place, storage, given, agreement)
         clock = SYSTEM if clock is None else clock
-        audit = Auditing(storage, project, folder, given, clock)
+        audit = Auditing(storage, project, folder, given, clock, agreement)
         kept = given.without(audit.key_variable)
         self._setup = Setup(
             project=project,
@@ -124,10 +127,11 @@ class Host:
             env=kept,
             storage=storage,
             plugins=loaded,
-            providers=ProviderPool(loaded, kept),
+            providers=ProviderPool(loaded, kept, agreement),
             audit=audit,
             clock=clock,
-            dispatching=dispatching_of(loaded, project, dispatcher, address, given),
+            dispatching=dispatching_of(loaded, project, dispatcher, address, given, agreement),
+            agreement=agreement,
         )
         self.jobs = Jobs(self._now, lambda: self.tasks)
         self.experts = Experts(self._now)
@@ -145,10 +149,11 @@ class Host:
         plugins: Iterable[object] = (),
         dispatcher: str | Dispatcher | None = None,
     ) -> Host:
-        """A Host on the perstack.toml given, or found from the workspace upward, with its `.env` files unless `env` is
-        given. The state is beside a perstack.toml that was found, and in the workspace with one that was given.
+        """Create a Host from the given perstack.toml, or one found from the workspace upward.
 
-        Raises DefinitionError with every problem of the file, and UsageError if there is no file.
+        Its `.env` files are read unless `env` is given. The state is beside a perstack.toml that was found, and in the
+        workspace for one that was given. Raises DefinitionError with every problem of the file, and UsageError without
+        a file.
         """
         from perstack.config.load import load_usable
 
@@ -166,31 +171,32 @@ class Host:
             place=place,
             dispatcher=dispatcher,
         )
-        told = given.warnings if isinstance(given, Environment) else ()
-        for text in (*told, *([host.notice] if host.notice is not None else ())):
+        for text in given.warnings if isinstance(given, Environment) else ():
             warnings.warn(str(text), stacklevel=2)
         return host
 
     async def __aenter__(self) -> Host:
+        """Finish or undo an interrupted rewind of the workspace."""
         await put_right(self.storage, self.workspace, self.jobs.settle_rewind)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the Host."""
         await self.close()
 
     async def close(self) -> None:
-        """Close the storage and the providers. Jobs that are being driven are to be cancelled first."""
+        """Close the storage, the providers and the dispatcher. Cancel Jobs that are being driven first."""
         await self._setup.providers.close()
         await self._setup.dispatching.close()
         await self._setup.storage.close()
 
-    # --- what it works with ---------------------------------------------------------------------------------------
+    # --- settings -------------------------------------------------------------------------------------------------
 
     @property
     def project(self) -> Project:
-        """The definition that is in force for what begins next."""
+        """The definition that new Jobs use."""
         return self._setup.project
 
     @property
@@ -200,26 +206,26 @@ class Host:
 
     @property
     def storage(self) -> Storage:
-        """Where the logs are."""
+        """The storage of all logs."""
         return self._setup.storage
 
     @property
     def dispatcher(self) -> Dispatcher | None:
-        """The engine that says which worker drives a Job, if there is one. Raises UsageError for one that is none."""
+        """The dispatcher that queues Jobs for workers; None without one. Raises UsageError for an invalid address."""
         return self._setup.dispatching.dispatcher
 
     @property
     def leaves_to_workers(self) -> bool:
-        """Whether somebody has named a dispatcher, so that what need not be waited for is a worker's to drive."""
+        """True if a dispatcher was named: work that no caller waits for is then queued for workers."""
         return self._setup.dispatching.is_chosen
 
     @property
     def clock(self) -> Clock:
-        """Where the time of day comes from."""
+        """The source of the time of day."""
         return self._setup.clock
 
     def use(self, project: Project) -> None:
-        """From now on what begins is by this definition; what is driven keeps the one that it began with."""
+        """Use this definition for what begins from now on; Jobs that are being driven keep theirs."""
         self._setup = replace(self._setup, project=project)
         for name in ("iterations", "scheduler", "scheduler_of_worker"):
             vars(self).pop(name, None)
@@ -227,68 +233,59 @@ class Host:
     def _now(self) -> Setup:
         return self._setup
 
-    # --- parts that are made when they are used -------------------------------------------------------------------
+    # --- parts, made on first use ---------------------------------------------------------------------------------
 
     @cached_property
     def tasks(self) -> ExecutionMemory:
         """The tasks that agents pause and resume, in the same storage."""
-        from perstack.engine.memory import ExecutionMemory
+        from perstack.engine.tasks.memory import ExecutionMemory
 
         return ExecutionMemory(self.storage, self._setup.audit, self.clock)
 
-    @property
-    def memory(self) -> ExecutionMemory:
-        """The older name of `tasks`."""
-        return self.tasks
-
     @cached_property
     def iterations(self) -> Iterations:
-        """Runs Experts again and again until what they make is good enough."""
-        from perstack.engine.iterate import Iterations
+        """Series of iterations: Runs of an Expert, repeated until the result is good enough."""
+        from perstack.engine.iterations.iterations import Iterations
 
         return Iterations(self.jobs, self._setup)
 
-    @property
-    def waker(self) -> Scheduler:
-        """The older name of `scheduler`."""
-        return self.scheduler
-
     @cached_property
     def scheduler(self) -> Scheduler:
-        """Resumes tasks that are due, those of Experts by a Job, and starts what schedules say: on this Host, or for
-        workers if a dispatcher was named."""
+        """The scheduler, which resumes due tasks and starts due schedules.
+
+        It drives their Jobs on this Host, or queues them for workers if a dispatcher was named.
+        """
         return self.scheduler_of_worker if self.leaves_to_workers else self._scheduling(self._starter(queues=False))
 
     @cached_property
     def scheduler_of_worker(self) -> Scheduler:
-        """The same for a worker: whatever is due is queued, for this worker or another."""
+        """The scheduler for a worker: everything due is queued, for this worker or another."""
         return self._scheduling(self._starter(queues=True))
 
     def _scheduling(self, starter: JobStarter) -> Scheduler:
-        from perstack.engine.scheduler import Scheduler
-        from perstack.engine.schedules.starting import queued_series
-        from perstack.engine.schedules.upkeep import Schedules
+        from perstack.engine.schedules.launcher import queued_series
+        from perstack.engine.schedules.scheduler import Scheduler
+        from perstack.engine.schedules.schedules import Schedules
 
         iterations, schedules = self.iterations, cache(lambda: Schedules(self._now, self.jobs, starter))
         resume_series = iterations.resume if starter.resumes else queued_series(iterations, self._now)
         return Scheduler(self.tasks, self.jobs, iterations, schedules, self._now, starter, resume_series)
 
     def _starter(self, *, queues: bool) -> JobStarter:
-        from perstack.engine.schedules.starting import DrivenHere, Queued
+        from perstack.engine.schedules.launcher import DrivenHere, Queued
 
         return (Queued if queues else DrivenHere)(self.jobs, self._now)
 
     @cached_property
     def schedules(self) -> Schedules:
-        """The schedules of the project. Who looks after them starts their Jobs here, or for workers if a dispatcher was
-        named."""
-        from perstack.engine.schedules.upkeep import Schedules
+        """The schedules of the project. Their Jobs are driven here, or by workers if a dispatcher was named."""
+        from perstack.engine.schedules.schedules import Schedules
 
         return Schedules(self._now, self.jobs, self._starter(queues=self.leaves_to_workers))
 
     async def inbox(self) -> tuple[InboxItem, ...]:
-        """Every open question of every Job and task, and each of them that does not read, the oldest first."""
-        from perstack.engine.inbox import damaged_tasks, in_order, waiting_jobs, waiting_tasks
+        """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""
+        from perstack.engine.jobs.inbox import damaged_tasks, in_order, waiting_jobs, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
         return in_order(await waiting_jobs(self.jobs), *of_tasks)
@@ -321,7 +318,6 @@ class Host:
     record = _Short(_jobs_of, Jobs.record)
     document = _Short(_jobs_of, Jobs.document)
     export = _Short(_jobs_of, Jobs.export)
-    original_files = _Short(_jobs_of, Jobs.original_files)
     load = _Short(_jobs_of, Jobs.load)
     tools = _Short(_experts_of, Experts.tools)
     login = _Short(_skills_of, Skills.login)

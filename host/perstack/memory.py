@@ -1,18 +1,17 @@
-"""Execution memory from Python: tasks that are paused, and resumed by whichever process comes next.
+"""Execution memory as a Python API: tasks that are paused, and resumed by any later process.
 
     async with ExecutionMemory.open() as memory:
         await memory.create("report", state={"read": 0}, start=True)
 
-`Host.memory` is the one of a Host. docs/tasks.md tells the whole of it.
+`Host.tasks` is a Host's own. docs/tasks.md describes all of it.
 """
 
 from __future__ import annotations
 
-from perstack.core.tasks.dependencies import Dependency
 from perstack.core.tasks.events import StoredTaskEvent, TaskConfig, WaitingFor
-from perstack.core.tasks.state import TaskCheckpoint, TaskState
-from perstack.core.tasks.summary import TaskPage, TaskSummary
-from perstack.engine.memory import ExecutionMemory
+from perstack.core.tasks.state import Dependency, TaskCheckpoint, TaskState
+from perstack.core.tasks.summaries import TaskPage, TaskSummary
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound
 
 __all__ = [

@@ -1,6 +1,8 @@
-"""What may be done next, as facts: whatever raises an error names them, and each front door says them in its own words.
+"""Next steps: facts about what may be done after an error, which each door words in its own way.
 
-`in_words` says one where no door is: to a caller of the library, or to a model.
+Code that raises an error names the steps. `in_words` words them where there is no door: for a caller of the library, or
+for a model. A new step needs a class, a place in `NextStep`, and a case in `in_words` and in every door; `assert_never`
+makes the type check fail otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from perstack.dataclass import dataclass
 Kind = Literal["job", "task", "series"]
 
 Listing = Literal["log", "questions", "tasks", "series", "schedules", "inbox", "plugins", "providers", "damage"]
-"""Where something is found: the log of a Job, what was asked in it, lists, what is wrong with a log."""
+"""Places to look: the log of a Job, the questions asked in it, lists, and the report of a log's damage."""
 
 Option = Literal[
     "config",
@@ -28,20 +30,22 @@ Option = Literal[
     "max_tokens",
     "max_tool_calls",
     "model",
+    "storage",
     "target",
     "total_cost",
     "total_tokens",
+    "workspaces",
 ]
-"""What may be given, or given otherwise."""
+"""Options that may be given, or given another value."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Give the answer that a Job or a task waits for."""
+    """Answer a waiting Job or task."""
 
     id: str
     is_approval: bool = False
-    """Whether it approves of a call, which only a person may do; `id` is the question's."""
+    """True if the answer approves a call, which only a person may do; `id` is then the question's."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,12 @@ class AnswerAgain:
 
 @dataclass(frozen=True)
 class Resume:
-    """Resume what is stopped."""
+    """Resume a stopped Job, task or series."""
 
     id: str
     kind: Kind = "job"
     needs: Option | None = None
-    """What has to be given with it."""
+    """The option that must be given; None if none is needed."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +92,16 @@ class Start:
     """Start a Job."""
 
     job_id: str | None = None
-    """The id that it should have, if it matters."""
+    """The id to use; None for any."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Look somewhere to see what there is."""
+    """Look at a list, a log or a report."""
 
     place: Listing
     job_id: str | None = None
-    """Whose log, questions or damage."""
+    """The Job whose log, questions or damage to look at."""
 
 
 @dataclass(frozen=True)
@@ -109,27 +113,27 @@ class Give:
 
 @dataclass(frozen=True)
 class Begin:
-    """Write a definition to begin with."""
+    """Write a first definition."""
 
 
 @dataclass(frozen=True)
 class Install:
-    """Ask every skill again what it offers, and write perstack.lock anew."""
+    """Ask every skill for its tools again, and rewrite perstack.lock."""
 
 
 @dataclass(frozen=True)
 class LogIn:
-    """Log in to the server of a skill: a person only."""
+    """Log in to the server of a skill, which only a person can do."""
 
     skill_name: str
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Agree to what the files of a project want to execute or to reach: a person only."""
+    """Trust what the files of a project execute or reach, which only a person can do."""
 
     folder: str | None = None
-    """The project's, if it may be another one than that of the door."""
+    """The project's folder; None for the door's own project."""
 
 
 NextStep: TypeAlias = (
@@ -151,21 +155,22 @@ NextStep: TypeAlias = (
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a person should know, and what may be done about it."""
+    """A notice for a person, and what may be done about it."""
 
     text: str
     next_steps: tuple[NextStep, ...] = ()
 
     def said(self, say: Callable[[NextStep], str]) -> str:
-        """All of it, with the steps in the words of `say`."""
+        """Return the text and the steps, each worded by `say`."""
         return with_steps(self.text, self.next_steps, say)
 
     def __str__(self) -> str:
+        """Return the text and the steps in words that suit every door."""
         return self.said(in_words)
 
 
 def with_steps(text: str, steps: Iterable[NextStep], say: Callable[[NextStep], str]) -> str:
-    """A text, and after it what may be done next: one of these steps."""
+    """Return a text followed by the alternatives for what to do next."""
     return "; ".join(filter(None, (text, ", or ".join(map(say, steps)))))
 
 
@@ -194,14 +199,16 @@ _OPTIONS: dict[Option, str] = {
     "max_tokens": "give a higher budget of tokens",
     "max_tool_calls": "allow more tool calls",
     "model": "name one",
+    "storage": "name the place yourself",
     "target": "give a better target",
     "total_cost": "give all its Jobs together a higher budget in dollars",
     "total_tokens": "give all its Jobs together a higher budget of tokens",
+    "workspaces": "start workers that keep a workspace for each Job, or where the files are",
 }
 
 
 def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
-    """The step in words that suit every door."""
+    """Return a step in words that suit every door."""
     match step:
         case Answer():
             what = "a person approves the call, or not, by the answer" if step.is_approval else "give the answer"

@@ -1,1 +1,1 @@
-"""Provider `anthropic`: Anthropic's Messages API, and servers compatible with it."""
+"""Provider `anthropic`: Anthropic's Messages API and compatible servers."""

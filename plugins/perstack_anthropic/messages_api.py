@@ -1,7 +1,7 @@
-"""Anthropic's wire format, as pure functions: a request to bytes, the data of a stream's events to a reply.
+"""Messages API: pure functions that encode a request, and a decoder for the stream of a reply.
 
-Source: Anthropic API reference, «Create a Message» (request), «Streaming messages» (events), «Prompt caching»,
-«Extended thinking» and «Adaptive thinking».
+Other endpoints of the format (Bedrock, Vertex AI) use it too. Source: Anthropic API reference, «Create a Message»
+(request), «Streaming messages» (events), «Prompt caching», «Extended thinking» and «Adaptive thinking».
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import assert_never
 
 from pydantic import JsonValue, ValidationError
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import ReasoningBudget
-from perstack.core.events import FinishReason
-from perstack.core.messages import (
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -29,32 +30,34 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec, legal_tool_name
-from perstack.core.usage import Usage
+from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack_anthropic.settings import AnthropicSettings
-from perstack_http.errors import bad_response, cut_stream, made_error
-from perstack_http.parts import (
+from perstack.support.http.errors import bad_response, cut_stream, made_error
+from perstack.support.http.messages import (
     IMAGE_TYPES,
     PDF,
     Text,
+    Turns,
     Wire,
     arguments_of,
     as_base64,
+    body_of,
+    head_of,
     in_place_of,
     is_text,
     legal_id,
     read_arguments,
+    transcript_of,
 )
-from perstack_http.schemas import schema_for
-from perstack_http.transcript import Turns, body_of, head_of, transcript_of
+from perstack.support.http.structured_output import schema_for
+from perstack_anthropic.settings import AnthropicSettings
 
 VENDOR = "anthropic"
-"""The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
+"""Key of this vendor's opaque parts, which are sent to no other vendor."""
 
 DEFAULT_MAX_TOKENS = 32_000
-"""What every current model can give; Anthropic asks for a number."""
+"""Maximum reply tokens that every current model supports; the API requires a number."""
 
 _ROOM_BESIDE_THINKING = 8_192
 _LEAST_BUDGET = 1_024
@@ -62,14 +65,11 @@ _BUDGETS = {"minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 
 _CLAUDE_UP_TO_4_6 = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-@:](\d{6,}|v\d|latest)))")
-"""The models whose thinking is set in tokens; later ones refuse that and take an effort."""
+"""Models with a thinking budget in tokens; later ones reject that and take an effort."""
 
 _CLAUDE_FROM_4_5 = re.compile(r"claude-[a-z]+-(4-[5-9]|[5-9])(?!\d)")
 
 _CACHED = b',"cache_control":{"type":"ephemeral"}'
-
-
-# --- request ------------------------------------------------------------------------------------------------------
 
 
 def encode(
@@ -79,11 +79,11 @@ def encode(
     *,
     opening: JsonObject | None = None,
 ) -> bytes:
-    """The body of `POST /v1/messages`. Of two requests of one Run the later one's bytes extend the earlier one's,
-    but for the mark on the latest turn that says where to cache.
+    """Encode the body of `POST /v1/messages`.
 
-    `opening` has the fields that other endpoints of the format are sent in place of `model` and `stream`. `blobs` need
-    hold only what `turns_of` lacks.
+    A later request of a Run extends the bytes of an earlier one, except for the cache mark on the latest turn.
+    `opening` has the fields that other endpoints of the format require in place of `model` and `stream`. `blobs` need
+    only contain what `turns_of` lacks.
     """
     opening = {"model": request.model, "stream": True} if opening is None else opening
     turns = turns_of(request)
@@ -93,12 +93,12 @@ def encode(
 
 
 def turns_of(request: GenerationRequest) -> Turns:
-    """The Run's turns as far as they are written."""
+    """Return the Run's turns encoded so far."""
     return transcript_of(request, VENDOR, Turns, lambda: _blocks)
 
 
 def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
-    """What every endpoint of the format is sent, wherever it has the model's name, but for the messages."""
+    """Return the fields that every endpoint of the format gets, except the model's name and the messages."""
     if request.max_tokens is not None:
         most = request.max_tokens_within(settings.max_tokens or DEFAULT_MAX_TOKENS)
         settings = settings.model_copy(update={"max_tokens": most})
@@ -124,23 +124,25 @@ def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject
 
 
 def takes_schemas(model: str) -> bool:
-    """Whether the model takes a schema for its reply. Source: Claude API, «Structured outputs»."""
+    """Return whether the model accepts a schema for its reply. Source: Claude API, «Structured outputs»."""
     return _CLAUDE_FROM_4_5.search(model) is not None
 
 
 def _marked(blocks: list[bytes]) -> list[bytes]:
-    """The latest turn's blocks; the last one says where to cache."""
+    """Add a cache mark to the last block of the latest turn."""
     return [*blocks[:-1], blocks[-1].removesuffix(b"}") + _CACHED + b"}"]
 
 
 def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSettings) -> tuple[int, JsonObject]:
-    """`max_tokens`, and the fields that say how much of them may be thinking."""
+    """Return `max_tokens`, and the fields that limit thinking."""
     most = settings.max_tokens or DEFAULT_MAX_TOKENS
     if budget is None:
         return most, {}
-    if budget == "none" or budget == 0:
+    counts_tokens = _counts_tokens(model, settings)
+    # the minimum budget is 1,024, and the API rejects one that is not below `max_tokens`
+    if budget == "none" or budget == 0 or (counts_tokens and most <= _LEAST_BUDGET):
         return most, {"thinking": {"type": "disabled"}}
-    if not _counts_tokens(model, settings):
+    if not counts_tokens:
         return most, {
             "thinking": {"type": "adaptive", "display": "summarized"},
             "output_config": {"effort": effort_of(budget)},
@@ -148,11 +150,14 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
     tokens = max(_LEAST_BUDGET, budget if isinstance(budget, int) else _BUDGETS[budget])
     if settings.max_tokens is None:
         most = max(most, tokens + _ROOM_BESIDE_THINKING)
-    return most, {"thinking": {"type": "enabled", "budget_tokens": max(_LEAST_BUDGET, min(tokens, most - 1))}}
+    return most, {"thinking": {"type": "enabled", "budget_tokens": min(tokens, most - 1)}}
 
 
 def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> float | None:
-    """Models whose thinking is not set in tokens refuse one, so only the user's own word goes there."""
+    """Return the temperature; None to omit it.
+
+    Models without a token budget for thinking reject it, so they get only one that the user has set.
+    """
     takes_it = _counts_tokens(request.model, settings)
     return request.temperature_over(settings.temperature) if takes_it else settings.temperature
 
@@ -160,12 +165,12 @@ def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> f
 def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
     if settings.thinking is not None:
         return settings.thinking == "budget"
-    # compatible servers, whose models are not Claude, have the older of the two ways
+    # compatible servers, whose models are not Claude, support the older of the two ways
     return "claude" not in model or _CLAUDE_UP_TO_4_6.search(model) is not None
 
 
 def effort_of(budget: ReasoningBudget) -> str:
-    """`low`, `medium` or `high` for a budget that is not none."""
+    """Return `low`, `medium` or `high` for a budget other than none."""
     if not isinstance(budget, int):
         return _EFFORTS[budget]
     if budget <= _BUDGETS["low"]:
@@ -197,7 +202,7 @@ def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> 
 
 
 def _text(text: str) -> JsonObject | None:
-    """None if blank: the API refuses that."""
+    """Return a text block; None for blank text, which the API rejects."""
     return {"type": "text", "text": text} if text.strip() else None
 
 
@@ -247,16 +252,13 @@ def _reply_block(part: ReplyPart) -> JsonObject | None:
 
 
 def _thinking_block(part: ThinkingPart) -> JsonObject | None:
-    """None without a signature of ours: the API takes back only thinking that it signed."""
+    """Encode thinking; None without a signature of this vendor, since the API only accepts thinking that it signed."""
     ours = (part.opaque or {}).get(VENDOR)
     if not isinstance(ours, dict):
         return None
     if "data" in ours:
         return {"type": "redacted_thinking", "data": ours["data"]}
     return {"type": "thinking", "thinking": part.thinking, "signature": ours.get("signature", "")}
-
-
-# --- reply --------------------------------------------------------------------------------------------------------
 
 
 class _OutputDetails(Wire):
@@ -300,7 +302,7 @@ class _Error(Wire):
 
 
 class _Event(Wire):
-    """Every kind of event at once; what a kind does not have is None."""
+    """Fields of all event types; None if a type lacks one."""
 
     type: str
     index: int = 0
@@ -322,7 +324,7 @@ _STATUS_OF = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""Source: Anthropic API reference, «Errors», section «HTTP errors»."""
+"""HTTP status of each error type. Source: Anthropic API reference, «Errors», section «HTTP errors»."""
 
 _FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
@@ -332,12 +334,12 @@ _FINISH: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
 }
-"""Source: Anthropic documentation, «Handling stop reasons»."""
+"""Finish reasons. Source: Anthropic documentation, «Handling stop reasons»."""
 
 
 @dataclass(slots=True)
 class _Block:
-    """A content block as it grows."""
+    """Content block under construction."""
 
     start: _ContentBlock
     text: list[str] = field(default_factory=list[str])
@@ -346,9 +348,10 @@ class _Block:
 
 
 class ReplyDecoder:
-    """Puts a reply together from the data of its events."""
+    """Decoder of a reply from the data of its stream's events."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
         self._blocks: dict[int, _Block] = {}
         self._counts: dict[str, int] = {}
@@ -356,7 +359,7 @@ class ReplyDecoder:
         self._is_whole = False
 
     def feed(self, data: str) -> bool:
-        """Take one event; true if it was the last. Raises ProviderError if it tells of one."""
+        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
         try:
             event = _Event.model_validate_json(data)
         except ValidationError as error:
@@ -382,7 +385,7 @@ class ReplyDecoder:
         return self._is_whole
 
     def finish(self) -> Generation:
-        """The reply. Raises ProviderError if the stream ended before it did."""
+        """Return the reply. Raises ProviderError if the stream ended early."""
         if not self._is_whole:
             raise cut_stream("no message_stop came")
         parts = [_part(self._blocks[index]) for index in sorted(self._blocks)]
@@ -418,7 +421,7 @@ class ReplyDecoder:
             self._on_delta(Delta("reasoning", thinking))
 
     def _count(self, usage: _Usage | None) -> None:
-        """The counts are cumulative: a later one replaces an earlier one, an absent one does not."""
+        """Store token counts. They are cumulative: a later count replaces an earlier one, an absent one does not."""
         if usage is None:
             return
         counts = usage.model_dump(exclude_none=True, exclude={"output_tokens_details"})
@@ -427,7 +430,7 @@ class ReplyDecoder:
         self._counts.update(counts)
 
     def _usage(self) -> Usage:
-        """`input_tokens` of the API are only those that no cache had: ours are all that was sent."""
+        """Return the usage. The API's `input_tokens` exclude cached tokens; ours include them."""
         cached = self._counts.get("cache_read_input_tokens", 0)
         written = self._counts.get("cache_creation_input_tokens", 0)
         sent = self._counts.get("input_tokens", 0) + cached + written
@@ -437,7 +440,7 @@ class ReplyDecoder:
 
 
 def _part(block: _Block) -> ReplyPart | None:
-    """A finished block; None for an empty one, and for what is not ours to understand."""
+    """Convert a finished block; None for an empty or unknown one."""
     match block.start.type:
         case "text":
             return TextPart(text="".join(block.text)) if block.text else None

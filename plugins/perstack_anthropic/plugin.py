@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
-from perstack_prices import PublishedPrices
+from perstack.support.prices import PublishedPrices
 
 _PRICES = PublishedPrices("anthropic")
 
 
 @dataclass(frozen=True, slots=True)
 class AnthropicProviderFactory:
-    """What the plugin registers."""
+    """Factory of provider `anthropic`."""
 
     name: str = "anthropic"
     priority: int = 10
@@ -23,14 +23,14 @@ class AnthropicProviderFactory:
     prices: PublishedPrices = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Whether there is a key."""
+        """Return whether the environment has a key."""
         return any(env.get(name, "").strip() for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"))
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Opens no connection yet.
+        """Create the provider without connecting yet.
 
-        Raises MissingCredential without a key, DefinitionError if a setting is wrong, UsageError if
-        ANTHROPIC_BASE_URL is.
+        Raises MissingCredential without a key, DefinitionError for an invalid setting, UsageError for an invalid
+        ANTHROPIC_BASE_URL.
         """
         from perstack_anthropic.provider import create
 
@@ -39,5 +39,5 @@ class AnthropicProviderFactory:
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Provider `anthropic`."""
+    """Return the factory of provider `anthropic`."""
     return [AnthropicProviderFactory()]

@@ -1,11 +1,11 @@
-"""`[provider.setting]` of provider `anthropic`, and what the environment adds."""
+"""Settings of provider `anthropic`: `[provider.setting]` and the environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from perstack_http.endpoint import (
+from perstack.support.http.endpoint import (
     Endpoint,
     EndpointSettings,
     choose_base_url,
@@ -21,16 +21,16 @@ _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS"
 
 
 class AnthropicSettings(EndpointSettings):
-    """Beyond what every endpoint has."""
+    """Settings in addition to those of every endpoint."""
 
     CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
 
     thinking: Literal["budget", "adaptive"] | None = None
-    """How this model takes a reasoning budget: as a number of tokens, or as an effort. None: by its name."""
+    """Form of the model's reasoning budget: a number of tokens, or an effort. None: by its name."""
 
 
 def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint:
-    """Address and credentials. Raises MissingCredential; a server on this machine needs none.
+    """Return address and credentials. Raises MissingCredential, except for a server on this machine.
 
     Source: Anthropic API reference, «API overview», section «Authentication»; the variables are those of its SDKs.
     """

@@ -1,14 +1,22 @@
-"""The skill `@perstack/base`: files, processes and the signs by which a Run tracks and ends its work, in process.
+"""Skill `@perstack/base`: files, processes, and the tools by which a Run tracks and ends its work.
 
-plugin.py       what the host finds at its start
-skill.py        a session: which function answers which tool
-specs.py        the tools as a model sees them
-workspace.py    paths: every one is walked from a handle of the workspace, so that none leads out
-reading.py      text files, line by line, however big
+It runs in the host's process, without an MCP server. Where to look:
+
+plugin.py       registration with the host
+skill.py        session that maps each tool to its function
+tools.py        tools as a model sees them
+tool_io.py      arguments and results of tools
+workspace.py    path resolution, confined to the workspace by open handles
+workspaces.py   workspace together with the directories that [sandbox] adds
+files.py        names, kinds and identities of files; error messages
+reading.py      text files by lines, images and PDFs
 writing.py      writing, appending, editing, moving, deleting
-directories.py  listing, making, deleting; what is known of a file
-media.py        images and PDFs
-execute.py      processes, and their output
-group.py        ending a process with all it started
-output.py       much output in little memory
+directories.py  listing, creating, deleting; file information
+exec.py         processes and their output
+
+File tools never open a path directly: `Workspace.place` walks it and returns a name in an open directory. Every
+protected file (state, keys, definitions, git's executable files) is refused there, by name and by identity.
+
+Change together: a tool in `tools.SPECS` with its function in `skill`; a protected name with the sandbox runtimes, which
+must hide the same files.
 """

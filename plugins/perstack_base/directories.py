@@ -1,29 +1,80 @@
-"""Directories, and what is known of a file."""
+"""Directory tools and file information."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
+from perstack.core.base.file_names import Parts
+from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
-from perstack_base.arguments import flag, text
 from perstack_base.files import identity, kind_of, printable, status_at
-from perstack_base.trees import check_tree
+from perstack_base.tool_io import flag, text
 from perstack_base.workspace import ResolvedPath, Workspace
 
+_DEEPEST = 200
+"""Maximum depth in levels; each level holds one handle."""
+
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def check_tree(place: ResolvedPath, destination: ResolvedPath | None = None) -> None:
+    """Raise SkillError if something below a directory is off limits, here or at the destination of a move.
+
+    A tree is moved or deleted as a whole or not at all, so that no part is left behind or taken along; a person must
+    then do it.
+    """
+    known = place.workspace.protected_identities()
+    status = place.status()
+    if status is None or not stat.S_ISDIR(status.st_mode):
+        return
+    with ExitStack() as held:
+        top = os.open(place.name, _OPEN, dir_fd=place.directory)
+        held.callback(os.close, top)
+        if destination is not None:
+            destination.workspace.check_way(destination.parts, destination.shown)
+            destination.refuse_removal()
+        for way, identity in _below(top, (), 0):
+            shown = place.workspace.shown((*place.parts, *way))
+            place.workspace.check_way((*place.parts, *way), shown)
+            if destination is not None:
+                there = (*destination.parts, *way)
+                destination.workspace.check_way(there, destination.workspace.shown(there))
+            if identity in known:
+                raise SkillError(f"{shown} is off limits to tools, and so is what holds it; use another path")
+
+
+def _below(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tuple[int, int]]]:
+    device = os.fstat(directory).st_dev
+    with os.scandir(directory) as entries:
+        found = [(entry.name, entry.inode(), entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, inode, is_directory in found:
+        yield (*way, name), (device, inode)
+        if not is_directory:
+            continue
+        if depth == _DEEPEST:
+            raise SkillError(f"{printable('/'.join((*way, name)))} is more than {_DEEPEST} levels deep; use exec")
+        handle = os.open(name, _OPEN, dir_fd=directory)
+        try:
+            yield from _below(handle, (*way, name), depth + 1)
+        finally:
+            os.close(handle)
+
+
 MOST_ENTRIES = 500
-"""Of a directory that one call lists."""
+"""Maximum number of entries per listing."""
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def list_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
-    """`listDirectory`."""
+    """Run `listDirectory`."""
     with workspace.directory(text(args, "path") or ".") as (handle, place):
         home = place.workspace
         hidden = home.state_identities()
@@ -42,7 +93,7 @@ def list_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 
 def create_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
-    """`createDirectory`."""
+    """Run `createDirectory`."""
     with workspace.place(text(args, "path"), create=True) as place:
         status = place.status()
         if status is None:
@@ -53,7 +104,7 @@ def create_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 
 def delete_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
-    """`deleteDirectory`."""
+    """Run `deleteDirectory`."""
     with workspace.place(text(args, "path"), follow=False, change=True) as place:
         place.refuse_removal()
         status = place.status()
@@ -69,7 +120,7 @@ def delete_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 
 def get_file_info(workspace: Workspace, args: JsonObject) -> JsonObject:
-    """`getFileInfo`. That there is nothing is an answer, not an error."""
+    """Run `getFileInfo`. A missing file is an answer, not an error."""
     with workspace.place(text(args, "path")) as place:
         status = place.status()
         if status is None:
@@ -119,7 +170,7 @@ def _may(place: ResolvedPath, mode: int) -> bool:
 
 
 def _birth(status: os.stat_result) -> float:
-    """When it was made, as near as the system tells."""
+    """Return the creation time, or the best approximation that the system offers."""
     made = getattr(status, "st_birthtime", None)
     return made if isinstance(made, float) else min(status.st_ctime, status.st_mtime)
 

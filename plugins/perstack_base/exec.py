@@ -1,58 +1,200 @@
-"""The exec tool: where a program starts, what it gets of the environment and how it ends. What it may do is a matter of
-the runtime that it is started in.
-"""
+"""Tool `exec`: the program's directory, environment, output and end. The runtime decides what the program may do."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
 
-from perstack.core.base import JsonObject
+from perstack.core.base.file_names import folded, protected_by_name
+from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
-from perstack.ports.processes.environment import inherited
-from perstack.ports.processes.group import end_group, signal_group
-from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import started
+from perstack.ports.environment import inherited
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program
 from perstack.ports.skill import SkillContext, ToolCall, ToolResult
-from perstack_base.answers import answer
-from perstack_base.arguments import flag, table, text, texts, whole
+from perstack.system.process_groups import end_group, signal_group
+from perstack.system.processes import owned, started
 from perstack_base.files import printable
-from perstack_base.output import Output
-from perstack_base.redirects import may_redirect, refuse_redirects
+from perstack_base.tool_io import answer, flag, table, text, texts, whole
 from perstack_base.workspace import Workspace
+
+SHOWN_BYTES = 30_000
+"""Bytes of output that the model sees at once."""
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Bytes of output that are kept; more is only counted, and the model sees the count."""
+
+_HALF = SHOWN_BYTES // 2
+_IN_MEMORY = 256 * 1024
+
+
+class Output:
+    """Output of a process: memory holds its head and tail, a temporary file all of it.
+
+    Close it as a context manager.
+    """
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        """Keep at most `most` bytes."""
+        self._most = most
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
+        self._head = b""
+        self._tail = b""
+        self._newlines = 0
+        self.size = 0
+
+    def __enter__(self) -> Output:
+        """Return the output."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the temporary file."""
+        self._file.close()
+
+    def add(self, piece: bytes) -> None:
+        """Append a piece of output."""
+        self._keep(piece)
+        if len(self._head) < SHOWN_BYTES:
+            self._head += piece[: SHOWN_BYTES - len(self._head)]
+        self._tail = (self._tail + piece)[-_HALF:]
+        self._newlines += piece.count(b"\n")
+        self.size += len(piece)
+
+    @property
+    def is_long(self) -> bool:
+        """True if the model sees only a part."""
+        return self.size > SHOWN_BYTES
+
+    @property
+    def is_cut(self) -> bool:
+        """True if even the file lacks a part."""
+        return self.size > self._most
+
+    def kept(self) -> bytes:
+        """Return all bytes that were kept."""
+        self._file.seek(0)
+        return self._file.read()
+
+    def shown(self, whole: str) -> str:
+        """Return the text for the model; `whole` names the blob with all of the output."""
+        if not self.is_long:
+            return self._head.decode("utf-8", "replace")
+        head = _whole_lines(self._head[:_HALF])
+        tail = _after_newline(self._tail)
+        first = head.count(b"\n")
+        left = self._newlines - tail.count(b"\n")
+        where = f", from {first}, to {left}" if left > first else ""
+        kept = f", of which only the first {self._most} bytes were kept" if self.is_cut else ""
+        gap = f"\n… {self.size - len(head) - len(tail)} bytes left out: readTextFile, path {whole}{where}{kept} …\n"
+        return head.decode("utf-8", "replace") + gap + tail.decode("utf-8", "replace")
+
+    def _keep(self, piece: bytes) -> None:
+        if self.size >= self._most:
+            return
+        try:
+            self._file.write(piece[: self._most - self.size])
+        except OSError:
+            # The disk for temporary files is full: the program continues, its further output is only counted.
+            self._most = self.size
+
+
+def _whole_lines(head: bytes) -> bytes:
+    end = head.rfind(b"\n") + 1
+    return head[:end] if end > len(head) // 2 else head
+
+
+def _after_newline(tail: bytes) -> bytes:
+    start = tail.find(b"\n") + 1
+    return tail[start:] if start < len(tail) // 2 else tail
+
+
+# Redirections in shell commands of `exec`: protected files are refused as file tools refuse them.
+#
+# Only redirections that are literal in the script are found. The runtime controls what a program does with its
+# arguments.
+
+
+def may_redirect(words: Sequence[str]) -> bool:
+    """Return whether a command may contain redirections. A precheck, because the parser is slow to import."""
+    return any(">" in word or "<" in word for word in words[1:])
+
+
+def refuse_redirects(workspace: Workspace, words: Sequence[str], folder: str) -> None:
+    """Raise SkillError for a redirection to a file that is off limits. Accesses the disk."""
+    from perstack.core.permissions.programs import redirects_of
+
+    for redirect in redirects_of(words):
+        if redirect.path is not None:
+            _refuse_path(workspace, os.path.join(folder, redirect.path), change=not redirect.is_read)  # noqa: PTH118
+        elif redirect.text:
+            _refuse_name(redirect.text, change=not redirect.is_read)
+
+
+def _refuse_path(workspace: Workspace, path: str, *, change: bool) -> None:
+    if "\0" in path:
+        return
+    shown, whole = printable(os.path.normpath(path)), os.path.join(workspace.root, path)  # noqa: PTH118
+    for name in (whole, os.path.realpath(whole)):
+        way = workspace.inside(name)
+        if way is not None:
+            workspace.check_way(way, shown, change=change)
+            if change:
+                workspace.check_git(way)
+    opened = workspace.inside(os.path.realpath(whole))
+    if opened is None or not workspace.is_opened(opened):
+        with suppress(OSError, ValueError):
+            workspace.check_identity(os.stat(whole), shown, workspace.protected_identities())  # noqa: PTH116
+
+
+def _refuse_name(text: str, *, change: bool) -> None:
+    """Raise SkillError if a path whose directory is unknown has a protected name."""
+    way = folded(tuple(part for part in Path(os.path.normpath(text)).parts if part not in ("..", ".")))
+    what = protected_by_name(way, change=change)
+    if what is not None:
+        raise SkillError(f"{printable(text)} is {what}, which is off limits to tools; ask a person to see to it")
+
 
 DEFAULT_TIMEOUT = 60_000
 
 _PIECE = 1 << 16
 _DRAIN = 0.5
-"""Seconds to wait for the end of the output once every process of the group has ended: one that left may hold it."""
+"""Seconds to wait for the end of the output after the process group has ended: a process that left it may hold it open.
+"""
+
+_GIT_SETTINGS = (("safe.bareRepository", "explicit"), ("core.fsmonitor", "false"))
+"""Settings that make git ignore a directory that is itself a repository, and run no file system monitor."""
 
 _NO_OUTPUT = "Command executed successfully, but produced no output."
 
 
 class Executor:
-    """Runs programs for one Job, and knows those that are up."""
+    """Programs of one Job: starts them and tracks the running ones."""
 
     def __init__(self, workspace: Workspace, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
+        """Start nothing yet; `domains` are the network places of the skill's programs."""
         self._workspace = workspace
         self._env = inherited(context.env, context.variables)
         self._records = context.programs
         self._runtime = context.runtime
         self._domains = domains
         self._running: set[asyncio.Task[Process]] = set()
-        """Those that are starting or up; the others are sorted out when one is added."""
+        """Programs that are starting or running; ended ones are removed when another is added."""
 
     async def close(self) -> None:
-        """End everything that is still up."""
+        """End all running programs."""
         await asyncio.gather(*(_end(starting) for starting in tuple(self._running)))
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """`exec`."""
+        """Run `exec`."""
         words = (text(call.args, "command"), *texts(call.args, "args"))
         if may_redirect(words):
             opening = self._workspace.opening(call.opens)
@@ -71,7 +213,7 @@ class Executor:
 
     @asynccontextmanager
     async def _process(self, call: ToolCall, output: Output) -> AsyncGenerator[Process]:
-        """A process whose output is being read; at the end it is gone, and all its output is there."""
+        """Run a process and collect its output. On exit the process has ended and its output is complete."""
         reading, writing = os.pipe()
         try:
             process = await self._start(call, writing)
@@ -97,7 +239,8 @@ class Executor:
             raise SkillError("command is empty; name a program")
         cwd = text(args, "cwd") or "."
         with self._workspace.directory(cwd) as (handle, place):
-            env = {**self._env, "PWD": str(place.path), **table(args, "env"), "PERSTACK_CALL_ID": call.key}
+            given = {**self._env, "PWD": str(place.path), **table(args, "env"), "PERSTACK_CALL_ID": call.key}
+            env = {**given, **_git_settings(given)}
             starting = asyncio.create_task(
                 self._runtime.start(
                     Program(
@@ -120,6 +263,19 @@ class Executor:
                 raise SkillError(_why_not(command, error)) from error
 
 
+def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that keep git from executing files in a repository, numbered after those in `env`.
+
+    git reads a setting only if its number is below `GIT_CONFIG_COUNT`. The last one wins.
+    """
+    count = env.get("GIT_CONFIG_COUNT", "")
+    first = int(count) if re.fullmatch("[0-9]{1,4}", count) else 0
+    found = {"GIT_CONFIG_COUNT": str(first + len(_GIT_SETTINGS))}
+    for number, (name, value) in enumerate(_GIT_SETTINGS, first):
+        found |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return found
+
+
 async def _end(starting: asyncio.Task[Process]) -> None:
     try:
         await asyncio.wait({starting})
@@ -131,7 +287,7 @@ async def _end(starting: asyncio.Task[Process]) -> None:
 
 
 def _is_up(starting: asyncio.Task[Process]) -> bool:
-    """Whether it runs or may yet. The number of one that has ended may be another process's by now."""
+    """Return whether the program runs or may yet start. The pid of an ended one may belong to another process."""
     if not starting.done():
         return True
     return not starting.cancelled() and starting.exception() is None and starting.result().returncode is None

@@ -1,4 +1,4 @@
-"""What file tools know of files apart from where they are: names, kinds, identities, and why the system refused one."""
+"""Properties of files that do not depend on their location: names, kinds, identities, and messages for errors."""
 
 from __future__ import annotations
 
@@ -10,34 +10,42 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from perstack.core.protected import Parts
+from perstack.core.base.file_names import GIT_CONTENT, Parts
 
 MOST_SEEN = 20_000
-"""Names that are looked at to find a file's other ones."""
+"""Maximum number of names scanned to find another name of a file."""
 
 Identity = tuple[int, int]
 
 
 def status_at(name: str, directory: int) -> os.stat_result | None:
-    """Of what has this name in an open directory, itself and not what it may link to; None if there is nothing."""
+    """Return the status of an entry in an open directory without following a link; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
 
 
+def is_repository(directory: int) -> bool:
+    """Return whether an open directory is a git repository, or nearly one."""
+    head = status_at("HEAD", directory)
+    if head is None or stat.S_ISDIR(head.st_mode):
+        return False
+    return any(status_at(name, directory) is not None for name in GIT_CONTENT)
+
+
 def identity(status: os.stat_result) -> Identity:
-    """What stays the same for a file under all its names."""
+    """Return device and inode number, which are the same under all names of a file."""
     return status.st_dev, status.st_ino
 
 
 def printable(text: str) -> str:
-    """A file name as text that can be written as JSON; a byte that is not UTF-8 shows as a replacement character."""
+    """Return a file name as text that JSON can represent; bytes that are not UTF-8 become replacement characters."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if is_encodable(text) else repr(text)
 
 
 def kind_of(mode: int) -> str:
-    """`file`, `directory`, `symlink` or `other`."""
+    """Return `file`, `directory`, `symlink` or `other`."""
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):
@@ -46,6 +54,7 @@ def kind_of(mode: int) -> str:
 
 
 def is_encodable(text: str) -> bool:
+    """Return whether a path has no lone surrogates except escaped bytes."""
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -54,12 +63,12 @@ def is_encodable(text: str) -> bool:
 
 
 def leads_into(way: Parts, ways: Iterable[Parts]) -> bool:
-    """Whether a way is one of these, or begins with one; all of them folded."""
+    """Return whether a path is one of these or below one. All must be case-folded."""
     return any(way[: len(own)] == own for own in ways)
 
 
 def inodes(starts: Iterable[Path]) -> Iterator[int]:
-    """Those of all files below some directories, the nearest first; of so many names at most."""
+    """Yield the inode numbers of all files below some directories, nearest first, for at most MOST_SEEN names."""
     waiting, seen = deque(starts), 0
     while waiting and seen < MOST_SEEN:
         with suppress(OSError), os.scandir(waiting.popleft()) as entries:
@@ -88,5 +97,5 @@ _EXPLANATIONS = {
 
 
 def explain(error: OSError, shown: str) -> str:
-    """What the model is told, in a line."""
+    """Return the one-line message for the model."""
     return f"{shown} {_EXPLANATIONS.get(error.errno or 0, f'cannot be used: {error.strerror or error}')}"

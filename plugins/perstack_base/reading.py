@@ -1,28 +1,31 @@
-"""Text by lines, from files of any size.
+"""Reading tools: text by lines from files of any size, images and PDFs.
 
-Lines are counted from 0 and `to` is not included, as in Perstack: `to` of a whole file is the number of its newlines
-and one.
+As in Perstack, lines count from 0 and `to` is exclusive: for a whole file `to` is its number of newlines plus one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import stat
+from collections.abc import Callable
 from typing import BinaryIO
 
-from perstack.core.base import JsonObject
-from perstack.core.protected import is_git_link
+from perstack.core.base.file_names import is_git_head
+from perstack.core.base.records import JsonObject
+from perstack.core.runs.messages import BlobPart, TextPart, image_type, pdf_type
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
-from perstack_base.arguments import text, whole
+from perstack.ports.skill import ToolCall, ToolResult
+from perstack_base.tool_io import compact, text, whole
 from perstack_base.workspace import ResolvedPath, Workspace
 
 MOST_BYTES = 100_000
-"""Of text that one call returns: some 25,000 tokens."""
+"""Bytes of text per call, some 25,000 tokens."""
 
 MOST_COUNTED = 64 << 20
-"""Bytes in which lines are counted: some tenths of a second."""
+"""Bytes in which lines are counted, which takes some tenths of a second."""
 
 _PIECE = 1 << 16
 _FOR_SNIFFING = 8192
@@ -30,19 +33,19 @@ _FOR_SNIFFING = 8192
 
 @dataclass(slots=True)
 class Lines:
-    """Some lines of a text."""
+    """Range of lines of a text."""
 
     content: bytes
     start: int
     end: int
     total: int | None
-    """None: there are more than were counted."""
+    """Number of lines; None if there are more than were counted."""
     cut: bool = False
-    """The line `start` alone is more than may be returned, and is not whole."""
+    """True if line `start` alone is too long to return and was cut."""
 
 
 def read_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
-    """`readTextFile` on a file of the workspace."""
+    """Run `readTextFile` on a file of the workspace."""
     with workspace.place(text(args, "path")) as place, open_regular(place) as file:
         if b"\0" in file.read(_FOR_SNIFFING):
             message = f"{place.shown} is not a text file; use readImageFile or readPdfFile if it is one, or exec"
@@ -52,12 +55,15 @@ def read_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 
 def read_blob(name: str, data: bytes, args: JsonObject) -> JsonObject:
-    """`readTextFile` on bytes that an earlier result left out."""
+    """Run `readTextFile` on a blob that an earlier result refers to."""
     return _result(name, io.BytesIO(data), args, len(data))
 
 
 def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
-    """An ordinary file, open. Pipes, devices and sockets are refused before they could block or do anything."""
+    """Open a regular file.
+
+    Raises SkillError for pipes, devices and sockets, before opening one could block or have an effect.
+    """
     if place.found is None:
         raise SkillError(f"{place.shown} does not exist; listDirectory shows what does")
     _refuse_special(place, place.found)
@@ -67,8 +73,6 @@ def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
         opened = os.fstat(handle)
         _refuse_special(place, opened)
         place.check_opened(opened)
-        if flags != os.O_RDONLY:
-            refuse_git_link(place)
         return os.fdopen(handle, "rb" if flags == os.O_RDONLY else "ab", buffering=_PIECE)
     except SkillError:
         os.close(handle)
@@ -76,7 +80,10 @@ def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
 
 
 def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYTES) -> Lines:
-    """The lines from `start` up to `end`, or as many of them as `most` bytes hold; memory is bounded by `most`."""
+    """Return the lines from `start` to `end` (exclusive), or as many as fit into `most` bytes.
+
+    The same number bounds the memory.
+    """
     kept: list[bytes] = []
     size = 0
     line = 0
@@ -145,10 +152,14 @@ def _notices(lines: Lines, start: int, end: int | None, size: int) -> list[str]:
     return []
 
 
-def refuse_git_link(place: ResolvedPath) -> None:
-    """Raises SkillError before a file is written that git would take for the place of a repository."""
-    if is_git_link(place.name):
-        raise SkillError(f"{place.shown} says where git finds its hooks, and is off limits to tools; use another path")
+def refuse_git_head(place: ResolvedPath) -> None:
+    """Raise SkillError before the creation of a `HEAD` file, which a directory needs to be a git repository.
+
+    The name is refused everywhere: the rest of a repository may be created later, or concurrently by another call.
+    """
+    is_opened = place.workspace.is_opened(place.parts)
+    if is_git_head(place.name) and place.status() is None and not is_opened:
+        raise SkillError(f"{place.shown} makes a folder a git repository, and is off limits to tools; use another name")
 
 
 def _refuse_special(place: ResolvedPath, status: os.stat_result) -> None:
@@ -156,3 +167,37 @@ def _refuse_special(place: ResolvedPath, status: os.stat_result) -> None:
         raise SkillError(f"{place.shown} is a directory; use listDirectory")
     if not stat.S_ISREG(status.st_mode):
         raise SkillError(f"{place.shown} is not an ordinary file but a pipe, device or socket; use another path")
+
+
+_MEGABYTE = 1024 * 1024
+_BIG = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """Kind of file that a reading tool accepts: its name, maximum bytes, and a function that returns the MIME type."""
+
+    what: str
+    most: int
+    sniff: Callable[[bytes], str | None]
+
+
+IMAGE = Medium("PNG, JPEG, GIF or WebP image", 15 * _MEGABYTE, image_type)
+PDF = Medium("PDF", 30 * _MEGABYTE, pdf_type)
+
+
+async def read_medium(workspace: Workspace, call: ToolCall, medium: Medium) -> ToolResult:
+    """Run `readImageFile` or `readPdfFile`: store the file as a blob of the Job."""
+    with workspace.place(text(call.args, "path")) as place, open_regular(place) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > medium.most:
+            message = f"{place.shown} has {size} bytes, more than the {medium.most} allowed; make it smaller with exec"
+            raise SkillError(message)
+        read = file.read
+        data = await asyncio.to_thread(read, medium.most + 1) if size > _BIG else read(medium.most + 1)
+        kind = medium.sniff(data)
+        if kind is None:
+            raise SkillError(f"{place.shown} is not a {medium.what}; use another tool for this file")
+        about = compact({"path": place.shown, "mimeType": kind, "size": len(data)})
+    blob = BlobPart(sha256=await call.blobs.put(data), mime_type=kind, size=len(data), name=place.shown)
+    return ToolResult((TextPart(text=about), blob))

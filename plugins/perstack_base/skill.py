@@ -1,4 +1,4 @@
-"""A session of the base skill: which function answers which tool."""
+"""Session of the base skill, which maps each tool to its function."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack.errors import NotFound, SkillError
 from perstack.ports.skill import SkillContext, ToolCall, ToolResult, Toolset
-from perstack_base.answers import answer
-from perstack_base.arguments import text
 from perstack_base.directories import create_directory, delete_directory, get_file_info, list_directory
-from perstack_base.editing import edit_text_file
-from perstack_base.execute import Executor
-from perstack_base.media import IMAGE, PDF, read_medium
-from perstack_base.reach import Reach
-from perstack_base.reading import read_blob, read_text_file
-from perstack_base.specs import SPECS
+from perstack_base.exec import Executor
+from perstack_base.reading import IMAGE, PDF, read_blob, read_medium, read_text_file
+from perstack_base.tool_io import answer, text
+from perstack_base.tools import SPECS
 from perstack_base.workspace import Workspace
-from perstack_base.writing import append_text_file, delete_file, move_file, write_text_file
+from perstack_base.workspaces import Reach
+from perstack_base.writing import append_text_file, delete_file, edit_text_file, move_file, write_text_file
 
 FileTool = Callable[[Workspace, JsonObject], JsonObject]
 AsyncTool = Callable[[ToolCall], Awaitable[ToolResult]]
@@ -42,7 +39,7 @@ _FILE_TOOLS: Mapping[str, FileTool] = {
 }
 
 _BIG = 256 * 1024
-"""Bytes from which file work goes to a thread: below, the thread costs more than the work holds up other Runs."""
+"""Bytes from which file operations run in a thread; below, a thread costs more than blocking other Runs briefly."""
 
 _TOOLSET = Toolset(SPECS)
 
@@ -50,17 +47,20 @@ _BLOB = re.compile(r"blob:([0-9a-f]{64})")
 
 
 class BaseSession:
-    """`@perstack/base` on one workspace, for one Job."""
+    """Session of `@perstack/base` on one workspace, for one Job."""
 
     def __init__(self, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
-        """Raises SkillError if the workspace is not a directory, or a link leads what [sandbox] names elsewhere."""
+        """Open the workspace.
+
+        Raises SkillError if it is not a directory, or a link redirects a path that [sandbox] names.
+        """
         self._reach = Reach(context)
         self._workspace = self._reach.workspace
         self._executor = Executor(self._workspace, context, domains)
         self._began = time.monotonic()
         self._threads: set[asyncio.Future[JsonObject]] = set()
         self._changing = asyncio.Lock()
-        """Held for a change in a thread: of two edits of one big file, each must see the other's."""
+        """Held during a change in a thread, so that two edits of one large file see each other's result."""
         self._async_tools: Mapping[str, AsyncTool] = {
             "exec": self._executor.call,
             "readTextFile": self._read_text,
@@ -71,11 +71,11 @@ class BaseSession:
         }
 
     async def tools(self) -> Toolset:
-        """All of them, always the same."""
+        """Return all tools, which are always the same."""
         return _TOOLSET
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Answer a call; what went wrong is told to the model in a line."""
+        """Run a tool. An error becomes a one-line result for the model."""
         try:
             tool = self._async_tools.get(call.tool_name)
             if tool is not None:
@@ -88,7 +88,7 @@ class BaseSession:
             return ToolResult.text(str(error), is_error=True)
 
     async def close(self) -> None:
-        """End every process that is still up, finish what is being written, and let go of the workspace."""
+        """End all running processes, finish writing, and close the workspace."""
         await self._executor.close()
         await asyncio.gather(*self._threads, return_exceptions=True)
         self._reach.close()
@@ -116,14 +116,13 @@ class BaseSession:
             return await self._in_thread(lambda: tool(workspace, args))
 
     async def _in_thread(self, work: Callable[[], JsonObject]) -> JsonObject:
-        """A cancelled call leaves its thread at work, so `close` must know of it: the thread uses the handles."""
+        """Run work in a thread and track it for `close`: after a cancellation the thread still uses the handles."""
         running = asyncio.ensure_future(asyncio.to_thread(work))
         self._threads.add(running)
         running.add_done_callback(self._threads.discard)
         return await asyncio.shield(running)
 
     def _weight(self, args: JsonObject) -> int:
-        """About how many bytes a call will handle."""
         weight = len(text(args, "text"))
         with suppress(SkillError):
             weight = max(weight, self._workspace.size(text(args, "path")))

@@ -1,19 +1,33 @@
-"""Arguments, which the host has checked against the tool's schema, as Python values."""
+"""Arguments of tools as Python values, already validated against the schema, and results as compact JSON.
+
+Results are compact because every later request is charged for them.
+"""
 
 from __future__ import annotations
 
-from perstack.core.base import JsonObject
+import json
+
+from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
+from perstack.ports.skill import ToolResult
+
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Encode a value as JSON without spaces."""
+
+
+def answer(value: JsonObject, *, is_error: bool = False) -> ToolResult:
+    """Return a result that is one JSON object."""
+    return ToolResult.text(compact(value), is_error=is_error)
 
 
 def text(args: JsonObject, name: str) -> str:
-    """A string; the empty one if it is not given."""
+    """Return a string argument; empty if it is missing."""
     value = args.get(name, "")
     return value if isinstance(value, str) else ""
 
 
 def encoded(args: JsonObject, name: str) -> bytes:
-    """A string as UTF-8. Raises SkillError if it is not valid Unicode."""
+    """Return a string argument as UTF-8. Raises SkillError for invalid Unicode."""
     try:
         return text(args, name).encode()
     except UnicodeEncodeError as error:
@@ -21,24 +35,24 @@ def encoded(args: JsonObject, name: str) -> bytes:
 
 
 def whole(args: JsonObject, name: str) -> int | None:
-    """A whole number, also one that is written 3.0."""
+    """Return an integer argument, also if it is written 3.0; None if it is missing."""
     value = args.get(name)
     return int(value) if isinstance(value, int | float) else None
 
 
 def flag(args: JsonObject, name: str, default: bool) -> bool:
-    """A boolean."""
+    """Return a boolean argument, or the default."""
     value = args.get(name)
     return value if isinstance(value, bool) else default
 
 
 def texts(args: JsonObject, name: str) -> list[str]:
-    """The strings of a list."""
+    """Return the strings of a list argument."""
     value = args.get(name)
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def table(args: JsonObject, name: str) -> dict[str, str]:
-    """An object's strings by their names."""
+    """Return the string values of an object argument by name."""
     value = args.get(name)
     return {key: item for key, item in value.items() if isinstance(item, str)} if isinstance(value, dict) else {}

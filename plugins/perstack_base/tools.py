@@ -1,16 +1,15 @@
-"""The tools as a model sees them.
+"""Tools as a model sees them.
 
-Names and arguments are those of Perstack's base skill. Every word here is paid for in every request: a description
-says what cannot be guessed, and no more.
+Names and arguments are those of Perstack's base skill. Every request is charged for every word here, so descriptions
+contain only what a model cannot guess.
 """
 
 from __future__ import annotations
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import BASE_SKILL
-from perstack.core.tools import Effect, Subject, ToolKind, ToolSpec
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import BASE_SKILL, Effect, Subject, ToolKind, ToolSpec
 
 _TEXT: JsonObject = {"type": "string"}
 _FLAG: JsonObject = {"type": "boolean"}
@@ -165,4 +164,4 @@ _WRITING = (
 )
 
 SPECS: tuple[ToolSpec, ...] = (*_CONTROL, *_EXEC, *_READING, *_WRITING)
-"""Every tool of the skill, in the order in which they are offered."""
+"""All tools of the skill, in the order in which they are offered."""

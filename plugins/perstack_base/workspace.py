@@ -1,15 +1,14 @@
-"""Paths, confined to the workspace.
+"""Path resolution confined to the workspace.
 
-The rule: a path is walked one component at a time from a handle of the workspace, and no component is ever opened
-through a symbolic link. A link's target is read, and walked by the same rule. So nothing that happens between a check
-and its use leads out: what was checked is what is held open.
+Invariant: a path is walked component by component from a handle of the workspace, and no component is opened through a
+symbolic link. A link's target is read and walked by the same rule. So nothing that happens between a check and its use
+leads outside: what was checked is held open.
 
-- A path that a tool is given is normalised as text first: `a/../b` is `b`, an absolute path must begin with the
-  workspace's own.
-- Inside the target of a link, `..` goes back along the handles already held, never through the file system.
-- What `[sandbox]` adds to the workspace are places of the same kind, each with a handle of its own (`reach.py`).
-- The state directory is known by name, whatever its case, and by identity, whatever it is called. So are the files that
-  hold keys or say what is executed.
+- A tool's path is first normalised as text: `a/../b` is `b`, and an absolute path must begin with the workspace's own.
+- Inside a link's target, `..` goes back along the open handles, never through the file system.
+- Directories that `[sandbox]` adds are workspaces of their own, each with a handle (`workspaces.py`).
+- The state directory is recognised by name in any case, and by identity under any name. So are files that hold keys or
+  determine what is executed.
 """
 
 from __future__ import annotations
@@ -17,15 +16,28 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
+from types import MappingProxyType
 
-from perstack.core.protected import Parts, folded, is_git_link, matches_pattern, protected_by_name
+from perstack.core.base.file_names import Parts, folded, is_git_content, is_git_link, matches_pattern, protected_by_name
+from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
-from perstack_base.files import Identity, explain, identity, inodes, is_encodable, leads_into, printable, status_at
+from perstack.system.git_targets import git_targets, repositories_around
+from perstack_base.files import (
+    Identity,
+    explain,
+    identity,
+    inodes,
+    is_encodable,
+    is_repository,
+    leads_into,
+    printable,
+    status_at,
+)
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
@@ -38,52 +50,53 @@ PROTECTED_WAYS: tuple[Parts, ...] = (
     (".git", "hooks"),
     (".git", "config"),
 )
-"""What these lead to through links is protected under its own name too."""
+"""Protected paths. If they are links, their targets are protected too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """A name in a directory that is held open. What has this name is not a link that was to be followed."""
+    """Name in an open directory. It is not a link, unless links were not to be followed."""
 
     directory: int
-    """A descriptor, open for as long as the place is used."""
+    """Descriptor that is open for as long as the path is used."""
     name: str
     """`.` for the workspace itself."""
     parts: Parts
-    """The way there from the workspace, free of links."""
+    """Path from the workspace, without links."""
     workspace: Workspace
     found: os.stat_result | None = None
-    """What was there when the walk came here, and was not protected."""
+    """Status found by the walk, which has checked that it is not protected."""
 
     @property
     def shown(self) -> str:
-        """The path for results and messages: relative to the workspace, or absolute in what was added to it."""
+        """Path for results and messages: relative to the workspace, absolute in an added directory."""
         return self.workspace.shown(self.parts)
 
     @property
     def path(self) -> Path:
-        """Where it is, absolute."""
+        """Absolute path."""
         return self.workspace.root.joinpath(*self.parts)
 
     @property
     def is_workspace(self) -> bool:
+        """True for the workspace itself."""
         return not self.parts
 
     @property
     def may_change(self) -> bool:
-        """Whether it is in a place that may be changed at all."""
+        """True if the path is in a directory that may be changed."""
         return self.workspace.may_change(self.parts)
 
     def refuse_removal(self) -> None:
-        """Raises SkillError if this is, or holds, what is never moved or deleted."""
+        """Raise SkillError if this is, or contains, something that must not be moved or deleted."""
         self.workspace.refuse_removal(self.parts)
 
     def status(self) -> os.stat_result | None:
-        """What is there now, itself and not what it may link to; None if nothing."""
+        """Return the current status without following a link; None if nothing exists."""
         return status_at(self.name, self.directory)
 
     def check_opened(self, status: os.stat_result) -> None:
-        """Raises SkillError if what was opened here is protected, whatever its name was when that was looked at."""
+        """Raise SkillError if the opened file is protected, even if it was another one when the walk checked it."""
         is_same = self.found is not None and identity(status) == identity(self.found)
         if not is_same and not self.workspace.is_opened(self.parts):
             self.workspace.check_identity(status, self.shown, self.workspace.protected_identities())
@@ -91,24 +104,24 @@ class ResolvedPath:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds in a directory besides what the names in it say. Paths are absolute, without links."""
+    """Rules of a directory in addition to its protected names. Paths are absolute and without links."""
 
     may_change: Callable[[str], bool] = lambda path: True
     may_remove: Callable[[str], bool] = lambda path: True
-    """Whether a place and all that is in it may be removed or moved."""
+    """Return whether a path and everything in it may be removed or moved."""
     shows: Callable[[str], bool] = lambda path: False
-    """Whether a protected file may be read: a person has named it."""
+    """Return whether a protected file may be read because a person has named it."""
     elsewhere: Callable[[str], tuple[Workspace, Parts] | None] = lambda path: None
-    """What holds an absolute path that is not in this directory, and the way to it from there."""
+    """Return the workspace that contains an absolute path outside this one, and the path in it; None without one."""
     named: Callable[[], str] = lambda: ""
-    """The further places, for messages."""
+    """Return the added directories, for messages."""
 
 
 NO_RULES = Rules()
 
 
 class Workspace:
-    """A handle of a directory that file tools are confined to. `close` it."""
+    """Directory that file tools are confined to, as an open handle. The owner must `close` it."""
 
     def __init__(
         self,
@@ -121,16 +134,18 @@ class Workspace:
         *,
         is_added: bool = False,
         only: str = "",
+        env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`off_limits` is the state; `protected` and `patterns` are further files, which may be listed, no more.
-        `is_added`: it is none of the Job's own, but one that `[sandbox]` names. `only`: the one name in it that is.
+        """Open the directory. Raises SkillError if it cannot be opened.
 
-        Raises SkillError if the root is not a directory that can be opened.
+        `off_limits` is the state. `protected` and `patterns` name further files, which may be listed and nothing else.
+        `is_added`: the directory is not the Job's own, but named by `[sandbox]`. `only`: the one name in it that may be
+        used. `env`: the host's environment, which determines where git's settings are.
         """
         try:
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            is_there = os.path.isdir(root)  # noqa: PTH112 - as the line above has it
+            is_there = os.path.isdir(root)  # noqa: PTH112 - like os.open above
             remedy = "try again when that is repaired" if is_there else "make it, or give another one"
             raise SkillError(f"the workspace {root} cannot be opened ({error.strerror}): {remedy}") from error
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
@@ -152,12 +167,13 @@ class Workspace:
         self._opened: frozenset[Parts] = frozenset()
         self._opens: tuple[str, ...] = ()
         self._rules = rules
+        self._env = env
         self._is_added = is_added
         self.only = only
         self._above: Parts = (".git",) if is_added and any(map(is_git_link, self.real.parts)) else ()
 
     def opening(self, paths: Iterable[str]) -> Workspace:
-        """The same workspace for one call that may use these protected paths, which a permission rule names."""
+        """Return the same workspace for one call that may use these protected paths, which a permission rule names."""
         named = tuple(paths)
         if not named:
             return self
@@ -168,7 +184,7 @@ class Workspace:
         return other
 
     def close(self) -> None:
-        """Give the handle back; the workspace is of no use afterwards."""
+        """Close the handle. The workspace is unusable afterwards."""
         handle, self._root = self._root, -1
         if handle >= 0:
             os.close(handle)
@@ -177,16 +193,16 @@ class Workspace:
     def place(
         self, path: str, *, follow: bool = True, create: bool = False, change: bool = False
     ) -> Generator[ResolvedPath]:
-        """Where a path leads. Raises SkillError if that is outside, or in the state directory.
+        """Resolve a path. Raises SkillError if it is outside, protected, or in the state directory.
 
-        `follow`: a link at its end is followed too, not meant itself. `change`: it is to be made, changed or removed.
-        `create`: the same, and missing directories on the way are made.
+        `follow`: a link at its end is followed. `change`: the path is to be created, changed or removed. `create`:
+        implies `change`, and creates missing directories on the way.
         """
         shown = printable(path)
         home, parts = self._home(path)
         walk = _Walk(home, shown, follow=follow, create=create, change=change or create)
         try:
-            home.check_way(parts, shown, change=walk.change)  # before a directory is made on the way
+            home.check_way(parts, shown, change=walk.change)  # before a directory is created on the way
             found = walk.to(parts)
             if walk.change:
                 found.workspace.check_change(found.parts)
@@ -198,7 +214,7 @@ class Workspace:
 
     @contextmanager
     def directory(self, path: str) -> Generator[tuple[int, ResolvedPath]]:
-        """A directory, open."""
+        """Open a directory and yield its handle and place."""
         with self.place(path) as place:
             handle = os.open(place.name, _OPEN_DIRECTORY, dir_fd=place.directory)
             try:
@@ -207,7 +223,7 @@ class Workspace:
                 os.close(handle)
 
     def size(self, path: str) -> int:
-        """How large what a path names is now, in bytes; 0 if there is nothing. It is a hint: nothing is checked.
+        """Return the current size in bytes of what a path names, unchecked; 0 if it does not exist. A hint only.
 
         Raises SkillError if the path begins outside.
         """
@@ -218,7 +234,7 @@ class Workspace:
             return 0
 
     def refuse_removal(self, parts: Parts) -> None:
-        """Raises SkillError if the state directory is at or below a way, or what [sandbox] names, or it is the top."""
+        """Raise SkillError for the workspace, a place that [sandbox] names, or a directory that contains the state."""
         if not parts:
             raise SkillError("the workspace itself can be neither moved nor deleted; name something in it")
         way = folded(parts)
@@ -227,22 +243,50 @@ class Workspace:
         if not self._rules.may_remove(self._real(parts)):
             shown = self.shown(parts)
             raise SkillError(f"{shown} is or holds a place that [sandbox] names: it can be neither moved nor deleted")
+        self.check_git(parts, whole=True)
 
     def may_change(self, parts: Parts) -> bool:
-        """Whether a way leads to what may be changed."""
+        """Return whether a path may be changed."""
         return self._rules.may_change(self._real(parts))
 
     def check_change(self, parts: Parts) -> None:
-        """Raises SkillError for what may only be read."""
+        """Raise SkillError for a read-only path, and for files that git's configuration makes git execute."""
         if not self.may_change(parts):
             raise SkillError(
                 f"{self.shown(parts)} can be read and not changed (`readable` of [sandbox]); use another path"
             )
+        self.check_git(parts)
+
+    def check_repository(self, directory: int, parts: Parts) -> None:
+        """Raise SkillError if a change in an open directory is one in a git repository, or turns it into one.
+
+        `parts` is the changed path, whose last name is in the directory.
+        """
+        beside = status_at("HEAD", directory) if is_git_content(parts[-1]) else None
+        is_completed = beside is not None and not stat.S_ISDIR(beside.st_mode)
+        if not self.is_opened(parts) and (is_completed or is_repository(directory)):
+            raise SkillError(f"{self.shown(parts)} is git's own, which is off limits to tools; use another path")
+
+    def check_git(self, parts: Parts, *, whole: bool = False) -> None:
+        """Raise SkillError for files that git's configuration makes git execute.
+
+        `whole`: also for a directory that contains one.
+        """
+        if self.is_opened(parts):
+            return
+        path = self._real(parts)
+        for top in repositories_around(path):
+            for target in git_targets(top, self._env):
+                if _concerns(path, target.path, whole=whole) and not is_below(top, (target.path,)):
+                    raise SkillError(
+                        f"{self.shown(parts)} is, or holds, {printable(target.path)}, which git's configuration names"
+                        " and which is off limits to tools; ask a person to see to it"
+                    )
 
     def check_way(self, parts: Parts, shown: str, *, change: bool = True) -> None:
-        """Raises SkillError for a way to the state or to what is protected, or into it, by its names.
+        """Raise SkillError for a path to, or into, the state or a protected file, judged by its names.
 
-        `change`: also for one that may be read because a person has named it.
+        `change`: also for a file that may be read because a person has named it.
         """
         if self.only and parts[:1] != (self.only,):
             raise self.outside(shown)
@@ -253,26 +297,26 @@ class Workspace:
             raise self.off_limits(shown)
         if not change and self.is_shown(parts):
             return
-        what = protected_by_name((*self._above, *way)) or self._protected_here(parts, way)
+        what = protected_by_name((*self._above, *way), change=change) or self._protected_here(parts, way)
         if what is not None:
             raise SkillError(f"{shown} is {what}, which is off limits to tools; ask a person to see to it")
 
     def is_opened(self, parts: Parts, *, is_on_the_way: bool = False) -> bool:
-        """Whether a way is one that this call may use although it is protected, or leads there."""
+        """Return whether a call may use a path although it is protected, or whether the path leads to such a one."""
         way = folded(parts) if self._opened else ()
         return way in self._opened or (is_on_the_way and any(one[: len(way)] == way for one in self._opened))
 
     def is_shown(self, parts: Parts) -> bool:
-        """Whether a protected file may be read: a person has named it."""
+        """Return whether a protected file may be read because a person has named it."""
         return self._rules.shows(self._real(parts))
 
     def shown(self, parts: Parts) -> str:
-        """A way as results and messages have it."""
+        """Return a path in the form for results and messages."""
         way = self.root.joinpath(*parts) if self._is_added else "/".join(parts)
         return printable(str(way)) or "."
 
     def elsewhere(self, path: str) -> tuple[Workspace, Parts] | None:
-        """What holds an absolute path, and the way to it from there."""
+        """Return the workspace that contains an absolute path, and the path in it; None without one."""
         parts = self.inside(path)
         if parts is not None and not (self.only and parts[:1] != (self.only,)):
             return self, parts
@@ -280,20 +324,20 @@ class Workspace:
         return found if found is None else (found[0].opening(self._opens), found[1])
 
     def outside(self, shown: str) -> SkillError:
-        """What is raised for a path that begins elsewhere."""
+        """Return the error for a path outside."""
         return SkillError(
             f"{shown} is outside the workspace; use a path relative to the workspace{self._rules.named()}"
         )
 
     def check_identity(self, status: os.stat_result, shown: str, protected: frozenset[Identity]) -> None:
-        """Raises SkillError for a file or directory that is off limits under another name."""
+        """Raise SkillError for a file or directory that is off limits under another name."""
         if identity(status) in protected:
             raise SkillError(f"{shown} is a name of something that is off limits to tools; use another path")
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and self._is_kept_elsewhere(identity(status)):
             raise SkillError(f"{shown} is a link to a file that is off limits to tools; use another path")
 
     def inside(self, path: str) -> Parts | None:
-        """The way from the workspace to an absolute path, by its text; None if it begins elsewhere."""
+        """Return an absolute path relative to the workspace, judged by its text; None if it begins outside."""
         plain = os.path.normpath(path)
         for top in self._tops:
             if f"{plain}/".startswith(top):
@@ -302,29 +346,29 @@ class Workspace:
         return None
 
     def open_root(self) -> int:
-        """A new descriptor of the workspace."""
+        """Return a new descriptor of the workspace."""
         return os.dup(self._root)
 
     def state_identities(self) -> frozenset[Identity]:
-        """Which directories and files the state is now, as far as it is there."""
+        """Return the identities of the existing state directories and files."""
         return self._identities(self._state_names)
 
     def protected_identities(self) -> frozenset[Identity]:
-        """The state's, and those of protected files."""
+        """Return the identities of the state and the protected files."""
         return self._identities(self._protected_names)
 
     def is_state(self, parts: Parts) -> bool:
-        """Whether a way leads to the state, or into it, by its names."""
+        """Return whether a path leads to or into the state, judged by its names."""
         return leads_into(folded(parts), self._folded_states)
 
     def off_limits(self, shown: str) -> SkillError:
-        """What is raised for the state."""
+        """Return the error for the state."""
         own = "/".join(self._states[0])
         return SkillError(f"{shown}: the state directory {own}/ is off limits to tools; use another path")
 
     def _identities(self, names: Iterable[str]) -> frozenset[Identity]:
         root, found = self._root, set[Identity]()
-        for name in names:  # at every use of every path: what is protected may be another file each time
+        for name in names:  # not cached: a protected name may lead to another file each time
             try:
                 found.add(identity(os.stat(name, dir_fd=root)))
             except OSError:
@@ -341,7 +385,7 @@ class Workspace:
         return None
 
     def _is_kept_elsewhere(self, wanted: Identity) -> bool:
-        """Whether a file with several names has one in a directory that is off limits."""
+        """Return whether a file with several hard links has one in a directory that is off limits."""
         ways = (*self._states, *PROTECTED_WAYS)
         starts = [*(self.root.joinpath(*own) for own in ways), *self._elsewhere]
         return any(wanted[1] == inode for inode in inodes(starts))
@@ -358,7 +402,7 @@ class Workspace:
                 yield real
 
     def _within(self, places: Iterable[Path]) -> Iterator[Parts]:
-        """The ways to those that are below the workspace. One that holds the workspace cannot be kept off."""
+        """Yield the paths below the workspace. One that contains the workspace cannot be protected."""
         for place in places:
             for name in (str(place), os.path.realpath(place)):
                 parts = self.inside(name)
@@ -366,7 +410,6 @@ class Workspace:
                     yield parts
 
     def _real(self, parts: Parts) -> str:
-        """A way that is free of links, absolute."""
         return "/".join((str(self.real).rstrip("/"), *parts))
 
     def _home(self, path: str) -> tuple[Workspace, Parts]:
@@ -380,8 +423,21 @@ class Workspace:
         return found
 
 
+def _concerns(path: str, target: str, *, whole: bool) -> bool:
+    """Return whether a path is or is below a target or, with `whole`, contains one.
+
+    Ignores case on all file systems.
+    """
+    folded_path = path.casefold()
+    for name in {target, os.path.realpath(target)}:
+        there = name.casefold()
+        if is_below(folded_path, (there,)) or (whole and is_below(there, (folded_path,))):
+            return True
+    return False
+
+
 class _Walk:
-    """One walk: the handles held on the way, and the names that led to them."""
+    """Walk of one path: the open handles, and the names that led to them."""
 
     def __init__(self, workspace: Workspace, shown: str, *, follow: bool, create: bool, change: bool) -> None:
         self._workspace = workspace
@@ -400,7 +456,7 @@ class _Walk:
             os.close(handle)
 
     def to(self, parts: Parts) -> ResolvedPath:
-        """The place at the end of a way that was checked by its names."""
+        """Walk a path whose names were checked, and return its end."""
         self._checked = parts
         todo = list(reversed(parts))
         while todo:
@@ -432,6 +488,8 @@ class _Walk:
         home = self._workspace
         if parts != self._checked:
             home.check_way(parts, self._shown, change=self.change)
+        if self.change:
+            home.check_repository(self._handles[-1], parts)
         found = status_at(name, self._handles[-1])
         if found is not None and not home.is_opened(parts) and (self.change or not home.is_shown(parts)):
             self._check(found)
@@ -465,11 +523,11 @@ class _Walk:
         return self._from(target)
 
     def _out(self, target: str) -> list[str]:
-        """From the top of one directory to where a link leads from there."""
+        """Continue at the target of a link that leaves the top of this directory."""
         return list(reversed(self._from(str(self._workspace.real / target))))
 
     def _from(self, target: str) -> Parts:
-        """Begin anew where an absolute path begins: in this directory, or in another one that tools may use."""
+        """Restart where an absolute path begins: in this directory, or in another one that tools may use."""
         found = self._workspace.elsewhere(target)
         if found is None:
             raise SkillError(f"{self._shown} leads outside the workspace through a symbolic link; use another path")
@@ -485,6 +543,8 @@ class _Walk:
         is_opened = self._workspace.is_opened(way, is_on_the_way=True)
         if not is_opened:
             self._workspace.check_way(way, self._shown, change=self.change)
+            if self.change:
+                self._workspace.check_repository(self._handles[-1], way)
         handle = self._open(name)
         self._handles.append(handle)
         self._parts.append(name)

@@ -1,6 +1,6 @@
-"""Every place that file tools may use: the workspace, and what `[sandbox]` adds to it.
+"""Directories that file tools may use: the workspace and those that `[sandbox]` adds.
 
-What lies in one of the others is no place of its own: there its being named only says what may be done with it.
+A named directory inside another one gets no handle of its own; its name only determines what may be done there.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from perstack.core.protected import Parts
-from perstack.core.sandbox import is_below
-from perstack.ports.places import Place, places
+from perstack.core.base.file_names import Parts
+from perstack.core.definitions.sandbox import is_below
 from perstack.ports.skill import SkillContext
+from perstack.support.sandbox_paths import Place, places
 from perstack_base.files import printable
 from perstack_base.workspace import PROTECTED_WAYS, Rules, Workspace
 
 
 class Reach:
-    """The workspace of a Job, and the places that were added. `close` it.
+    """Workspace of a Job with its added directories. The owner must `close` it.
 
-    A place that is not there yet is looked for again when a path is in none of the others.
+    Added directories that do not exist yet are looked for again when a path is in none of the others.
     """
 
     def __init__(self, context: SkillContext) -> None:
-        """Raises SkillError if the workspace is no directory, or a link leads an added place elsewhere."""
+        """Open the directories.
+
+        Raises SkillError if the workspace is not a directory, or a link redirects an added one.
+        """
         self._context = context
         self._real = os.path.realpath(context.workspace)
         self._named: tuple[Place, ...] = ()
@@ -39,6 +42,7 @@ class Reach:
             (*context.protected, *self._protected_in(*(one.real for one in self._named))),
             context.protected_patterns,
             self._rules,
+            env=context.env,
         )
         try:
             self._look()
@@ -47,7 +51,7 @@ class Reach:
             raise
 
     def close(self) -> None:
-        """Give every handle back."""
+        """Close all handles."""
         self.workspace.close()
         for one in self._added.values():
             one.close()
@@ -78,10 +82,11 @@ class Reach:
             self._rules,
             is_added=True,
             only="" if path.is_dir() else path.name,
+            env=context.env,
         )
 
     def _protected_in(self, *folders: str) -> Iterator[Path]:
-        """What stands at the top of these, and is known under its other names elsewhere."""
+        """Yield the protected paths at the top of these directories, which are protected under other names too."""
         for folder in folders:
             yield from (Path(folder).joinpath(*way) for way in PROTECTED_WAYS)
 
@@ -102,7 +107,7 @@ class Reach:
         return None
 
     def _led(self, path: str) -> tuple[str, ...]:
-        """The path by the names that places have without links."""
+        """Return the path with an added directory's name replaced by its resolved form."""
         return tuple(
             one.real + path.removeprefix(one.name)
             for one in self._named
@@ -110,7 +115,7 @@ class Reach:
         )
 
     def _may_change(self, path: str) -> bool:
-        """What is named deepest decides."""
+        """Return whether a path may be changed: the innermost named directory decides."""
         around = [one for one in self._named if is_below(path, (one.real,))]
         deepest = max(around, key=lambda one: (len(one.real), one.is_writable), default=None)
         if is_below(path, (self._real,)) and (deepest is None or len(deepest.real) <= len(self._real)):

@@ -1,7 +1,7 @@
-"""Changing files.
+"""Tools that change files.
 
-One is replaced in one rename: nobody ever sees half of it, and a crash of the host leaves the old one. It is not
-synced to the disk: that takes milliseconds, in which every other Run would wait.
+A file is replaced by a rename: no reader sees a part of it, and a crash of the host leaves the old one. It is not
+synced to disk, which would block other Runs for milliseconds.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import secrets
 import stat
 from contextlib import suppress
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
-from perstack_base.arguments import encoded, text
-from perstack_base.reading import open_regular, refuse_git_link
-from perstack_base.trees import check_tree
+from perstack_base.directories import check_tree
+from perstack_base.reading import open_regular, refuse_git_head
+from perstack_base.tool_io import encoded, text
 from perstack_base.workspace import ResolvedPath, Workspace
 
 _LONGEST_ECHO = 200
 
 
 def write_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
-    """`writeTextFile`."""
+    """Run `writeTextFile`."""
     data = encoded(args, "text")
     with workspace.place(text(args, "path"), create=True) as place:
         replace(place, data)
@@ -30,7 +30,7 @@ def write_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 
 def append_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
-    """`appendTextFile`."""
+    """Run `appendTextFile`."""
     data = encoded(args, "text")
     with workspace.place(text(args, "path"), change=True) as place:
         if place.status() is None:
@@ -41,7 +41,7 @@ def append_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 
 def delete_file(workspace: Workspace, args: JsonObject) -> JsonObject:
-    """`deleteFile`."""
+    """Run `deleteFile`."""
     with workspace.place(text(args, "path"), follow=False, change=True) as place:
         status = place.status()
         if place.is_workspace or (status is not None and stat.S_ISDIR(status.st_mode)):
@@ -52,7 +52,7 @@ def delete_file(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 
 def move_file(workspace: Workspace, args: JsonObject) -> JsonObject:
-    """`moveFile`."""
+    """Run `moveFile`."""
     with workspace.place(text(args, "source"), follow=False, change=True) as source:
         source.refuse_removal()
         status = source.status()
@@ -62,14 +62,14 @@ def move_file(workspace: Workspace, args: JsonObject) -> JsonObject:
             if stat.S_ISDIR(status.st_mode):
                 check_tree(source, destination)
             else:
-                refuse_git_link(destination)
+                refuse_git_head(destination)
             _move(source, destination, is_directory=stat.S_ISDIR(status.st_mode))
         return {"source": source.shown, "destination": destination.shown}
 
 
 def replace(place: ResolvedPath, data: bytes) -> None:
-    """Put these bytes in a file's place, all or nothing; its permissions stay."""
-    refuse_git_link(place)
+    """Replace a file's content atomically; its owner and mode are kept."""
+    refuse_git_head(place)
     old = _replaceable(place)
     temporary = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -87,7 +87,7 @@ def replace(place: ResolvedPath, data: bytes) -> None:
 
 
 def echo(written: str) -> str:
-    """What a result says of a text that the call itself already has: its beginning, for it is paid for again."""
+    """Return only the beginning of a text for a result: the call contains it already, and results cost tokens."""
     if len(written) <= _LONGEST_ECHO:
         return written
     return f"{written[:_LONGEST_ECHO]}… ({len(written)} characters)"
@@ -119,7 +119,7 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool) -> None:
-    """Rename onto a placeholder that is ours: a plain rename would replace what somebody else puts there meanwhile."""
+    """Rename onto a placeholder of our own: a plain rename would overwrite a file created meanwhile."""
     if destination.is_workspace or destination.status() is not None:
         raise SkillError(f"{destination.shown} exists already; moveFile never overwrites: use another destination")
     if is_directory and destination.path.is_relative_to(source.path):
@@ -142,3 +142,65 @@ def _remove_placeholder(place: ResolvedPath, *, is_directory: bool) -> None:
             os.rmdir(place.name, dir_fd=place.directory)
         else:
             os.unlink(place.name, dir_fd=place.directory)
+
+
+# Edits work on bytes, so that the rest of the file keeps its encoding.
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Maximum bytes of a file that can be edited."""
+
+_CRLF = b"\r\n"
+_LF = b"\n"
+
+
+def edit_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+    """Run `editTextFile`."""
+    old, new = encoded(args, "oldText"), encoded(args, "newText")
+    with workspace.place(text(args, "path"), change=True) as place:
+        with open_regular(place) as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise SkillError(f"{place.shown} is larger than {MOST_BYTES} bytes; edit it with exec sed")
+        replace(place, edited(data, old, new, place.shown))
+        return {"path": place.shown, "oldText": echo(text(args, "oldText")), "newText": echo(text(args, "newText"))}
+
+
+def edited(data: bytes, old: bytes, new: bytes, shown: str) -> bytes:
+    """Return the data with the only occurrence of `old` replaced. Raises SkillError if there is not exactly one."""
+    if not old:
+        raise SkillError("oldText is empty; give the text to replace, or use appendTextFile to add to the end")
+    if old == new:
+        raise SkillError("oldText and newText are the same; nothing would change")
+    found = next((form for form in _forms(old) if form in data), None)
+    if found is None:
+        raise SkillError(
+            f"oldText does not occur in {shown}; read the file and copy the text exactly, with its spaces and newlines"
+        )
+    if (at := data.find(found)) != data.rfind(found):
+        lines = _lines_of(data, found)
+        raise SkillError(f"oldText occurs more than once in {shown} (lines {lines}); give more of its surroundings")
+    return data[:at] + _with_endings(new, _ending(found, data)) + data[at + len(found) :]
+
+
+def _forms(old: bytes) -> tuple[bytes, ...]:
+    """Return the text as given and with either line ending, since a model cannot see which one a file has."""
+    plain = old.replace(_CRLF, _LF)
+    return old, plain, plain.replace(_LF, _CRLF)
+
+
+def _ending(found: bytes, data: bytes) -> bytes:
+    sample = found if _LF in found else data
+    return _CRLF if sample.count(_CRLF) * 2 > sample.count(_LF) else _LF
+
+
+def _with_endings(new: bytes, ending: bytes) -> bytes:
+    return new.replace(_CRLF, _LF).replace(_LF, ending)
+
+
+def _lines_of(data: bytes, found: bytes) -> str:
+    places: list[str] = []
+    at = data.find(found)
+    while at >= 0 and len(places) < 5:
+        places.append(str(data.count(_LF, 0, at)))
+        at = data.find(found, at + 1)
+    return ", ".join(places) + (" …" if at >= 0 else "")

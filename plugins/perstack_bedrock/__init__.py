@@ -1,1 +1,7 @@
-"""Provider `amazon-bedrock`: the Converse API for every model, and Anthropic's own format for Claude."""
+"""Provider `amazon-bedrock`, with the names of its variables, which can be read without importing the rest."""
+
+from __future__ import annotations
+
+KEYS = ("AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID")
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+"""Variables of the region; the first that is set counts."""

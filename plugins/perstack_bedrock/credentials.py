@@ -1,7 +1,7 @@
-"""Who asks: AWS's credentials as botocore finds them, and the signatures that they make.
+"""AWS credentials as botocore finds them, and the request signatures made with them.
 
-Source: AWS SDKs and Tools reference guide, «Standardized credential providers»; AWS IAM user guide, «Signature
-Version 4».
+Source: AWS SDKs and Tools reference guide, «Standardized credential providers»; AWS IAM user guide, «Signature Version
+4».
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.errors import MissingCredential, ProviderError, UsageError
-from perstack.ports.daemon_thread import in_daemon_thread
+from perstack.system.concurrency import in_daemon_thread
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SERVICE = "bedrock"
 _SECONDS = 60.0
-"""For looking credentials up: a login may start a program, or ask servers of AWS."""
+"""Seconds for finding credentials: a login may start a program, or query servers of AWS."""
 _SOURCES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -34,9 +34,10 @@ _VENDOR_OF_MACHINE = Path("/sys/class/dmi/id/sys_vendor")
 
 
 class AwsAccount:
-    """Signs requests with one identity's credentials, which are looked up once and renewed before they expire."""
+    """Signer of requests with one identity's credentials, which are found once and renewed before they expire."""
 
     def __init__(self, profile: str | None, env: Mapping[str, str], region: str) -> None:
+        """Look up nothing yet; `profile` None means the environment's profile, if any."""
         self._profile = profile
         self._env = env
         self._region = region
@@ -44,15 +45,15 @@ class AwsAccount:
         self._one_at_a_time = asyncio.Lock()
 
     async def signature(self, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers that sign a POST of `body`, with those of `headers` that have to be signed.
+        """Return the headers that sign a POST of `body`, including those of `headers` that must be signed.
 
-        Raises ProviderError if there are no credentials, or none within a minute.
+        Raises MissingCredential without credentials, and ProviderError if they cannot be obtained within a minute.
         """
         credentials = self._lasting() or await self._looked_up()
         return _signed(credentials, self._region, url, body, headers)
 
     def _lasting(self) -> ReadOnlyCredentials | None:
-        """Those that were found already, if they never have to be renewed, which could block."""
+        """Return known credentials that never need a renewal, which could block; None otherwise."""
         from botocore.credentials import RefreshableCredentials
 
         if self._found is None or isinstance(self._found, RefreshableCredentials):
@@ -69,7 +70,7 @@ class AwsAccount:
                 raise ProviderError(message, name="Timeout", is_retryable=True) from None
 
     def _credentials(self) -> ReadOnlyCredentials:
-        """Blocks: it may read files, run a program, or ask a server."""
+        """Find or renew the credentials. Blocks: it may read files, run a program, or query a server."""
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
         try:
@@ -88,7 +89,7 @@ class AwsAccount:
 
 
 def may_have_credentials(profile: str | None, env: Mapping[str, str]) -> bool:
-    """Whether it is worth looking: something names credentials, or this machine is one of AWS's own."""
+    """Return whether a lookup may succeed: something names credentials, or this machine belongs to AWS."""
     return (
         profile is not None
         or any(env.get(name, "").strip() for name in _SOURCES)
@@ -98,7 +99,7 @@ def may_have_credentials(profile: str | None, env: Mapping[str, str]) -> bool:
 
 
 def region_of_profile(profile: str | None, env: Mapping[str, str]) -> str | None:
-    """The region that AWS's files name for the profile. Raises UsageError if they cannot be read."""
+    """Return the profile's region from AWS's files. Raises UsageError if they cannot be read."""
     if profile is None and not any(path.is_file() for path in _files(env).values()):
         return None
     from botocore.exceptions import BotoCoreError
@@ -111,7 +112,7 @@ def region_of_profile(profile: str | None, env: Mapping[str, str]) -> str | None
 
 
 def _find(profile: str | None, env: Mapping[str, str], region: str) -> Credentials | None:
-    """Keys of the environment, which may come from `.env`, then all that botocore knows."""
+    """Find credentials: keys of the environment, which may come from `.env`, then everything that botocore knows."""
     from botocore.credentials import EnvProvider
 
     if profile is None and (found := EnvProvider(environ=env).load()) is not None:
@@ -147,7 +148,7 @@ def _is_ec2(env: Mapping[str, str]) -> bool:
 def _signed(
     credentials: ReadOnlyCredentials, region: str, url: str, body: bytes, headers: Mapping[str, str]
 ) -> dict[str, str]:
-    """Only what no proxy changes is signed, and what AWS wants to be."""
+    """Sign only headers that proxies do not change and that AWS requires."""
     from botocore.auth import SigV4Auth
     from botocore.awsrequest import AWSRequest
 

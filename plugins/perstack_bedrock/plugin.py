@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from importlib.util import find_spec
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
-from perstack_bedrock.variables import KEYS, REGIONS
-from perstack_prices import PublishedPrices
+from perstack.support.prices import PublishedPrices
+from perstack_bedrock import KEYS, REGIONS
 
 _PRICES = PublishedPrices("aws")
 
 
 @dataclass(frozen=True, slots=True)
 class BedrockProviderFactory:
-    """What the plugin registers."""
+    """Factory of provider `amazon-bedrock`."""
 
     name: str = "amazon-bedrock"
     priority: int = 60
@@ -25,15 +25,15 @@ class BedrockProviderFactory:
     prices: PublishedPrices = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Whether a key and a region, or a profile, are in the environment, and the library is installed."""
+        """Return whether the environment has a key and a region, or a profile, and botocore is installed."""
         has_key = _any(env, KEYS) and _any(env, REGIONS)
         return (has_key or _any(env, ("AWS_PROFILE",))) and find_spec("botocore") is not None
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Opens no connection yet.
+        """Create the provider without connecting yet.
 
-        Raises MissingCredential without credentials, a region or the library, DefinitionError if a setting is wrong,
-        UsageError if a variable is.
+        Raises MissingCredential without credentials, a region or the library, DefinitionError for an invalid setting,
+        UsageError for an invalid variable.
         """
         from perstack_bedrock.provider import create
 
@@ -46,5 +46,5 @@ def _any(env: Mapping[str, str], names: Sequence[str]) -> bool:
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Provider `amazon-bedrock`."""
+    """Return the factory of provider `amazon-bedrock`."""
     return [BedrockProviderFactory()]

@@ -1,4 +1,16 @@
-"""The provider behind the port: codecs, signature and connection put together."""
+"""Provider port implemented with Amazon Bedrock, through Converse or Anthropic's own format.
+
+`request` encodes ConverseStream; with `api = "anthropic"` the codec of `perstack_anthropic` is used with
+InvokeModelWithResponseStream. `reply` decodes both streams, which arrive in AWS's binary framing (`aws_events`).
+`credentials` signs requests unless a bearer token is set; `settings` builds the endpoint and knows the differences
+between model families.
+
+Each request extends the bytes of the Run's earlier requests, except for the cache mark at the end, so that prompt
+caching applies.
+
+Change together: `request` and `reply` with the thinking parts' opaque data under `VENDOR`; model families in `settings`
+with Anthropic's `limits_of` and `effort_of`.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +18,16 @@ import re
 from collections.abc import Callable
 from urllib.parse import quote
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack_anthropic import codec as anthropic
-from perstack_bedrock.reply import ChunkDecoder, ConverseDecoder
+from perstack.support.http.endpoint import read_settings
+from perstack.support.http.messages import PDF, missing_blobs, takes_all
+from perstack.support.http.provider import LazyClient
+from perstack_anthropic import messages_api as anthropic
+from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
 from perstack_bedrock.request import encode, turns_of
 from perstack_bedrock.settings import Access, BedrockSettings, access_of
-from perstack_bedrock.stream import MEDIA_TYPE, aws_events
-from perstack_http.endpoint import read_settings
-from perstack_http.lazy import LazyClient
-from perstack_http.parts import PDF, takes_all
-from perstack_http.transcript import missing_blobs
 
 ANTHROPIC_VERSION = "bedrock-2023-05-31"
 
@@ -28,9 +38,10 @@ _WRONG_CREDENTIALS = re.compile(
 
 
 class BedrockProvider:
-    """Amazon Bedrock in one region."""
+    """Provider of Amazon Bedrock in one region."""
 
     def __init__(self, access: Access, settings: BedrockSettings) -> None:
+        """Connect to nothing yet."""
         self._endpoint = access.endpoint
         self._account = access.account
         self._settings = settings
@@ -38,7 +49,7 @@ class BedrockProvider:
         self._client = LazyClient(access.endpoint, aws_events)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """One try of one generation. Raises ProviderError."""
+        """Generate once, without retries. Raises ProviderError."""
         decoder: ChunkDecoder | ConverseDecoder
         if self._settings.api == "anthropic":
             method, decoder = "invoke-with-response-stream", ChunkDecoder(on_delta)
@@ -53,13 +64,13 @@ class BedrockProvider:
         return decoder.finish()
 
     def takes(self, model: str, mime_type: str) -> bool:
-        """Whether the model is sent it as it is."""
+        """Return whether blobs of this type are sent unchanged."""
         settings = self._settings
         is_taken = settings.documents if mime_type == PDF else settings.images
         return takes_all(mime_type) and (settings.api == "anthropic" or is_taken)
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._client.close()
 
     async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
@@ -74,13 +85,13 @@ class BedrockProvider:
 
 
 def _told_better(error: ProviderError) -> ProviderError:
-    """AWS answers credentials that it does not know with status 403, as it does what they may not do."""
+    """Reclassify status 403 about credentials, which AWS also sends for missing rights, as an authentication error."""
     if error.status_code != 403 or not _WRONG_CREDENTIALS.search(str(error)):
         return error
     return ProviderError(str(error), name="Authentication", status_code=403)
 
 
 def create(config: ProviderConfig) -> BedrockProvider:
-    """A provider from its settings and the environment."""
+    """Create the provider from its settings and the environment."""
     settings = read_settings(BedrockSettings, config.setting)
     return BedrockProvider(access_of(settings, config.env, MEDIA_TYPE), settings)

@@ -1,4 +1,4 @@
-"""The reply side of both APIs, as pure functions: the data of a stream's events to a reply.
+"""Decoders for the streams of both APIs.
 
 Source: Amazon Bedrock API reference, «ConverseStream» (`ConverseStreamOutput`), «InvokeModelWithResponseStream»
 (`ResponseStream`) and the errors of both.
@@ -6,25 +6,30 @@ Source: Amazon Bedrock API reference, «ConverseStream» (`ConverseStreamOutput`
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pydantic import Field, JsonValue, ValidationError
 
-from perstack.core.base import JsonObject
-from perstack.core.events import FinishReason
-from perstack.core.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.usage import Usage
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Usage
+from perstack.core.runs.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
-from perstack_anthropic.codec import ReplyDecoder as MessagesDecoder
+from perstack.support.http.errors import bad_response, cut_stream, made_error
+from perstack.support.http.messages import Text, Wire, read_arguments
+from perstack_anthropic.messages_api import ReplyDecoder as MessagesDecoder
 from perstack_bedrock.request import VENDOR
-from perstack_http.errors import bad_response, cut_stream, made_error
-from perstack_http.parts import Text, Wire, read_arguments
+
+if TYPE_CHECKING:
+    import httpx
+    from botocore.eventstream import EventStreamMessage
 
 
 class _Failure(Wire):
@@ -33,7 +38,7 @@ class _Failure(Wire):
 
 
 class _Failures(Wire):
-    """What either stream may say in place of its next event."""
+    """Error events of both streams."""
 
     internal: _Failure | None = Field(default=None, alias="internalServerException")
     model_stream: _Failure | None = Field(default=None, alias="modelStreamErrorException")
@@ -44,7 +49,7 @@ class _Failures(Wire):
     error: _Failure | None = None
 
     def told(self) -> ProviderError | None:
-        """The error that it tells of, with the status that the same one has as an HTTP response."""
+        """Return the error of the event, with the status of the same error as an HTTP response; None without one."""
         for name in self.model_fields_set & _STATUS_OF.keys():
             found: _Failure | None = getattr(self, name)
             if found is not None:
@@ -61,14 +66,14 @@ _STATUS_OF = {
     "error": 500,
     "service_unavailable": 503,
 }
-"""Source: the service model of bedrock-runtime, `error.httpStatusCode` of each exception."""
+"""HTTP status of each error. Source: service model of bedrock-runtime, `error.httpStatusCode` of each exception."""
 
 
 class _ToolUse(Wire):
     id: Text = Field(default="", alias="toolUseId")
     name: Text = ""
     type: Text = ""
-    """Set for tools that Bedrock itself runs: nothing of ours to do."""
+    """Set for tools that Bedrock itself runs; their calls are ignored."""
     input: Text = ""
 
 
@@ -79,7 +84,7 @@ class _Reasoning(Wire):
 
 
 class _Change(Wire):
-    """The start of a block, or a piece of it; what a kind does not have is None."""
+    """Start or piece of a block; fields that a type lacks are empty or None."""
 
     text: Text = ""
     tool_use: _ToolUse | None = Field(default=None, alias="toolUse")
@@ -108,7 +113,7 @@ class _Metadata(Wire):
 
 
 class _Event(_Failures):
-    """Every kind of event at once, each under its name; the others are None."""
+    """Event; the field of its type is set, the others are None."""
 
     start: _BlockEvent | None = Field(default=None, alias="contentBlockStart")
     delta: _BlockEvent | None = Field(default=None, alias="contentBlockDelta")
@@ -130,7 +135,7 @@ _FINISH: dict[str, FinishReason] = {
 
 @dataclass(slots=True)
 class _Block:
-    """A content block as it grows."""
+    """Content block under construction."""
 
     call: _ToolUse | None = None
     text: list[str] = field(default_factory=list[str])
@@ -141,16 +146,17 @@ class _Block:
 
 
 class ConverseDecoder:
-    """Puts a reply of ConverseStream together from the data of its events."""
+    """Decoder of a ConverseStream reply from the data of its events."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
         self._blocks: dict[int, _Block] = {}
         self._stop_reason: str | None = None
         self._usage = _Usage()
 
     def feed(self, data: str) -> bool:
-        """Take one event; true if it was the last. Raises ProviderError if it tells of one."""
+        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
         event = _read(_Event, data)
         if event.delta is not None and event.delta.delta is not None:
             self._grow(self._block(event.delta.index), event.delta.delta)
@@ -164,7 +170,7 @@ class ConverseDecoder:
         return False
 
     def finish(self) -> Generation:
-        """The reply. Raises ProviderError if the stream ended before it did."""
+        """Return the reply. Raises ProviderError if the stream ended early."""
         if self._stop_reason is None:
             raise cut_stream("no messageStop came")
         if self._stop_reason.startswith("malformed_"):
@@ -203,23 +209,23 @@ class _ChunkEvent(_Failures):
 
 
 class ChunkDecoder:
-    """Puts a reply of InvokeModelWithResponseStream together: its chunks hold the events of Anthropic's format."""
+    """Decoder of an InvokeModelWithResponseStream reply, whose chunks contain events of Anthropic's format."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        """Pass each piece of text to `on_delta`."""
         self._messages = MessagesDecoder(on_delta)
 
     def feed(self, data: str) -> bool:
-        """Take one event; true if it was the last. Raises ProviderError if it tells of one."""
+        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
         chunk = _read(_ChunkEvent, data).chunk
         return chunk is not None and self._messages.feed(_bytes(chunk.bytes).decode("utf-8", "replace"))
 
     def finish(self) -> Generation:
-        """The reply. Raises ProviderError if the stream ended before it did."""
+        """Return the reply. Raises ProviderError if the stream ended early."""
         return self._messages.finish()
 
 
 def _read(kind: type[_E], data: str) -> _E:
-    """One event. Raises the error that it tells of."""
     try:
         event = kind.model_validate_json(data)
     except ValidationError as error:
@@ -232,13 +238,13 @@ def _read(kind: type[_E], data: str) -> _E:
 
 
 def _usage(usage: _Usage) -> Usage:
-    """Bedrock's `inputTokens` are only those that no cache had: ours are all that was sent."""
+    """Convert the token counts. Bedrock's `inputTokens` exclude cached tokens; ours include them."""
     cached, written = usage.cached or 0, usage.written or 0
     return Usage.of(usage.sent + cached + written, usage.generated, cached=cached, cache_writes=written)
 
 
 def _part(block: _Block) -> ReplyPart | None:
-    """A finished block; None for an empty one, and for what is not ours to understand."""
+    """Convert a finished block; None for an empty or unknown one."""
     if block.call is not None:
         return _call(block.call, "".join(block.json)) if not block.call.type else None
     if any(block.redacted):
@@ -256,7 +262,7 @@ def _call(call: _ToolUse, text: str) -> ToolCallPart:
 
 
 def _joined(pieces: list[str]) -> JsonValue:
-    """Pieces that are base64 each, as one."""
+    """Join pieces of base64 that were each encoded separately."""
     return b64encode(b"".join(map(_bytes, pieces))).decode("ascii")
 
 
@@ -265,3 +271,35 @@ def _bytes(text: str) -> bytes:
         return b64decode(text, validate=True)
     except NoBase64 as error:
         raise bad_response(f"an event holds no base64: {text[:200]}", retryable=True) from error
+
+
+# AWS's binary event stream, parsed and checked by botocore.
+#
+# Source: Smithy specification, «Amazon Event Stream»; botocore.eventstream.
+
+MEDIA_TYPE = "application/vnd.amazon.eventstream"
+
+
+async def aws_events(response: httpx.Response) -> AsyncGenerator[str]:
+    """Yield each event as a JSON object of its type and payload. Raises ProviderError for a damaged frame."""
+    from botocore.eventstream import EventStreamBuffer, ParserError
+
+    buffer = EventStreamBuffer()
+    async for chunk in response.aiter_bytes():
+        buffer.add_data(chunk)
+        try:
+            texts = [_data_of(message) for message in buffer]
+        except ParserError as error:
+            raise cut_stream(f"a frame is damaged: {error}") from error
+        for text in texts:
+            yield text
+
+
+def _data_of(message: EventStreamMessage) -> str:
+    headers = cast("dict[str, JsonValue]", message.headers)  # the stubs declare numbers
+    if headers.get(":message-type") == "error":
+        found = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}
+        return json.dumps({"error": found})
+    kind = headers.get(":event-type") or headers.get(":exception-type") or ""
+    # Composed as text: the payload is JSON already, and is parsed only once.
+    return f"{{{json.dumps(kind)}: {message.payload.decode('utf-8', 'replace') or 'null'}}}"

@@ -1,4 +1,4 @@
-"""The request side of ConverseStream, as a pure function: a request to bytes.
+"""Encoder of ConverseStream requests, as pure functions.
 
 Source: Amazon Bedrock API reference, «ConverseStream» and «ContentBlock»; user guide, «Prompt caching».
 """
@@ -10,8 +10,9 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.messages import (
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -24,29 +25,30 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.ports.provider import GenerationRequest
-from perstack_anthropic.codec import takes_schemas, temperature_of
-from perstack_bedrock.models import caches, limits_and_thinking, understands_status
-from perstack_bedrock.settings import BedrockSettings
-from perstack_http.parts import (
+from perstack.support.http.messages import (
     IMAGE_TYPES,
     PDF,
+    Turns,
     arguments_of,
     as_base64,
+    body_of,
+    head_of,
     in_place_of,
     is_text,
     legal_id,
     to_bytes,
+    transcript_of,
 )
-from perstack_http.schemas import schema_for
-from perstack_http.transcript import Turns, body_of, head_of, transcript_of
+from perstack.support.http.structured_output import schema_for
+from perstack_anthropic.messages_api import takes_schemas, temperature_of
+from perstack_bedrock.settings import BedrockSettings, caches, limits_and_thinking, understands_status
 
 VENDOR = "bedrock"
-"""The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
+"""Key of this vendor's opaque parts, which are sent to no other vendor."""
 
 NO_MORE_CALLS = "Answer as text now: no tool can be called any more."
-"""Bedrock's `toolChoice` cannot say it, and refuses results whose tools are not shown."""
+"""Text sent when tools must not be called: `toolChoice` cannot express that, and results require their tools."""
 
 _NOTHING: JsonObject = {"text": "(no text)"}
 _CACHE_POINT: JsonObject = {"cachePoint": {"type": "default"}}
@@ -54,10 +56,10 @@ _DOCUMENT = b'{"document":'
 
 
 def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping[str, bytes]) -> bytes:
-    """The body of `POST /model/MODEL/converse-stream`. Of two requests of one Run the later one's bytes extend the
-    earlier one's, but for the mark on the latest turn that says where to cache.
+    """Encode the body of `POST /model/MODEL/converse-stream`.
 
-    `blobs` need hold only what `turns_of` lacks.
+    A later request of a Run extends the bytes of an earlier one, except for the cache mark on the latest turn. `blobs`
+    need only contain what `turns_of` lacks.
     """
     turns = turns_of(request, settings)
     turns.extend(request.messages, blobs)
@@ -73,7 +75,7 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
 
 
 def turns_of(request: GenerationRequest, settings: BedrockSettings) -> Turns:
-    """The Run's turns as far as they are written for this model."""
+    """Return the Run's turns encoded so far for this model."""
     says_status = understands_status(request.model)
     key = (VENDOR, says_status, settings.images, settings.documents)
     return transcript_of(request, key, Turns, lambda: _Writer(settings, says_status).blocks)
@@ -112,7 +114,7 @@ def _tool(spec: ToolSpec) -> JsonObject:
 
 
 def _marked(blocks: list[bytes]) -> list[bytes]:
-    """Says where to cache; Bedrock refuses to be told so right after a document."""
+    """Insert the cache mark; Bedrock rejects one directly after a document."""
     end = len(blocks)
     while end and blocks[end - 1].startswith(_DOCUMENT):
         end -= 1
@@ -120,7 +122,7 @@ def _marked(blocks: list[bytes]) -> list[bytes]:
 
 
 class _Writer:
-    """Writes messages as blocks, and counts the documents."""
+    """Encoder of messages as blocks, which also numbers the documents."""
 
     def __init__(self, settings: BedrockSettings, says_status: bool) -> None:
         self._settings = settings
@@ -131,7 +133,7 @@ class _Writer:
         match message:
             case UserMessage():
                 blocks = self._contents(message.contents, blobs)
-                # a document must not stand without a text
+                # the API rejects a document without a text
                 return blocks if any("text" in block for block in blocks) else [_NOTHING, *blocks]
             case ToolMessage():
                 return [self._result(result, blobs) for result in message.contents]
@@ -156,7 +158,7 @@ class _Writer:
         return _text(in_place_of(part))
 
     def _document(self, content: bytes) -> JsonObject:
-        """Names are to differ within a request, and to say nothing that a model could take for an instruction."""
+        """Encode a document. Names must differ within a request and must not look like an instruction to the model."""
         self._documents += 1
         name = f"Document {self._documents}"
         return {"document": {"format": "pdf", "name": name, "source": {"bytes": as_base64(content)}}}
@@ -170,7 +172,7 @@ class _Writer:
 
 
 def _text(text: str) -> JsonObject | None:
-    """None if blank: the API refuses that."""
+    """Return a text block; None for blank text, which the API rejects."""
     return {"text": text} if text.strip() else None
 
 
@@ -193,7 +195,7 @@ def _reply_block(part: ReplyPart) -> JsonObject | None:
 
 
 def _thinking_block(part: ThinkingPart) -> JsonObject | None:
-    """None without a signature of ours: models that sign nothing refuse to be told their thoughts."""
+    """Encode thinking; None without a signature of this vendor: models that do not sign thoughts reject them."""
     ours = (part.opaque or {}).get(VENDOR)
     if not isinstance(ours, dict):
         return None

@@ -1,4 +1,4 @@
-"""`[provider.setting]` of provider `amazon-bedrock`, and what the environment adds."""
+"""Settings of provider `amazon-bedrock`: `[provider.setting]`, the environment, and differences of model families."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import ReasoningBudget
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in
+from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
+from perstack_anthropic.messages_api import effort_of, limits_of
 from perstack_anthropic.settings import AnthropicSettings
+from perstack_bedrock import REGIONS
 from perstack_bedrock.credentials import AwsAccount, may_have_credentials, region_of_profile
-from perstack_bedrock.variables import REGIONS
-from perstack_http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
 
 BASE_URLS = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL")
 TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - the name of a variable
@@ -25,37 +28,37 @@ INSTALL = "pip install 'perstack[bedrock]'"
 
 _REGION = r"^[a-z0-9-]+$"
 _DOMAINS = {"cn-": "amazonaws.com.cn", "eusc-": "amazonaws.eu"}
-"""Of the partitions of AWS that are on other domains than the rest."""
+"""Domains of AWS partitions that differ from the default, by region prefix."""
 
 
 class BedrockSettings(AnthropicSettings):
-    """Beyond what every endpoint has, and Anthropic's own."""
+    """Settings in addition to Anthropic's."""
 
     CHANGE_REPLIES: ClassVar[frozenset[str]] = AnthropicSettings.CHANGE_REPLIES | {"images", "documents"}
 
     region: str | None = Field(default=None, pattern=_REGION)
     profile: str | None = Field(default=None, min_length=1)
-    """A profile of AWS's configuration files, in place of keys in the environment."""
+    """Profile of AWS's configuration files, in place of keys in the environment."""
     api: Literal["converse", "anthropic"] = "converse"
-    """`anthropic`: Claude in its own format, by InvokeModelWithResponseStream."""
+    """`anthropic`: Claude in its own format, through InvokeModelWithResponseStream."""
     cache: bool | None = None
-    """Over Converse, whether requests say where to cache. None: by the model's name."""
+    """Cache marks in Converse requests. None: by the model's name."""
     images: bool = True
-    """False for a model that takes none: it sees them as a line of text."""
+    """False for a model without image support: it gets a line of text for each."""
     documents: bool = True
-    """The same for PDFs."""
+    """False for a model without PDF support: it gets a line of text for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where requests go, and who signs them; nobody, if they bear a token or go to a server on this machine."""
+    """Endpoint and signer of requests. `account` is None if they carry a token or go to a server on this machine."""
 
     endpoint: Endpoint
     account: AwsAccount | None
 
 
 def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) -> Access:
-    """Address and credentials, of which the environment's token comes first.
+    """Return address and credentials; a token in the environment takes precedence.
 
     Raises MissingCredential if credentials, a region or the library are missing; a server on this machine needs no
     credentials. Source: Amazon Bedrock user guide, «API keys»; AWS SDKs and Tools reference guide.
@@ -108,3 +111,54 @@ def _missing_region() -> MissingCredential:
     return MissingCredential(
         "provider amazon-bedrock has no region: set AWS_REGION, or region in [provider.setting] of perstack.toml"
     )
+
+
+# Differences between Bedrock's model families, by model id.
+#
+# Source: Amazon Bedrock user guide, «Prompt caching», «Extended thinking», «Adaptive thinking»; Amazon Nova 2 user
+# guide, «Extended thinking»; API reference, `ToolResultBlock`.
+
+_CACHES = re.compile(r"anthropic\.claude-(?!v2|instant|3-(haiku|sonnet|opus)|3-5-sonnet-20240620)|amazon\.nova-")
+_SIGNS = re.compile(r"claude|amazon\.nova-")
+
+
+def caches(model: str, settings: BedrockSettings) -> bool:
+    """Return whether the model accepts cache marks; others reject a request with one."""
+    return settings.cache if settings.cache is not None else _CACHES.search(model) is not None
+
+
+def understands_status(model: str) -> bool:
+    """Return whether a tool result may be marked as an error."""
+    return _SIGNS.search(model) is not None
+
+
+def limits_and_thinking(
+    model: str, budget: ReasoningBudget | None, settings: BedrockSettings
+) -> tuple[int | None, JsonObject]:
+    """Return `maxTokens` (None for the model's default), and the model's own fields that limit thinking.
+
+    Models of unknown families get no reasoning budget.
+    """
+    if budget is None:
+        return settings.max_tokens, {}
+    if "claude" in model or settings.thinking is not None:
+        most, fields = limits_of(model, budget, settings)
+        # thinking tokens are part of the reply's tokens
+        return most if _names_tokens(fields) else settings.max_tokens, fields
+    return settings.max_tokens, _other_thinking(model, budget)
+
+
+def _names_tokens(fields: JsonObject) -> bool:
+    thinking = fields.get("thinking")
+    return isinstance(thinking, dict) and "budget_tokens" in thinking
+
+
+def _other_thinking(model: str, budget: ReasoningBudget) -> JsonObject:
+    is_off = budget == "none" or budget == 0
+    if "amazon.nova-2" in model:
+        if is_off:
+            return {"reasoningConfig": {"type": "disabled"}}
+        return {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": effort_of(budget)}}
+    if "openai.gpt-oss" in model:
+        return {"reasoning_effort": "low" if is_off else effort_of(budget)}
+    return {}

@@ -1,1 +1,1 @@
-"""Programs of tools in a sandbox of bubblewrap."""
+"""Runtime that starts the programs of tools in a bubblewrap sandbox."""

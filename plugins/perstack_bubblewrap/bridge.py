@@ -1,8 +1,9 @@
-"""Runs inside a sandbox, by a bare interpreter: brings connections to the proxy, and then becomes the program.
+"""Script that runs inside a sandbox: it forwards connections to the proxy, then executes the program.
 
-The way to the proxy is a socket in a folder: there is no other network. What is its own process is nobody's child that
-a program could wait for by mistake. Arguments: the socket; the port of the proxy and those of services of the host,
-with commas; the program.
+The sandbox has no network of its own; the proxy is reached through a Unix socket in a mounted directory. The forwarding
+process is a grandchild that is reparented, so the program cannot wait for it by mistake.
+
+Arguments: the socket; the ports of the proxy and of host services, separated by commas; the program.
 """
 
 import os
@@ -13,6 +14,7 @@ from contextlib import suppress
 
 
 def carry(source: socket.socket, target: socket.socket) -> None:
+    """Copy bytes from one socket to the other until the end, then shut down the target's writing side."""
     with suppress(OSError):
         while piece := source.recv(65536):
             target.sendall(piece)
@@ -21,6 +23,7 @@ def carry(source: socket.socket, target: socket.socket) -> None:
 
 
 def serve(client: socket.socket, path: str, asked: bytes) -> None:
+    """Connect a client to the proxy, with a CONNECT request to `asked` unless it is empty."""
     with client, socket.socket(socket.AF_UNIX) as proxy:
         try:
             proxy.connect(path)
@@ -40,12 +43,14 @@ def serve(client: socket.socket, path: str, asked: bytes) -> None:
 
 
 def accept(listener: socket.socket, path: str, asked: bytes) -> None:
+    """Accept clients for ever, each served in a thread."""
     while True:
         client, _ = listener.accept()
         threading.Thread(target=serve, args=(client, path, asked), daemon=True).start()
 
 
 def main() -> None:
+    """Listen, start the forwarding process, and execute the program in place of this one."""
     path, first, *others = sys.argv[1], *sys.argv[2].split(",")
     program = sys.argv[3:]
     doors = [(int(first), b""), *((int(port), b"localhost:" + port.encode()) for port in others)]

@@ -1,7 +1,7 @@
-"""Limits that hold for all programs of a Job together, by the groups that the kernel counts processes in.
+"""Resource limits for all programs of a Job together, through cgroups.
 
-Both versions are spoken: one folder for everything (v2), or one for each controller (v1). A group of a Job has one for
-each of its programs below it, so that it is known which of them went too far.
+Both versions are supported: one directory for everything (v2), or one per controller (v1). A Job's group has a subgroup
+per program, which shows which program exceeded a limit.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from pathlib import Path
 from typing import Literal
 
 from perstack.dataclass import dataclass
-from perstack.ports.processes.identity import start_of
+from perstack.system.process_groups import start_of
 
 Controller = Literal["memory", "pids", "cpu"]
 
 _PERIOD = 100_000
-"""Microseconds in which a share of processors is measured."""
+"""Microseconds of the period in which CPU time is limited."""
 _LEAST = 1_000
 _PREFIX = "perstack-"
 _LOOK_AGAIN = 0.02
 _PATIENCE = 2.0
-"""Seconds for the last processes of a group to be gone."""
+"""Seconds to wait for the last processes of a group to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None is no limit."""
+    """Limits of one Job. None means no limit."""
 
     memory: int | None = None
-    """Bytes, of all programs together."""
+    """Bytes of all programs together."""
     processes: int | None = None
     cpu: float | None = None
-    """Processors' worth of time."""
+    """Number of processors."""
 
     @property
     def controllers(self) -> tuple[Controller, ...]:
-        """What is needed for them."""
+        """Controllers that these limits need."""
         wanted: tuple[tuple[Controller, float | None], ...] = (
             ("memory", self.memory),
             ("pids", self.processes),
@@ -51,17 +51,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder of this process's own group, in which groups can be made."""
+    """Directory of this process's own cgroup in which groups can be created."""
 
     folder: Path
     controllers: tuple[str, ...]
     is_second: bool
-    """Whether it is of version 2."""
+    """True for cgroups v2."""
 
 
 @cache
 def places() -> tuple[Place, ...]:
-    """Where groups can be made on this machine, tried by making one."""
+    """Return the directories in which groups can be created on this machine, verified by creating one."""
     own = dict(_own())
     found: list[Place] = []
     with suppress(OSError):
@@ -77,15 +77,15 @@ def places() -> tuple[Place, ...]:
 
 
 def enforceable() -> frozenset[str]:
-    """The controllers that there are."""
+    """Return the available controllers."""
     return frozenset(name for place in places() for name in place.controllers)
 
 
 class Group:
-    """The group of a Job, with its limits. Raises OSError if it cannot be made."""
+    """Cgroup of a Job with its limits."""
 
     def __init__(self, limits: Limits, name: str) -> None:
-        """Groups that a process which was killed has left are removed first."""
+        """Create the group; first remove groups left by killed processes. Raises OSError if that fails."""
         self._limits = limits
         self._parts: list[tuple[Place, Path, tuple[str, ...]]] = []
         self._count = 0
@@ -101,7 +101,7 @@ class Group:
                 self._limit(place, folder, named)
 
     def member(self) -> Member:
-        """A group for one more program."""
+        """Create the subgroup of one more program."""
         self._count += 1
         parts: list[tuple[Place, Path]] = []
         for place, folder, named in self._parts:
@@ -115,7 +115,7 @@ class Group:
         return Member(tuple(parts))
 
     def remove(self) -> None:
-        """When no program is left. What is not empty stays for the next process to remove."""
+        """Remove the group once no program is left. A non-empty one stays for the next process to remove."""
         for _, folder, _ in self._parts:
             _remove(folder)
 
@@ -143,17 +143,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The group of one program."""
+    """Subgroup of one program."""
 
     parts: tuple[tuple[Place, Path], ...]
 
     @property
     def doors(self) -> tuple[str, ...]:
-        """The files that a process writes itself into to become one of it."""
+        """Files into which a process writes 0 to join the group."""
         return tuple(str(folder / "cgroup.procs") for _, folder in self.parts)
 
     def went_over(self) -> Controller | None:
-        """Which limit it ran into, if any."""
+        """Return the controller whose limit was exceeded; None without one."""
         for place, folder in self.parts:
             if _count(folder / ("memory.events" if place.is_second else "memory.oom_control"), "oom_kill"):
                 return "memory"
@@ -162,7 +162,7 @@ class Member:
         return None
 
     async def remove(self) -> None:
-        """When it has ended; waits a little for the last of it to be gone."""
+        """Remove the group after its program has ended, waiting up to _PATIENCE seconds for the last processes."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE
         left = [folder for _, folder in self.parts]
@@ -171,7 +171,7 @@ class Member:
 
 
 def _own() -> Iterator[tuple[str, str]]:
-    """This process's group by the names of controllers; version 2 has none."""
+    """Yield controller names with this process's group; the name is empty for v2."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, names, path = line.split(":", 2)
@@ -180,7 +180,7 @@ def _own() -> Iterator[tuple[str, str]]:
 
 
 def _second(mount: Path, own: str) -> Iterator[Place]:
-    """The nearest group above this process in which one can be made and joined."""
+    """Find the nearest group above this process in which one can be created and joined."""
     folder = mount / own.lstrip("/")
     while folder.is_relative_to(mount):
         with suppress(OSError):
@@ -199,7 +199,7 @@ def _first(mount: Path, own: str, names: tuple[str, ...]) -> Iterator[Place]:
 
 
 def _can_make(folder: Path) -> bool:
-    """Tried, by a group that is made, may be joined, and is removed."""
+    """Return whether a group can be created and joined, verified by creating and removing one."""
     trial = folder / f"{_PREFIX}{os.getpid()}-{start_of(os.getpid())}-trial"
     try:
         trial.mkdir()

@@ -1,21 +1,139 @@
-"""How each limit of a policy is kept on this machine, and what is said of a program that ran into one."""
+"""Enforcement of a policy's limits: by cgroups, else by `pid_max` or rlimits.
+
+Since Linux 6.14 `pid_max` is per PID namespace; it is set from outside before the program starts. Pids below 300 are
+not reused after a wrap-around, so up to that many more processes than the limit may exist at first.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import platform
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import field
+from functools import cache
+from itertools import count
+from pathlib import Path
+from threading import Lock
 
-from perstack.core.sandbox import SandboxPolicy
-from perstack_bubblewrap.cgroups import Controller, Limits, Member, enforceable, places
-from perstack_bubblewrap.pid_max import SPARE, is_possible
+from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.dataclass import dataclass
+from perstack.errors import SkillError
+from perstack_bubblewrap.cgroups import Controller, Group, Limits, Member, enforceable, places
+from perstack_bubblewrap.machine import asked
+
+SPARE = 300
+_SINCE = (6, 14)
+_CAP_SYS_ADMIN = 1 << 21
+_PATIENCE = 10
+"""Seconds to wait for bwrap to report the process it has started."""
+_PIECE = 4096
+_CHILD = re.compile(rb'"child-pid": (\d+)\D')
+_SET = 'echo "$0" > /proc/sys/kernel/pid_max'
+
+
+@cache
+def is_possible() -> bool:
+    """Return whether this process may set `pid_max`, and the kernel has one per PID namespace."""
+    release = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
+    return os.geteuid() == 0 and release >= _SINCE and _may_administer() and _nsenter() is not None
+
+
+@dataclass(slots=True)
+class Held:
+    """Program that is blocked until its sandbox has its limit."""
+
+    processes: int
+    said: int
+    go: int
+    theirs: list[int] = field(default_factory=list[int])
+    """Descriptors that bwrap inherits; closed here afterwards."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Arguments of bwrap."""
+        return "--info-fd", str(self.theirs[0]), "--block-fd", str(self.theirs[1])
+
+    async def bind(self) -> None:
+        """Set the limit and let the program start.
+
+        Raises SkillError if that fails; the caller must then end the program.
+        """
+        self.let_go()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                child = await self._child()
+        except TimeoutError:
+            child = None
+        if child is None:
+            return  # the program has ended, and reports why itself
+        argv = (_nsenter() or "nsenter", f"--pid=/proc/{child}/ns/pid", "--", "/bin/sh", "-c", _SET)
+        status, words = await asked(*argv, str(self.processes + SPARE))
+        if status != 0:
+            raise SkillError(f"the limit `processes` of [sandbox] cannot be set: {words.strip()}")
+        with suppress(BrokenPipeError):
+            os.write(self.go, b"\n")
+
+    def let_go(self) -> None:
+        """Close the descriptors that bwrap has inherited."""
+        while self.theirs:
+            os.close(self.theirs.pop())
+
+    async def _child(self) -> int | None:
+        loop, heard = asyncio.get_running_loop(), b""
+        while not (found := _CHILD.search(heard)):
+            ready = asyncio.Event()
+            loop.add_reader(self.said, ready.set)
+            try:
+                await ready.wait()
+            finally:
+                loop.remove_reader(self.said)
+            piece = os.read(self.said, _PIECE)
+            if not piece:
+                return None
+            heard += piece
+        return int(found[1])
+
+
+@contextmanager
+def held_back(processes: int | None) -> Generator[Held | None]:
+    """Block a program until this limit is set; yields None without a limit."""
+    if processes is None:
+        yield None
+        return
+    said, saying = os.pipe()
+    hearing, go = os.pipe()
+    held = Held(processes, said, go, [saying, hearing])
+    try:
+        yield held
+    finally:
+        held.let_go()
+        os.close(said)
+        os.close(go)
+
+
+def _nsenter() -> str | None:
+    return shutil.which("nsenter", path="/usr/bin:/bin")
+
+
+def _may_administer() -> bool:
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "CapEff":
+                return bool(int(value, 16) & _CAP_SYS_ADMIN)
+    return False
+
 
 _JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 126; shift; done; shift; exec "$@"'
 _CONTROLLERS: Mapping[str, Controller] = {"memory": "memory", "processes": "pids", "cpu": "cpu"}
 
 
 def limits_of(policy: SandboxPolicy) -> Limits:
-    """What the kernel is to count, as far as it can here."""
+    """Return the policy's limits that cgroups can enforce here."""
     there = enforceable()
     return Limits(
         policy.memory if "memory" in there else None,
@@ -25,14 +143,14 @@ def limits_of(policy: SandboxPolicy) -> Limits:
 
 
 def unenforced(policy: SandboxPolicy) -> tuple[str, ...]:
-    """What of a policy nothing keeps on this machine, each with why."""
+    """Describe the limits of a policy that nothing enforces on this machine."""
     asked = {"memory": policy.memory, "processes": policy.processes, "cpu": policy.cpu}
     how = ways()
     return tuple(f"`{key}`: {how[key]}" for key, limit in asked.items() if limit is not None and not _is_kept(key))
 
 
 def ways() -> dict[str, str]:
-    """How each limit is kept here, or why it is not, in words that follow its name."""
+    """Describe how each limit is enforced here, or why not, in words that follow its name."""
     found: dict[str, str] = {}
     for key, controller in _CONTROLLERS.items():
         version = next(("v2" if one.is_second else "v1" for one in places() if controller in one.controllers), None)
@@ -51,7 +169,7 @@ def ways() -> dict[str, str]:
 
 
 def own_limits(policy: SandboxPolicy, member: Member | None) -> tuple[str, ...]:
-    """What is put before a program inside, for limits that are not counted outside."""
+    """Return the prefix of the program's command line for limits set by rlimit; empty if none are needed."""
     there = enforceable() if member is not None else frozenset[str]()
     words: list[str] = []
     if policy.memory is not None and "memory" not in there:
@@ -62,18 +180,18 @@ def own_limits(policy: SandboxPolicy, member: Member | None) -> tuple[str, ...]:
 
 
 def numbered(policy: SandboxPolicy, member: Member | None) -> int | None:
-    """The number of processes that is to be set for a program's own space, where nothing else counts them."""
+    """Return the `pid_max` to set for a program; None if the processes are counted otherwise."""
     is_counted = member is not None and "pids" in enforceable()
     return policy.processes if not is_counted and _by_number() else None
 
 
 def joined(member: Member | None) -> tuple[str, ...]:
-    """What is put before bwrap, so that it is in its group before it does anything."""
+    """Return the prefix of bwrap's command line that joins its cgroup first."""
     return () if member is None else ("/bin/sh", "-c", _JOIN, "sh", *member.doors, "--")
 
 
 def in_words(over: Controller, policy: SandboxPolicy) -> str:
-    """What a program did that ran into a limit."""
+    """Describe how a program exceeded a limit."""
     match over:
         case "memory":
             mib = (policy.memory or 0) >> 20
@@ -89,12 +207,56 @@ def _is_kept(key: str) -> bool:
 
 
 def _by_number() -> bool:
-    """For root, whom no rlimit binds."""
+    """Return whether `pid_max` enforces the limit: for root, whom no rlimit binds."""
     return not _by_rlimit("processes") and is_possible()
 
 
 def _by_rlimit(key: str) -> bool:
-    """The number of processes of root's is not bound by one."""
+    """Return whether an rlimit enforces the limit. No rlimit bounds the number of root's processes."""
     if key == "cpu" or shutil.which("prlimit", path="/usr/bin:/bin") is None:
         return False
     return key == "memory" or os.geteuid() != 0
+
+
+# Cgroups of the running Jobs. Runs of a Job share them, although their policies may differ.
+
+_TURN = Lock()
+_SHARED: dict[tuple[str, Limits], Shared] = {}
+_NUMBERS = count(1)
+
+
+@dataclass(slots=True)
+class Shared:
+    """Cgroup with the number of its users."""
+
+    key: tuple[str, Limits]
+    group: Group
+    users: int = 0
+
+    def leave(self) -> None:
+        """End a use; the last one removes the cgroup."""
+        with _TURN:
+            self.users -= 1
+            if self.users == 0:
+                _SHARED.pop(self.key, None)
+                self.group.remove()
+
+
+def group_of(policy: SandboxPolicy, job_id: str) -> Shared | None:
+    """Return the cgroup for a policy of a Job; the caller must call `leave`.
+
+    Return None if there is nothing to enforce with cgroups. Raises SkillError if the group cannot be created.
+    """
+    limits = limits_of(policy)
+    if not limits.controllers:
+        return None
+    with _TURN:
+        key = (job_id or f"none-{next(_NUMBERS)}", limits)
+        shared = _SHARED.get(key)
+        if shared is None:
+            try:
+                shared = _SHARED[key] = Shared(key, Group(limits, f"{next(_NUMBERS)}"))
+            except OSError as error:
+                raise SkillError(f"no cgroup can be made for the limits of [sandbox]: {error}") from error
+        shared.users += 1
+        return shared

@@ -1,4 +1,4 @@
-"""What of this machine a sandbox is made of: the program that makes it, and what of the system is shown in it."""
+"""Parts of the machine that a sandbox needs: bwrap, the seccomp filter, and the system files shown inside."""
 
 from __future__ import annotations
 
@@ -9,20 +9,39 @@ import re
 import shutil
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
 from perstack.errors import UsageError
-from perstack_bubblewrap.layout import COVERED, System, View, arguments
-from perstack_bubblewrap.sealed import sealed
-from perstack_bubblewrap.syscalls import MACHINES, filter_of
+from perstack_bubblewrap.mounts import COVERED, System, View, arguments
+from perstack_bubblewrap.seccomp import MACHINES, filter_of
+
+
+@contextmanager
+def sealed(*contents: bytes) -> Generator[tuple[int, ...]]:
+    """Yield one memory file per content, positioned at its start, so that data is neither on disk nor in argv."""
+    if sys.platform != "linux":
+        raise UsageError("the runtime bubblewrap needs Linux: use another runtime")
+    with ExitStack() as held:
+        found: list[int] = []
+        for data in contents:
+            handle = os.memfd_create("perstack")
+            held.callback(os.close, handle)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+            os.lseek(handle, 0, os.SEEK_SET)
+            found.append(handle)
+        yield tuple(found)
+
 
 _OLDEST = (0, 8)
 _NEEDED = "--ro-bind-fd"
-"""Mounts what is held open: came with 0.10, and as a repair of older ones."""
+"""Option that mounts a descriptor: added in 0.10, and backported to older versions as a fix."""
 _PATIENCE = 10
-"""Seconds that a program which does nothing may take to start and end."""
+"""Seconds that a trivial program may take to start and end."""
 
 _FILES = Path(__file__).parent / "files"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
@@ -32,7 +51,7 @@ _OF_ETC = (
     "pki/tls/certs", "pki/tls/openssl.cnf", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo",
     "timezone",
 )  # fmt: skip
-"""What of /etc programs need to run, and that holds nothing of this machine's users or services. Each costs 0.3 ms."""
+"""Entries of /etc that programs need and that reveal nothing about users or services. Each costs 0.3 ms."""
 _OURS = ("passwd", "group", "hosts", "nsswitch.conf")
 
 HIDDEN = str(_FILES / "hidden")
@@ -40,7 +59,7 @@ HIDDEN = str(_FILES / "hidden")
 
 @cache
 def system() -> System:
-    """What every program sees."""
+    """Return the part of the system that every program sees."""
     links: list[tuple[str, str]] = []
     folders: list[str] = []
     for name in _SYSTEM:
@@ -56,7 +75,7 @@ def system() -> System:
 
 @cache
 def seccomp() -> bytes:
-    """The filter of system calls for this machine. Raises UsageError where there is none."""
+    """Return the seccomp filter for this machine. Raises UsageError for an unsupported one."""
     machine = MACHINES.get(platform.machine())
     if machine is None or sys.maxsize < 1 << 32:
         raise UsageError(
@@ -67,8 +86,13 @@ def seccomp() -> bytes:
 
 
 def find(env: Mapping[str, str], *, path: str = os.defpath) -> str:
-    """The program, on the path of the environment or else on `path`. Raises UsageError with how to install it."""
-    found = shutil.which("bwrap", path=env.get("PATH", path)) or (shutil.which("bwrap", path=path) if path else None)
+    """Return the path of bwrap. Raises UsageError, which says how to install it.
+
+    Searches the absolute directories of PATH, then `path`. A relative one could be in the workspace, where a sandboxed
+    program could replace its own sandbox.
+    """
+    folders = os.pathsep.join(filter(os.path.isabs, env.get("PATH", path).split(os.pathsep)))
+    found = next(filter(None, (shutil.which("bwrap", path=one) for one in (folders, path) if one)), None)
     if sys.platform != "linux":
         raise UsageError("the runtime bubblewrap needs Linux: use another runtime")
     if found is None:
@@ -83,7 +107,7 @@ _usable: set[str] = set()
 
 
 async def check(bwrap: str) -> None:
-    """Raises UsageError if that program is too old, or the kernel lets it make no sandbox."""
+    """Raise UsageError if bwrap is too old, or the kernel does not let it make a sandbox."""
     if bwrap in _usable:
         return
     status, words = await asked(bwrap, "--version")
@@ -109,7 +133,7 @@ async def check(bwrap: str) -> None:
 
 
 async def asked(*argv: str, keep: tuple[int, ...] = ()) -> tuple[int, str]:
-    """The exit status of a program of the host's own, and all that it says. It has a deadline."""
+    """Run a trusted program with a timeout; return its exit status and all its output."""
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env={}, pass_fds=keep, start_new_session=True
     )

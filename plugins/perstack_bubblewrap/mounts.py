@@ -1,21 +1,25 @@
-"""What a program in a sandbox sees: the arguments of bwrap. Nothing here touches the machine."""
+"""Arguments of bwrap, computed from a file view, and handles of the mounted paths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import stat
+import sys
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from perstack.core.sandbox import is_below
+from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
 
 _MIB = 1 << 20
 DEFAULT_TMP = 1024 * _MIB
-"""Bytes that /tmp may hold if nothing is said of it."""
+"""Default size of /tmp in bytes."""
 _SHARED_MEMORY = 64 * _MIB
 _SHM = "shm"
 TMP = "/tmp"  # noqa: S108 - each program has its own
-"""Also the home folder inside."""
+"""Also the home directory inside."""
 
 _ISOLATED = (
     "--unshare-user",
@@ -35,46 +39,46 @@ _ISOLATED = (
     "--hostname",
     "sandbox",
 )
-"""The user inside is an ordinary one, whoever it is outside: even root's programs do not take themselves for root."""
+"""Isolation options. The user inside is an ordinary one even if root starts it, so programs do not assume root."""
 
 _ONLY_READ = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr")
 _EMPTIED = ("/proc/acpi", "/proc/scsi", "/proc/asound", "/proc/driver")
 _NOT_SHOWN = ("/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats", "/proc/timer_list", "/proc/kmsg")
-"""Root's files in /proc belong to the user inside if root is outside: by its owner each could be read or written."""
+"""Paths in /proc that are covered: with root outside, its files there belong to the user inside, who could use them."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What of the machine every program sees."""
+    """Part of the machine that every program sees."""
 
     links: tuple[tuple[str, str], ...] = ()
-    """Such as /bin, with where they lead."""
+    """Symbolic links such as /bin: target and link."""
     folders: tuple[str, ...] = ()
-    """Folders and files that may be read, at their own places."""
+    """Directories and files mounted read-only at their own paths."""
     files: tuple[tuple[str, str], ...] = ()
-    """Files of ours, each with the place that it has inside."""
+    """Files of this package: source and path inside."""
     hidden: str = "/dev/null"
-    """A file that stands in for those that are hidden."""
+    """File that is mounted over hidden files."""
     proc: frozenset[str] = frozenset()
-    """What there is in /proc, of those that are covered."""
+    """Existing ones of the covered paths in /proc."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What of the folders of a person a program sees. Absolute paths."""
+    """Directories of the person that a program sees, as absolute paths."""
 
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     emptied: tuple[str, ...] = ()
-    """Folders that seem empty."""
+    """Directories shown as empty."""
     hidden: tuple[str, ...] = ()
-    """Files that have another content."""
+    """Files shown with other content."""
     fixed: tuple[str, ...] = ()
-    """Files and folders that can be read and not changed, moved or removed."""
+    """Files and directories that can be read, but not changed, moved or removed."""
     held: tuple[str, ...] = ()
-    """Folders that can be changed, and not moved or removed."""
+    """Directories that can be changed, but not moved or removed."""
     anchored: tuple[str, ...] = ()
-    """Files whose folders are held up to the top, so that no other file takes the place of one."""
+    """Files whose parent directories are held up to the root, so that no other file can take their place."""
 
 
 def arguments(
@@ -87,10 +91,11 @@ def arguments(
     more: Sequence[str] = (),
     handles: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:
-    """The arguments, as `bwrap --args` reads them. `more` go before those that make the rest read-only. `handles`
-    are those of what is `inner`; what has none is left as it is.
+    """Return the arguments in the format of `bwrap --args`.
 
-    Raises ValueError if one has a NUL in it, which would end it: what comes after would be an argument of its own.
+    `more` is inserted before the options that make the rest read-only. `handles` has the descriptors of the `inner`
+    paths; a path without one is not mounted. Raises ValueError for an argument with a NUL, which would end it, so that
+    the rest became an argument of its own.
     """
     words = [
         *_ISOLATED,
@@ -114,7 +119,7 @@ def arguments(
 
 
 def environment(env: Mapping[str, str], view: View) -> dict[str, str]:
-    """The variables of a program, with those that name what is not there naming what is."""
+    """Return a program's variables, with HOME, TMPDIR and the user set to what exists inside."""
     seen = (*view.readable, *view.writable)
     inside = {"USER": "user", "LOGNAME": "user", "HOME": TMP, "TMPDIR": TMP}
     kept = {name for name in ("HOME", "TMPDIR") if name in env and is_below(env[name], seen)}
@@ -123,14 +128,14 @@ def environment(env: Mapping[str, str], view: View) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """What is mounted upon itself, in folders that programs may change."""
+    """Paths that are mounted onto themselves inside writable directories."""
 
     changeable: tuple[str, ...]
     fixed: tuple[str, ...]
 
 
 def inner(view: View) -> Inner:
-    """Of a view."""
+    """Return the inner mounts of a view."""
     ways = (str(above) for path in view.anchored for above in PurePosixPath(path).parents)
     changeable = (path for path in (*ways, *view.held) if is_below(path, view.writable) and path not in view.writable)
     fixed = (path for path in (*view.fixed, *view.readable) if is_below(path, view.writable))
@@ -138,7 +143,7 @@ def inner(view: View) -> Inner:
 
 
 def _person(system: System, view: View, handles: Mapping[str, int]) -> Iterable[str]:
-    """What is above comes before what is in it, which would be covered otherwise."""
+    """Yield the mounts of the person's files. Parents come first, since a later mount would cover its content."""
     seen, within = (*view.readable, *view.writable), inner(view)
     steps: dict[str, tuple[str, ...]] = {}
     for path in view.readable:
@@ -177,4 +182,50 @@ def _each(option: str, paths: Iterable[str]) -> Iterable[str]:
 
 
 COVERED = (*_ONLY_READ, *_EMPTIED, *_NOT_SHOWN)
-"""What of /proc is covered where it is there."""
+"""Paths in /proc that are covered where they exist."""
+
+
+# Handles of the inner paths, held open while a sandbox is created.
+#
+# A program that runs at the same time may replace any path by a link. A mount by name would then expose the link's
+# target, anywhere on the machine; a mount by handle exposes what was checked.
+
+if sys.platform == "linux":
+    _PLACE = os.O_PATH
+else:  # the runtime is refused here
+    _PLACE = os.O_RDONLY
+_STEP = _PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def held_open(view: View) -> Generator[dict[str, int]]:
+    """Open the inner paths of a view; a path that is gone or has become a link gets no handle."""
+    with ExitStack() as ends:
+        found: dict[str, int] = {}
+        for path in (*inner(view).changeable, *inner(view).fixed):
+            root = next(root for root in view.writable if is_below(path, (root,)))
+            handle = opened(root, PurePosixPath(path).relative_to(root).parts)
+            if handle is not None:
+                ends.callback(os.close, handle)
+                found[path] = handle
+        yield found
+
+
+def opened(root: str, parts: tuple[str, ...]) -> int | None:
+    """Open a path below `root` component by component, following no link; None if it is gone."""
+    try:
+        handle = os.open(root, _PLACE | os.O_CLOEXEC)
+    except OSError:
+        return None
+    for part in parts:
+        try:
+            below = os.open(part, _STEP, dir_fd=handle)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+        handle = below
+        if stat.S_ISLNK(os.fstat(handle).st_mode):
+            os.close(handle)
+            return None
+    return handle

@@ -1,46 +1,55 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
-from perstack.core.sandbox import SandboxPolicy
+from perstack.core.definitions.sandbox import SandboxPolicy, is_below
+from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.runtime import Runtime, RuntimeFactory, Surroundings
 
+_JOURNAL = "-journal"
+"""Suffix of SQLite's rollback journal."""
+
 
 class BubblewrapFactory:
-    """`runtime = "bubblewrap"`."""
+    """Factory for `runtime = "bubblewrap"`."""
 
     name = "bubblewrap"
 
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
-        """Raises UsageError if bwrap is missing or the kernel forbids it, or for a workspace that gives too much."""
-        from perstack.ports.places import check_place, check_places
+        """Check a policy and return warnings.
+
+        Raises UsageError if bwrap is missing or the kernel forbids it, or for a workspace that would expose too much.
+        """
+        from perstack.support.sandbox_paths import check_place, check_places
         from perstack_bubblewrap.limits import unenforced
         from perstack_bubblewrap.machine import check, find, seccomp
         from perstack_bubblewrap.network import wrong_ports
-        from perstack_bubblewrap.ways import check_library
+        from perstack_bubblewrap.proxy import check_library
 
         bwrap = find(around.env)
         seccomp()
         await check(bwrap)
         check_place("the workspace", str(around.workspace), around, writable=True)
         check_places(policy, around)
+        _check_database(policy, around)
         if policy.network:
             check_library()
         ports = wrong_ports(policy.network)
         return (*unenforced(policy), *((ports,) if ports else ()))
 
     def limits(self) -> Mapping[str, str]:
-        """By cgroups, or else by what binds a process."""
+        """Describe how each limit is enforced here."""
         from perstack_bubblewrap.limits import ways
 
         return ways()
 
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
-        """Raises UsageError as `check`, which may have been long ago."""
-        from perstack_bubblewrap.groups import group_of
+        """Check the policy again and create the runtime. Raises UsageError as `check` does."""
+        from perstack_bubblewrap.limits import group_of
         from perstack_bubblewrap.machine import find
         from perstack_bubblewrap.runtime import BubblewrapRuntime
 
@@ -48,7 +57,24 @@ class BubblewrapFactory:
         return BubblewrapRuntime(find(around.env), policy, around, group_of(policy, around.job_id))
 
 
+def _check_database(policy: SandboxPolicy, around: Surroundings) -> None:
+    """Raise UsageError for an SQLite database in a directory that programs may change.
+
+    SQLite creates files next to it and trusts their content. A file that does not exist cannot be hidden, so a program
+    that creates `state.db-journal` could rewrite the database.
+    """
+    roots = [name for path in (str(around.workspace), *policy.writable) for name in (path, os.path.realpath(path))]
+    hidden = {name for path in around.hidden for name in (os.path.normpath(path), os.path.realpath(path))}
+    for name in sorted(hidden):
+        if name.endswith(_JOURNAL) and is_below(name, roots) and not is_below(name, hidden - {name}):
+            raise UsageError(
+                f"the database {name.removesuffix(_JOURNAL)} is in a folder that programs in a sandbox may change, and"
+                " what SQLite keeps beside it cannot be kept from them: name another place in `storage`, such as"
+                " sqlite:perstack/state.db"
+            )
+
+
 @hookimpl
 def perstack_runtimes() -> Sequence[RuntimeFactory]:
-    """Runtime `bubblewrap`."""
+    """Return the bubblewrap factory."""
     return [BubblewrapFactory()]

@@ -1,4 +1,4 @@
-"""Ways to the network: for each list of places a proxy, which is started when a program first needs it."""
+"""Proxies to the network: one per list of places, started when a program first needs it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from shutil import rmtree
 
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
-from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import launch, started
+from perstack.system.processes import launch, owned, python_argv, started
+from perstack_bubblewrap.machine import sealed
 from perstack_bubblewrap.network import local_ports, proxy_port
-from perstack_bubblewrap.sealed import sealed
 
 _PATIENCE = 30
-"""Seconds for a proxy to be ready."""
+"""Seconds to wait until a proxy is ready."""
 _MOST_NOTED = 100
-"""Different places that were refused, of which each is kept once: the latest."""
+"""Maximum number of refused places that are remembered, each with its latest refusal."""
 _PIECE = 1 << 16
 _INSIDE = "/run/perstack"
 
@@ -34,36 +33,35 @@ _PYTHON = os.path.realpath(sys.executable)
 
 
 def check_library() -> None:
-    """Raises UsageError if there can be no proxy."""
+    """Raise UsageError if the proxy library is not installed."""
     if find_spec("proxy") is None:
         raise UsageError("`network` needs the proxy that is an extra of perstack: pip install 'perstack[sandbox]'")
 
 
 @dataclass(slots=True)
 class Way:
-    """A proxy that is up."""
+    """Running proxy for one list of places."""
 
     socket: Path
     allowed: tuple[str, ...]
     on_refused: Callable[[str], None]
     reading: int
     process: Process | None = None
-    """The proxy."""
     count: int = 0
-    """How often it has refused."""
+    """Number of refusals so far."""
     _refused: dict[str, int] = field(default_factory=dict[str, int])
-    """Each place with why, and the count when it was refused last."""
+    """Message of each refused place, with the count at its latest refusal."""
     _shown: set[str] = field(default_factory=set[str])
     _rest: bytes = b""
 
     @property
     def is_up(self) -> bool:
-        """Whether the proxy is there."""
+        """True while the proxy runs."""
         return self.process is None or self.process.returncode is None
 
     @property
     def mounts(self) -> tuple[str, ...]:
-        """What must be there inside."""
+        """Mounts that a program needs to use it."""
         return (
             *("--ro-bind", str(_BRIDGE), f"{_INSIDE}/bridge.py"),
             *("--ro-bind", str(self.socket), f"{_INSIDE}/proxy"),
@@ -71,36 +69,36 @@ class Way:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """What is put before a program."""
+        """Prefix of a program's command line."""
         ports = ",".join(map(str, (proxy_port(self.allowed), *local_ports(self.allowed))))
         return _PYTHON, "-I", "-S", f"{_INSIDE}/bridge.py", f"{_INSIDE}/proxy", ports
 
     @property
     def readable(self) -> tuple[str, ...]:
-        """The interpreter, which may be in somebody's home folder."""
+        """Prefix of the Python interpreter, which may be in a home directory."""
         return (os.path.realpath(sys.base_prefix),)
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What programs look for a proxy by."""
+        """Variables by which programs find a proxy."""
         proxy, none = f"http://127.0.0.1:{proxy_port(self.allowed)}", "localhost,127.0.0.1,::1"
         names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
         both = {one: proxy for name in names for one in (name, name.lower())}
         return {**both, "NO_PROXY": none, "no_proxy": none, "NODE_USE_ENV_PROXY": "1"}
 
     def refused(self, since: int) -> tuple[str, ...]:
-        """What it has refused since it had refused so often."""
+        """Return the messages of places refused since the count was `since`."""
         self.take()
         return tuple(words for words, at in self._refused.items() if at > since)
 
     def take(self) -> None:
-        """Note what it has refused by now."""
+        """Read the refusals that the proxy has reported by now."""
         with suppress(BlockingIOError):
             while piece := os.read(self.reading, _PIECE):
                 *lines, self._rest = (self._rest + piece).split(b"\n")
                 for line in lines:
                     self._note(line)
-        # its end is of no matter: the proxy ends with the Job
+        # the end of the output can be ignored: the proxy ends with the Job
 
     def _note(self, line: bytes) -> None:
         with suppress(ValueError):
@@ -115,7 +113,7 @@ class Way:
             self._show(words)
 
     def _show(self, words: str) -> None:
-        """To a person each place once, and of many the first."""
+        """Show each refused place to the person once, up to a maximum number of places."""
         if words in self._shown or len(self._shown) > _MOST_NOTED:
             return
         self._shown.add(words)
@@ -124,16 +122,17 @@ class Way:
 
 
 class Ways:
-    """Those of one policy in a Job."""
+    """Proxies of one policy in a Job."""
 
     def __init__(self, on_refused: Callable[[str], None]) -> None:
+        """Start nothing yet; `on_refused` shows a message to the person."""
         self._on_refused = on_refused
         self._turn = asyncio.Lock()
         self._up: dict[tuple[str, ...], Way] = {}
         self._ends = AsyncExitStack()
 
     async def to(self, allowed: tuple[str, ...]) -> Way:
-        """The way to these places. Raises SkillError if there can be none."""
+        """Return the running proxy for these places, starting it if needed. Raises SkillError if that fails."""
         key = tuple(sorted(set(allowed)))
         async with self._turn:
             if key not in self._up or not self._up[key].is_up:
@@ -159,14 +158,13 @@ class Ways:
         reading, stdout = os.pipe()
         ends.callback(os.close, reading)
         os.set_blocking(reading, False)
-        argv = (sys.executable, "-m", "perstack_bubblewrap.proxying", str(folder / "proxy"))
-        env = {"PATH": os.defpath, **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}}
+        argv = python_argv("perstack_bubblewrap.proxy_main", str(folder / "proxy"))
         try:
             with sealed("\n".join(allowed).encode()) as (listed,):
                 starting = launch(
                     (*argv, str(listed)),
                     cwd="/",
-                    env=env,
+                    env={"PATH": os.defpath},
                     stdin=stdin,
                     stdout=stdout,
                     stderr=DEVNULL,
@@ -185,7 +183,7 @@ class Ways:
 
 
 async def _ready(reading: int) -> None:
-    """Wait until it has said that it is up. Raises OSError and TimeoutError."""
+    """Wait until the proxy reports that it is ready. Raises OSError and TimeoutError."""
     loop = asyncio.get_running_loop()
     said: asyncio.Future[bytes] = loop.create_future()
 

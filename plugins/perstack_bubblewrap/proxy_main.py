@@ -1,10 +1,11 @@
-"""The proxy, as a process of its own: `python -m perstack_bubblewrap.proxying SOCKET HANDLE`.
+"""Process of the proxy: `python -m perstack_bubblewrap.proxy_main SOCKET HANDLE`.
 
-At the handle is a file with what is listed, an entry on each line: there may be more than fits a command line.
+HANDLE is a descriptor of a file with the allowed entries, one per line, since there may be more than fit a command
+line.
 
-Connections, HTTP and tunnels are proxy.py's. Here is only who may be reached: a name must be listed, is resolved here
-and once, and the address that it is connected to is the one that was checked. TLS is not opened. What is refused is
-told on stdout, a JSON text on each line.
+The library proxy.py handles connections, HTTP and tunnels; this module decides who may be reached. A name must be
+listed and is resolved here, once, and the checked address is the one that is connected to. TLS is not decrypted.
+Refusals are reported on stdout, a JSON string per line.
 """
 
 from __future__ import annotations
@@ -28,24 +29,27 @@ from proxy.http.proxy import HttpProxyBasePlugin
 from perstack_bubblewrap.network import LOCAL, Refused, check_address, check_named
 
 _PATIENCE = 2
-"""Seconds to try an address of this machine."""
+"""Seconds of a connection attempt to an address of this machine."""
 _MOST_HEAD = 64 << 10
 _MOST_BODY = 64 << 20
-"""Bytes of a request that is no tunnel: the library holds it all, and looks at it again with every piece."""
+"""Bytes of a request that is not a tunnel: the library buffers all of it and scans it again with every piece."""
 _MOST_MEMORY = 1 << 30
-"""Bytes of this process, which counts to no program's memory; what a program sends faster than it is taken is held."""
+"""Memory limit of this process in bytes, which counts towards no program's limit.
+
+Data sent faster than it is read is buffered.
+"""
 _MANY = 64
-"""Pieces that wait to be taken."""
+"""Buffered pieces above which memory is checked."""
 _TOO_LARGE = memoryview(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 
 
 class Bounded(HttpProtocolHandler):
-    """A connection of a program, on which no request is endless."""
+    """Connection handler that limits the size of requests and buffers."""
 
     _taken = 0
 
     def handle_data(self, data: memoryview) -> bool | None:
-        """True ends the connection."""
+        """Handle received data. Return True to close the connection."""
         if data and not self.request.is_complete:
             self._taken += len(data)
             is_head = self.request.state < httpParserStates.HEADERS_COMPLETE
@@ -55,35 +59,35 @@ class Bounded(HttpProtocolHandler):
         return super().handle_data(data)
 
     async def handle_events(self, readables: list[int], writables: list[int]) -> bool:
-        """True ends the connection."""
+        """Handle socket events. Return True to close the connection."""
         try:
             return await super().handle_events(readables, writables) or self._holds_too_much()
         except MemoryError:
-            os._exit(1)  # nothing can be relied on: the next program gets another proxy
+            os._exit(1)  # no state is reliable any more; the next program gets another proxy
 
     def _holds_too_much(self) -> bool:
-        """Whether this connection is to make room: the library never stops reading what nobody takes."""
+        """Return whether to close this connection to free memory: the library buffers without a limit."""
         upstream = getattr(self.plugin, "upstream", None)
         waiting = max(len(self.work.buffer), 0 if upstream is None else len(upstream.buffer))
         return waiting > _MANY and _memory() > _MOST_MEMORY // 2
 
 
 def _memory() -> int:
-    """Bytes that this process has now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 class Gate(HttpProxyBasePlugin):
-    """Lets through what is listed."""
+    """Proxy plugin that lets listed places through."""
 
     allowed: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Connect to nothing yet."""
         super().__init__(*args, **kwargs)
         self._address: str | None = None
 
     def before_upstream_connection(self, request: HttpParser) -> HttpParser | None:
-        """Raises HttpRequestRejected, with the reason as its body."""
+        """Resolve and check the requested place. Raises HttpRequestRejected with the reason as its body."""
         host, port = (request.host or b"").decode("ascii", "replace"), request.port or 0
         try:
             self._address = address_of(host, port, self.allowed)
@@ -96,12 +100,12 @@ class Gate(HttpProxyBasePlugin):
         return request
 
     def resolve_dns(self, host: str, port: int) -> tuple[str | None, tuple[str, int] | None]:
-        """The address that was checked."""
+        """Return the checked address."""
         return self._address, None
 
 
 def address_of(host: str, port: int, allowed: tuple[str, ...]) -> str:
-    """Where a place is. Raises Refused if it may not be reached."""
+    """Return the address of a place. Raises Refused if it may not be reached."""
     name = host.removeprefix("[").removesuffix("]")
     check_named(name, port, allowed)
     try:
@@ -116,7 +120,7 @@ def address_of(host: str, port: int, allowed: tuple[str, ...]) -> str:
 
 
 def _answers(address: str, port: int) -> bool:
-    """Whether somebody listens there: a service of this machine may do so by one version of IP only."""
+    """Return whether a service listens at this address; one of this machine may use one IP version only."""
     try:
         socket.create_connection((address, port), _PATIENCE).close()
     except OSError:
@@ -125,10 +129,10 @@ def _answers(address: str, port: int) -> bool:
 
 
 def main() -> None:
-    """Until stdin ends, which it does with the host, or the library's own process does."""
+    """Run until stdin closes, which happens when the host ends, or until the library's process ends."""
     path, handle = sys.argv[1:]
     with os.fdopen(int(handle)) as file:
-        Gate.allowed = tuple(file.read().split())  # the library makes its own objects of it
+        Gate.allowed = tuple(file.read().split())  # a class variable: the library creates the plugin objects
     options = ["--unix-socket-path", path, "--num-workers", "1", "--num-acceptors", "1", "--log-level", "CRITICAL"]
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
     with Proxy(options, plugins=[Gate], work_klass=Bounded):

@@ -1,4 +1,17 @@
-"""Programs in a sandbox of bubblewrap."""
+"""Runtime port implemented with bubblewrap: each program runs in a sandbox of its own.
+
+A sandbox is computed anew for every program. `file_view` scans the workspace for files that must be hidden or
+read-only, `mounts` turns the result into arguments of bwrap, `seccomp` has the system call filter, `machine` finds
+bwrap and the system files. `limits` and `cgroups` enforce memory, processes and CPU time. A program with allowed
+network places gets a `proxy`; `bridge.py` runs inside and forwards connections to it.
+
+Mounts protect only files that exist. After each program, files that it created and that git or perstack would execute
+are renamed (`set_aside`). Programs that run at the same time could change the tree meanwhile, so mounts use open
+handles (`held_open`), and only a scan without running programs counts as the person's own state.
+
+Change together: a new limit with `limits.ways` and `unenforced`; a new protected kind of file with `Finder` and
+`Watch._executed`; new options of bwrap with `machine.check`, which tries them.
+"""
 
 from __future__ import annotations
 
@@ -9,76 +22,84 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from threading import Lock
 
-from perstack.core.sandbox import SandboxPolicy
+from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
-from perstack.ports.processes.group import signal_group
-from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import launch
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Surroundings
+from perstack.system.process_groups import signal_group
+from perstack.system.processes import launch, owned
 from perstack_bubblewrap.cgroups import Member
-from perstack_bubblewrap.groups import Shared
-from perstack_bubblewrap.handles import held_open
-from perstack_bubblewrap.layout import DEFAULT_TMP, View, arguments, environment
-from perstack_bubblewrap.limits import in_words, joined, numbered, own_limits
-from perstack_bubblewrap.machine import seccomp, system
-from perstack_bubblewrap.pid_max import Held, held_back
-from perstack_bubblewrap.sealed import sealed
-from perstack_bubblewrap.view import Watch
-from perstack_bubblewrap.ways import Way, Ways
+from perstack_bubblewrap.file_view import Watch
+from perstack_bubblewrap.limits import Held, Shared, held_back, in_words, joined, numbered, own_limits
+from perstack_bubblewrap.machine import sealed, seccomp, system
+from perstack_bubblewrap.mounts import DEFAULT_TMP, View, arguments, environment, held_open
+from perstack_bubblewrap.proxy import Way, Ways
 
 _LOOK_AGAIN = 0.1
-"""Seconds between two looks at whether a program has run into a limit."""
+"""Seconds between two checks whether a program has exceeded a limit."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A program with limits."""
+    """Program that is running or being started."""
 
-    member: Member | None
+    process: Process | None = None
+    member: Member | None = None
     way: Way | None = None
     heard: int = 0
-    """How much had been refused when it was started."""
+    """Refusals of the proxy before the program started."""
     watching: asyncio.Task[None] | None = None
     limit: str = ""
-    """What it ran into."""
+    """Description of the limit that the program exceeded."""
 
 
 class BubblewrapRuntime:
-    """A policy on one workspace.
+    """Sandbox of one policy on one workspace.
 
-    The process that leads a program's group is bwrap, outside; the program is below it, in a space of processes of its
-    own, which ends as a whole when bwrap does. What leaves its group or session inside is ended with it.
+    The leader of a program's process group is bwrap, outside; the program runs below it in its own PID namespace, which
+    ends as a whole with bwrap. A process that leaves its group or session inside ends with it too.
     """
 
     def __init__(self, bwrap: str, policy: SandboxPolicy, around: Surroundings, group: Shared | None = None) -> None:
-        """`group` is that of the Job, if the kernel counts what its programs use."""
+        """Use the Job's `group`, if cgroups limit what its programs use."""
         self._bwrap = bwrap
         self._policy = policy
         self._watch = Watch(policy, around)
+        self._on_notice = around.on_notice
         self._group = group
         self._ways = Ways(around.on_notice)
         self._turn = Lock()
         self._running: dict[Process, _Running] = {}
+        self._unsettled: dict[int, _Running] = {}
+        """Programs whose created files have not been checked since they ended, by `id`."""
         self._watching: set[asyncio.Task[None]] = set()
 
     async def start(self, program: Program) -> Process:
-        """Raises SkillError if it cannot be made sure what the program would see."""
-        policy = self._policy
-        allowed = (*policy.network, *program.domains)
-        way = await self._ways.to(allowed) if allowed else None
-        view = await asyncio.to_thread(self._view, program, () if way is None else way.readable)
-        env = {**environment(program.env, view), **({} if way is None else way.env)}
-        member = None if self._group is None else self._group.group.member()
-        running = _Running(member, way, 0 if way is None else way.count)
+        """Start a program. Raises SkillError if what it would see cannot be determined reliably."""
+        running = _Running()
+        self._unsettled[id(running)] = running
         try:
-            process = await self._launched(program, view, env, running)
+            process = running.process = await self._started(program, running)
+        except BaseException:
+            del self._unsettled[id(running)]
+            raise
+        self._running[process] = running
+        if running.member is not None or running.way is not None or self._policy.time is not None:
+            self._begin(process, running)
+        return process
+
+    async def _started(self, program: Program, running: _Running) -> Process:
+        allowed = (*self._policy.network, *program.domains)
+        way = running.way = await self._ways.to(allowed) if allowed else None
+        view = await asyncio.to_thread(self._view, program, () if way is None else way.readable, running)
+        env = {**environment(program.env, view), **({} if way is None else way.env)}
+        member = running.member = None if self._group is None else self._group.group.member()
+        running.heard = 0 if way is None else way.count
+        try:
+            return await self._launched(program, view, env, running)
         except BaseException:
             if member is not None:
                 await member.remove()
             raise
-        if member is not None or way is not None or policy.time is not None:
-            self._begin(process, running)
-        return process
 
     async def _launched(self, program: Program, view: View, env: Mapping[str, str], running: _Running) -> Process:
         policy, way, member = self._policy, running.way, running.member
@@ -94,7 +115,7 @@ class BubblewrapRuntime:
             process = await launch(
                 (*joined(member), *bwrap, *within, *program.argv),
                 cwd="/",
-                # what bwrap itself had, such as LD_PRELOAD, would be done outside
+                # Variables of bwrap itself, such as LD_PRELOAD, would take effect outside the sandbox.
                 env={},
                 stdin=program.stdin,
                 stdout=program.stdout,
@@ -107,36 +128,54 @@ class BubblewrapRuntime:
         return process
 
     def ending(self, process: Process) -> Ending:
-        """The limit that it ran into, and what was refused to it or to those beside it."""
+        """Return the exceeded limit, and what was refused to the program or to concurrent ones."""
         running = self._running.pop(process, None)
         if running is None:
             return NOTHING_TO_SAY
         self._look(running)
-        if running.way is None:
-            return Ending(limit=running.limit)
-        return Ending(running.limit, running.way.refused(running.heard))
+        refused = () if running.way is None else running.way.refused(running.heard)
+        return Ending(running.limit, (*refused, *self._settled()))
 
     async def close(self) -> None:
-        """Remove the groups of all programs, and that of the Job."""
+        """Wait for the watchers, check created files, end the proxies and leave the cgroup."""
         if self._watching:
             await asyncio.wait(self._watching)
         self._running.clear()
+        if self._unsettled:
+            await asyncio.to_thread(self._settled)
         await self._ways.close()
         if self._group is not None:
             self._group.leave()
 
-    def _view(self, program: Program, more: tuple[str, ...]) -> View:
+    def _view(self, program: Program, more: tuple[str, ...], running: _Running) -> View:
+        is_quiet = all(one is running for one in tuple(self._unsettled.values()))
+        if not is_quiet:
+            self._settled()
         with self._turn:
-            return self._watch.now((*map(str, program.readable), *more))
+            return self._watch.now((*map(str, program.readable), *more), is_quiet=is_quiet)
+
+    def _settled(self) -> tuple[str, ...]:
+        """Rename created files that a person's tools would execute. Return the lines that report them."""
+        with self._turn:
+            ended = [
+                key
+                for key, one in tuple(self._unsettled.items())
+                if one.process is not None and one.process.returncode is not None
+            ]
+            lines = self._watch.set_aside()
+            for key in ended:
+                self._unsettled.pop(key, None)
+        for line in lines:
+            self._on_notice(line)
+        return lines
 
     def _begin(self, process: Process, running: _Running) -> None:
-        self._running[process] = running
         running.watching = asyncio.create_task(self._watched(process, running))
         self._watching.add(running.watching)
         running.watching.add_done_callback(self._watching.discard)
 
     async def _watched(self, process: Process, running: _Running) -> None:
-        """Until it has ended: what goes too far is ended. After that its group is removed."""
+        """Watch a program until it ends: kill it when it exceeds a limit, then remove its cgroup."""
         loop = asyncio.get_running_loop()
         time = self._policy.time
         until = None if time is None else loop.time() + time / 1000
@@ -158,7 +197,7 @@ class BubblewrapRuntime:
 
 
 async def _bound(back: Held, process: Process) -> None:
-    """Its limit set; a program that can have none is ended before it begins."""
+    """Set the limit of a program; end it if that fails, before it begins."""
     try:
         await back.bind()
     except BaseException:

@@ -1,11 +1,11 @@
-"""The filter of system calls, as a program for the kernel's packet filter.
+"""System call filter as a program for the kernel's packet filter (classic BPF).
 
-It refuses what container engines refuse by default: what changes the machine, loads code into the kernel, makes or
-joins namespaces, mounts, reaches into keyrings, profiles, or has been the way out of many a container. What is newer
-than this table is answered as unknown, so that nothing is allowed which nobody has looked at.
+It refuses what container engines refuse by default: calls that change the machine, load kernel code, create or join
+namespaces, mount, access keyrings or profiling, or have been used to escape from containers. Calls newer than this
+table are answered with ENOSYS, so that nothing unreviewed is allowed.
 
-It is assembled here and not by libseccomp: that is a library of the system with its own versions, and a filter that may
-be missing would have to be optional.
+It is assembled here instead of with libseccomp: that is a system library of varying version, and a filter that may be
+missing would have to be optional.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from perstack.dataclass import dataclass
 
 _NEWEST = 466
-"""removexattrat of Linux 6.13; from 424 on all machines have the same numbers."""
+"""removexattrat of Linux 6.13. Numbers from 424 on are the same on all machines."""
 
 _DENIED_EVERYWHERE = {
     "io_uring_setup": 425,
@@ -127,21 +127,21 @@ _DENIED_AARCH64 = {
 }
 
 _NAMESPACES = 0x7E020000
-"""The flags of clone that make a new namespace."""
+"""Flags of clone that create a namespace."""
 _FAMILIES = (1, 2, 10, 16)
-"""Unix, IPv4, IPv6, netlink: the kinds of sockets that ordinary programs have."""
+"""Unix, IPv4, IPv6 and netlink: the socket families that ordinary programs use."""
 _TERMINAL_INPUT = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX put text into a terminal as if it were typed."""
+"""TIOCSTI and TIOCLINUX insert input into a terminal as if it were typed."""
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 _X32 = 0x40000000
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What of a filter differs between machines."""
+    """Values of a filter that differ between machines."""
 
     audit: int
-    """Its number in what the kernel tells a filter."""
+    """Architecture number that the kernel passes to a filter (AUDIT_ARCH)."""
     denied: Sequence[int]
     clone: int
     clone3: int
@@ -172,29 +172,29 @@ MACHINES = {
         personality=92,
     ),
 }
-"""By the names that `uname` has for them."""
+"""Machines by their `uname` names."""
 
 _LOAD, _EQUAL, _GREATER, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 
 Instruction = tuple[int, int, int, int]
-"""What is done, how far to jump if it is so, and if not, and a value."""
+"""Instruction: operation, jump offsets if true and if false, and a value."""
 
 
 def filter_of(machine: Machine) -> bytes:
-    """The filter, as `bwrap --seccomp` reads it."""
+    """Return the filter in the format of `bwrap --seccomp`."""
     return b"".join(struct.pack("=HBBI", *one) for one in program_of(machine))
 
 
 def program_of(machine: Machine) -> list[Instruction]:
-    """Its instructions."""
+    """Return the filter's instructions."""
     unknown, refused = _answer(errno.ENOSYS), _answer(errno.EPERM)
     program: list[Instruction] = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, machine.audit), unknown, (_LOAD, 0, 0, _NUMBER)]
     if machine.has_x32:
         program += [(_AT_LEAST, 0, 1, _X32), unknown]
     program += [(_GREATER, 0, 1, _NEWEST), unknown]
-    # without the newer call, whose flags a filter cannot see, the C library takes the older one
+    # clone3 passes its flags in memory, which a filter cannot read; with ENOSYS the C library falls back to clone.
     program += [(_EQUAL, 0, 1, machine.clone3), unknown]
     for number in machine.denied:
         program += [(_EQUAL, 0, 1, number), refused]
@@ -206,7 +206,7 @@ def program_of(machine: Machine) -> list[Instruction]:
 
 
 def _of_call(number: int, argument: int, checks: Sequence[Instruction]) -> list[Instruction]:
-    """Checks of the lower half of an argument of one call; what passes them is allowed."""
+    """Return checks of the lower half of a call's argument; a call that passes them is allowed."""
     body = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *checks, (_RETURN, 0, 0, _ALLOW)]
     return [(_EQUAL, 0, len(body), number), *body]
 

@@ -1,1 +1,1 @@
-"""The default storage: a folder a Job, a JSON Lines log a Run."""
+"""Storage in the file system: one directory per Job, one JSON Lines log per Run (the default storage)."""

@@ -1,25 +1,241 @@
-"""The blobs of Jobs: a file for each in the Job's own folder, which several Jobs may share."""
+"""Blob directories of Jobs, and the pool through which Jobs share blobs.
+
+The pool is `{root}/.blobs/{ab}/{sha256}`; each file is a hard link to the file of that name in every Job that has it. A
+Job never depends on the pool: its own links keep its blobs, even if the pool is removed.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import ExitStack
+import ctypes
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import cache
 from hashlib import sha256 as new_sha256
+from pathlib import Path
 
-from perstack.core.ids import check_id
-from perstack.ports.uninterrupted import uninterrupted
-from perstack_filesystem.contents import blob_names
-from perstack_filesystem.folders import Folder
-from perstack_filesystem.job_folders import JobFolders
-from perstack_filesystem.pool import free, keep_all
+from perstack.core.base.ids import check_id, check_job_id
+from perstack.errors import NotFound
+from perstack.system.concurrency import uninterrupted
+from perstack.system.files import FOLDER_MODE
+from perstack_filesystem.directories import Folder, OpenFolders, explained
+
+_BLOB = re.compile(r"[0-9a-f]{64}")
+_UNFINISHED = re.compile(r"\..*\.tmp")
+"""Temporary names of `Folder.replace`; a killed process leaves such files behind."""
+
+
+def blob_names(blobs: Folder) -> tuple[str, ...]:
+    """Return the names of the files in a blob directory whose names are SHA-256 digests."""
+    return tuple(entry.name for entry in blobs.entries() if _BLOB.fullmatch(entry.name))
+
+
+def remove_unfinished(folder: Folder) -> None:
+    """Remove temporary files of interrupted writes from a Job's directory and everything below it."""
+    has_any = False
+    for entry in folder.entries():
+        if entry.is_dir(follow_symlinks=False):
+            below = folder.find(entry.name)
+            if below is not None:
+                with below:
+                    remove_unfinished(below)
+        elif _UNFINISHED.fullmatch(entry.name):
+            has_any = folder.remove(entry.name) or has_any
+    if has_any:
+        folder.sync()
+
+
+POOL = ".blobs"
+_FEW = 8
+"""Up to this number, files are synced one by one; above it, all at once with `syncfs`."""
+
+
+def keep_all(root: Path, blobs: Folder, contents: Mapping[str, bytes]) -> None:
+    """Store every content in a Job's blob directory under its name, durably.
+
+    A file gets its final name only after its content is on disk.
+    """
+    missing = {name: data for name, data in contents.items() if not _has(blobs, name, len(data))}
+    with ExitStack() as opened:
+        pool = _Pool(root, opened)
+        new = {name: data for name, data in missing.items() if not pool.give(name, data, blobs)}
+        _write(blobs, new)
+        for name in new:
+            pool.take(name, blobs)
+    if missing:
+        blobs.sync()
+
+
+def free(root: Path, blobs: Folder, names: tuple[str, ...]) -> None:
+    """Remove from the pool the named blobs that no other Job has.
+
+    Call it before the Job loses its own links: if the process dies in between, no unreferenced pool file remains.
+    """
+    with ExitStack() as opened:
+        pool = _Pool(root, opened)
+        for name in names:
+            pool.free(name, blobs)
+
+
+class _Pool:
+    """Shared blobs in `.blobs`. Directory handles stay open as long as `opened` does."""
+
+    def __init__(self, root: Path, opened: ExitStack) -> None:
+        """Open nothing yet; `opened` closes the directories that are opened later."""
+        self._root = root
+        self._opened = opened
+        self._top: Folder | None = None
+        self._parts: dict[str, Folder] = {}
+
+    def give(self, name: str, data: bytes, blobs: Folder) -> bool:
+        """Link a pool file into the Job's directory. Return False if the pool lacks it or its content is damaged."""
+        part = self._part(name, make=False)
+        if part is None or part.read(name) != data:
+            return False
+        try:
+            os.link(name, name, src_dir_fd=part.fd, dst_dir_fd=blobs.fd, follow_symlinks=False)
+        except FileExistsError:
+            return False  # the Job's own file of that name is incomplete
+        except OSError:
+            return False  # the file system supports no (more) hard links
+        return True
+
+    def take(self, name: str, blobs: Folder) -> None:
+        """Link a Job's blob into the pool, if the file system supports it."""
+        part = self._part(name, make=True)
+        if part is None:
+            return
+        with suppress(OSError):
+            try:
+                os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
+            except FileExistsError:
+                part.remove(name)  # a damaged file
+                os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
+
+    def free(self, name: str, blobs: Folder) -> None:
+        part = self._part(name, make=False)
+        kept, own = None if part is None else part.stat(name), blobs.stat(name)
+        if part is not None and kept is not None:
+            links = 1 if own is None or own.st_ino != kept.st_ino else 2
+            # A process that links the file now has its own link, and adds the file to the pool again.
+            if kept.st_nlink <= links:
+                part.remove(name)
+
+    def _part(self, name: str, *, make: bool) -> Folder | None:
+        start = name[:2]
+        if start not in self._parts:
+            if self._top is None:
+                top = self._opened.enter_context(_opened(self._root))
+                found = _made(top, POOL) if make else top.find(POOL)
+                if found is None:
+                    return None
+                self._top = self._opened.enter_context(found)
+            part = _made(self._top, start) if make else self._top.find(start)
+            if part is None:
+                return None
+            self._parts[start] = self._opened.enter_context(part)
+        return self._parts[start]
+
+
+def _made(folder: Folder, name: str) -> Folder | None:
+    """Create and open a pool directory. Its name need not survive power loss: the only cost is less sharing."""
+    with suppress(OSError):
+        os.mkdir(name, FOLDER_MODE, dir_fd=folder.fd)
+    return folder.find(name)
+
+
+def _opened(root: Path) -> Folder:
+    folder = Folder.top(root)
+    if folder is None:
+        raise explained(FileNotFoundError(2, "it was removed at the same moment"), root)
+    return folder
+
+
+def _has(blobs: Folder, name: str, size: int) -> bool:
+    found = blobs.stat(name)
+    return found is not None and found.st_size == size
+
+
+def _write(blobs: Folder, contents: Mapping[str, bytes]) -> None:
+    at_once = len(contents) <= _FEW or not _can_sync_all()
+    waiting: list[tuple[str, str]] = []
+    try:
+        for name, data in contents.items():
+            waiting.append((blobs.write_aside(name, data, sync=at_once), name))
+        if not at_once:
+            _sync_all(blobs)
+        while waiting:
+            blobs.put_in_place(*waiting[-1])
+            waiting.pop()
+    except BaseException:
+        for aside, _ in waiting:
+            with suppress(OSError):
+                os.unlink(aside, dir_fd=blobs.fd)
+        raise
+
+
+@cache
+def _system() -> ctypes.CDLL | None:
+    try:
+        system = ctypes.CDLL(None, use_errno=True)
+        return system if hasattr(system, "syncfs") else None
+    except OSError:
+        return None
+
+
+def _can_sync_all() -> bool:
+    return _system() is not None
+
+
+def _sync_all(folder: Folder) -> None:
+    """Sync everything written to the file system that contains this directory."""
+    system = _system()
+    if system is None or system.syncfs(folder.fd):
+        number = ctypes.get_errno()
+        raise explained(OSError(number, os.strerror(number)), folder.path)
+
+
+class JobFolders:
+    """Directories of one namespace and its Jobs. Handles stay open as long as the given `opened` does."""
+
+    def __init__(self, root: Path, space: str, folders: OpenFolders | None = None) -> None:
+        """Use the open directories `folders` of another namespace of the same root, if given."""
+        self._root = root
+        self._folders = folders or OpenFolders(root)
+        self._space = space
+
+    def _jobs(self, opened: ExitStack) -> Folder | None:
+        """Return the directory of the namespace; None if it does not exist."""
+        jobs = self._folders.find(self._space)
+        return None if jobs is None else opened.enter_context(jobs)
+
+    def _find(self, opened: ExitStack, job_id: str, *below: str) -> Folder | None:
+        """Return a Job's directory, or one below it; None if it does not exist."""
+        folder = self._folders.find(self._space, check_job_id(job_id), *below[:1])
+        for name in below[1:]:
+            folder = None if folder is None else opened.enter_context(folder).find(name)
+        return None if folder is None else opened.enter_context(folder)
+
+    def _job(self, opened: ExitStack, job_id: str) -> Folder:
+        return self._there(self._find(opened, job_id), job_id)
+
+    def _made(self, opened: ExitStack, job_id: str, name: str) -> Folder:
+        """Return a directory inside a Job's directory, created if it is missing."""
+        return opened.enter_context(self._there(self._folders.make(self._space, check_job_id(job_id), name), job_id))
+
+    def _there(self, folder: Folder | None, job_id: str) -> Folder:
+        if folder is None:
+            raise NotFound(f"there is no Job {job_id} in {self._root}")
+        return folder
 
 
 class BlobFolders(JobFolders):
-    """Keeps and removes them."""
+    """Blobs of Jobs: one file each in the Job's own directory, which several Jobs may share through hard links."""
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
+        """Store a blob durably and return its SHA-256 in hex. Bytes that are stored already are not stored again."""
         name = new_sha256(data).hexdigest()
         with ExitStack() as opened:
             blobs = self._made(opened, job_id, "blobs")
@@ -29,7 +245,7 @@ class BlobFolders(JobFolders):
         return name
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Keep many bytes, each content once for all Jobs; returns their names. Synced before it returns."""
+        """Store many blobs durably, each content once for all Jobs, and return their SHA-256 names."""
         return await uninterrupted(asyncio.to_thread(self._put_blobs, job_id, blobs))
 
     def _put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
@@ -39,14 +255,14 @@ class BlobFolders(JobFolders):
         return names
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """The names of a Job's blobs."""
+        """Return the names of a Job's blobs."""
         with ExitStack() as opened:
             self._job(opened, job_id)
             folder = self._find(opened, job_id, "blobs")
             return () if folder is None else blob_names(folder)
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob, if it is there."""
+        """Remove a blob. Does nothing if it does not exist."""
         with ExitStack() as opened:
             folder = self._find(opened, job_id, "blobs")
             if folder is not None:
@@ -55,7 +271,7 @@ class BlobFolders(JobFolders):
                     folder.sync()
 
     def _free_blobs(self, job: Folder) -> None:
-        """What only a Job has that is about to go is kept for no other."""
+        """Remove from the pool the blobs of a Job that is about to be deleted."""
         blobs = job.find("blobs")
         if blobs is not None:
             with blobs:

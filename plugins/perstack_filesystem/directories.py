@@ -1,7 +1,7 @@
 """Directories as open handles.
 
-Everything is opened relative to a handle and never through a symbolic link, so that nothing put into the state
-directory can lead a read or a write out of it, not even between a check and its use.
+Everything is opened relative to a handle and never through a symbolic link. So nothing placed in the state directory
+can redirect a read or write outside it, not even between a check and the use.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock, RLock
 from types import TracebackType
 
 from perstack.errors import StorageError
-from perstack.ports import durable
-from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE
+from perstack.system import files
+from perstack.system.files import FILE_MODE, FOLDER_MODE, make_state_folder
+from perstack.system.regular_files import open_regular
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 20
 
 
 def explained(error: OSError, path: Path) -> StorageError:
-    """The error that names the file, and what is to be done."""
+    """Return a StorageError that names the file and the action to take."""
     reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         reason = "a symbolic link or a file stands where a directory of this storage belongs; remove it"
@@ -32,15 +35,16 @@ def explained(error: OSError, path: Path) -> StorageError:
 
 
 class Folder:
-    """One open directory. Use as a context manager; `path` is only for messages."""
+    """Open directory. As a context manager it closes the handle; `path` is used only in messages."""
 
     def __init__(self, fd: int, path: Path) -> None:
+        """Take ownership of the descriptor `fd`."""
         self.fd = fd
         self.path = path
 
     @classmethod
     def top(cls, path: Path) -> Folder | None:
-        """The state directory itself, which alone may be reached through a link; None if it is not there."""
+        """Open the state directory, the only one that may be reached through a link. None if it does not exist."""
         try:
             return cls(os.open(path, _DIRECTORY), path)
         except FileNotFoundError:
@@ -49,13 +53,15 @@ class Folder:
             raise explained(error, path) from error
 
     def __enter__(self) -> Folder:
+        """Return the directory."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the handle."""
         os.close(self.fd)
 
     def find(self, name: str) -> Folder | None:
-        """The directory of that name in this one; None if it is not there."""
+        """Open a subdirectory; None if it does not exist."""
         path = self.path / name
         try:
             return Folder(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd), path)
@@ -65,7 +71,7 @@ class Folder:
             raise explained(error, path) from error
 
     def make(self, name: str) -> Folder:
-        """The directory of that name in this one, made if need be."""
+        """Open a subdirectory, creating it if it is missing."""
         for _ in range(3):
             found = self.find(name)
             if found is not None:
@@ -74,7 +80,7 @@ class Folder:
         raise StorageError(f"{self.path / name}: it is removed as often as it is made")
 
     def add(self, name: str) -> bool:
-        """Make a directory whose name survives power loss; False if something of that name is there."""
+        """Create a subdirectory durably. Return False if the name is taken."""
         try:
             os.mkdir(name, FOLDER_MODE, dir_fd=self.fd)
         except FileExistsError:
@@ -85,7 +91,7 @@ class Folder:
         return True
 
     def entries(self) -> list[os.DirEntry[str]]:
-        """What is in it, in no order."""
+        """Return the directory entries in no particular order."""
         try:
             with os.scandir(self.fd) as found:
                 return list(found)
@@ -93,7 +99,7 @@ class Folder:
             raise explained(error, self.path) from error
 
     def stat(self, name: str) -> os.stat_result | None:
-        """Of the thing itself, not of what it may link to; None if it is not there."""
+        """Return the status of an entry without following a link; None if it does not exist."""
         try:
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -102,31 +108,33 @@ class Folder:
             raise explained(error, self.path / name) from error
 
     def open(self, name: str, flags: int) -> int | None:
-        """A descriptor; None if the file is not there."""
+        """Open a regular file and return its descriptor; None if it does not exist."""
         try:
-            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=self.fd)
+            return open_regular(name, flags, FILE_MODE, folder=self.fd)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise explained(error, self.path / name) from error
 
     def open_log(self, name: str) -> int | None:
-        """A descriptor to read and append, or only to read where nothing may be written; None if it is not there."""
-        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        """Open a log for reading and appending, or for reading alone without write permission.
+
+        None if it does not exist.
+        """
         try:
             try:
-                return os.open(name, flags | os.O_RDWR | os.O_APPEND, dir_fd=self.fd)
+                return open_regular(name, os.O_RDWR | os.O_APPEND, folder=self.fd)
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
-                return os.open(name, flags | os.O_RDONLY, dir_fd=self.fd)
+                return open_regular(name, folder=self.fd)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise explained(error, self.path / name) from error
 
     def read(self, name: str) -> bytes | None:
-        """A file's content; None if it is not there."""
+        """Return a file's content; None if it does not exist."""
         fd = self.open(name, os.O_RDONLY)
         if fd is None:
             return None
@@ -137,10 +145,10 @@ class Folder:
             raise explained(error, self.path / name) from error
 
     def replace(self, name: str, data: bytes, *, sync: bool, modified_ns: int | None = None) -> None:
-        """Put a file in place of that name in one moment: a reader sees the old or the new, never a part.
+        """Replace a file atomically: a reader sees the old or the new content, never a part.
 
-        With `sync` its content survives power loss when this returns (its name after `sync()`). `modified_ns` is a
-        time of change finer than the kernel's clock ticks.
+        With `sync` the content survives power loss when this returns; the name does so after `sync()`. `modified_ns`
+        sets a modification time finer than the kernel's clock ticks.
         """
         temporary = self.write_aside(name, data, sync=sync, modified_ns=modified_ns)
         try:
@@ -151,17 +159,16 @@ class Folder:
             raise
 
     def write_aside(self, name: str, data: bytes, *, sync: bool, modified_ns: int | None = None) -> str:
-        """Write what shall have that name, as in `replace`; returns the name that it has until `put_in_place`."""
+        """Write the new content of `name` to a temporary file, as `replace` does, and return the temporary name."""
         temporary = f".{name}.{os.getpid()}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(temporary, flags, FILE_MODE, dir_fd=self.fd)
+            fd = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE, folder=self.fd)
             try:
                 write_all(fd, data)
                 if modified_ns is not None:
                     os.utime(fd, ns=(modified_ns, modified_ns))
                 if sync:
-                    durable.sync(fd)
+                    files.sync(fd)
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=self.fd)
@@ -173,14 +180,14 @@ class Folder:
         return temporary
 
     def put_in_place(self, temporary: str, name: str) -> None:
-        """Give a file its name, in place of what has it."""
+        """Rename a temporary file to its final name, replacing any file of that name."""
         try:
             os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError as error:
             raise explained(error, self.path / name) from error
 
     def remove(self, name: str) -> bool:
-        """Remove a file; False if it is not there."""
+        """Remove a file. Return False if it does not exist."""
         try:
             os.unlink(name, dir_fd=self.fd)
         except FileNotFoundError:
@@ -190,7 +197,7 @@ class Folder:
         return True
 
     def lock(self) -> None:
-        """Nobody else who locks it is at work in it, until this handle is closed."""
+        """Lock the directory exclusively (flock) until this handle is closed."""
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX)
         except OSError as error:
@@ -199,19 +206,19 @@ class Folder:
     def sync(self) -> None:
         """Make the names in this directory survive power loss."""
         try:
-            durable.sync(self.fd)
+            files.sync(self.fd)
         except OSError as error:
             raise explained(error, self.path) from error
 
 
 def read_below(folder: Folder, name: str, file: str) -> bytes | None:
-    """A file in the directory of that name in a folder; None if either is not there. Quick, for long lists."""
+    """Return the content of `{name}/{file}`; None if either does not exist. Faster than `find`, for long lists."""
     at = name
     try:
         below = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=folder.fd)
         try:
             at = f"{name}/{file}"
-            fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=below)
+            fd = open_regular(file, folder=below)
         finally:
             os.close(below)
         try:
@@ -232,7 +239,143 @@ def _read_all(fd: int) -> bytes:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write everything; one system call unless the medium takes less at a time."""
+    """Write all of `data`, in one system call unless the medium accepts less at a time."""
     written = os.write(fd, data)
     while written < len(data):
         written += os.write(fd, memoryview(data)[written : written + _CHUNK])
+
+
+# Cache of open directories: the root, its namespaces, the Jobs in use and their subdirectories.
+#
+# Each use compares the cached handle with what has its name now. A directory that was removed, replaced or linked by
+# another process is opened anew or reported as missing. The comparison by inode number is safe because no other
+# directory can get that number while the handle is open.
+
+_MOST_OPEN = 16
+"""Directories below the namespaces that stay open when the cache is trimmed, which happens at twice this number."""
+
+Names = tuple[str, ...]
+"""Path from the root: empty, or a namespace, a Job in it, and `runs` or the like below the Job."""
+
+
+class KeptFolder(Folder):
+    """Open directory that several uses share."""
+
+    def __init__(self, fd: int, path: Path, turn: RLock) -> None:
+        """Take ownership of `fd`; `turn` guards the use count."""
+        super().__init__(fd, path)
+        found = os.fstat(fd)
+        self.number = (found.st_dev, found.st_ino)
+        self.users = 0
+        """Current uses, possibly in threads. The handle stays open until the count is 0."""
+        self._is_retired = False
+        self._turn = turn
+        self._listing = Lock()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End one use."""
+        with self._turn:
+            self.users -= 1
+            if self._is_retired and not self.users:
+                os.close(self.fd)
+
+    def entries(self) -> list[os.DirEntry[str]]:
+        """Return the directory entries in no particular order."""
+        with self._listing:  # scandir moves the handle's file offset and resets it only at the end
+            return super().entries()
+
+    def retire(self) -> None:
+        """Close the handle as soon as its use count is 0."""
+        self._is_retired = True
+        if not self.users:
+            os.close(self.fd)
+
+
+class OpenFolders:
+    """Cache of the open directories of one storage. Safe to call from any thread."""
+
+    def __init__(self, root: Path) -> None:
+        """Open nothing yet."""
+        self._root = root
+        self._kept: OrderedDict[Names, KeptFolder] = OrderedDict()
+        self._turn = RLock()
+
+    def find(self, *names: str) -> Folder | None:
+        """Return the directory with this path as a context manager; None if it does not exist."""
+        with self._turn:
+            folder = self._current((), None)
+            for depth in range(1, len(names) + 1):
+                if folder is None:
+                    return None
+                folder = self._current(names[:depth], folder)
+            if folder is not None:
+                folder.users += 1
+            return folder
+
+    def make(self, *names: str) -> Folder | None:
+        """Return the directory like `find`, creating the last component if it is missing. None without its parent."""
+        with self._turn:
+            parent = self.find(*names[:-1])
+            if parent is None:
+                return None
+            with parent:
+                folder = self._current(names, parent)
+                if folder is None:
+                    parent.add(names[-1])
+                    folder = self._current(names, parent)
+            if folder is None:
+                raise StorageError(f"{self._root.joinpath(*names)}: it was removed at the same moment")
+            folder.users += 1
+            return folder
+
+    def make_space(self, space: str) -> Folder:
+        """Return the directory of a namespace like `find`, creating it and the root if they are missing."""
+        try:
+            make_state_folder(self._root)
+        except OSError as error:
+            raise explained(error, self._root) from error
+        folder = self.make(space)
+        if folder is None:
+            raise StorageError(f"{self._root}: it was removed at the same moment")
+        return folder
+
+    def close(self) -> None:
+        """Close all handles. Later calls open directories anew."""
+        with self._turn:
+            while self._kept:
+                self._kept.popitem()[1].retire()
+
+    def _current(self, names: Names, parent: Folder | None) -> KeptFolder | None:
+        """Return the directory that has this name now, from the cache if still valid. The root has no parent."""
+        known = self._kept.get(names)
+        found = self._stat_root() if parent is None else parent.stat(names[-1])
+        if known is not None and found is not None and known.number == (found.st_dev, found.st_ino):
+            self._kept.move_to_end(names)
+            return known
+        if known is not None:
+            self._retire(names)
+        if found is None:
+            return None
+        folder = Folder.top(self._root) if parent is None else parent.find(names[-1])
+        return None if folder is None else self._keep(names, folder)
+
+    def _stat_root(self) -> os.stat_result | None:
+        try:
+            return self._root.stat()  # only the root may be reached through a link
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explained(error, self._root) from error
+
+    def _keep(self, names: Names, folder: Folder) -> KeptFolder:
+        kept = self._kept[names] = KeptFolder(folder.fd, folder.path, self._turn)
+        if len(self._kept) > 2 * _MOST_OPEN:  # rarely, because this visits all of them
+            below = [one for one in self._kept if len(one) > 1]
+            unused = [one for one in below if one != names[: len(one)] and not self._kept[one].users]
+            for one in unused[: max(0, len(below) - _MOST_OPEN)]:
+                self._retire(one)
+        return kept
+
+    def _retire(self, names: Names) -> None:
+        for one in [one for one in self._kept if one[: len(names)] == names]:
+            self._kept.pop(one).retire()

@@ -1,7 +1,7 @@
-"""entries.jsonl: what is told of each Job in a list, so that thousands are listed without opening a file for each.
+"""Index file entries.jsonl: one entry per Job for lists, so that listing thousands of Jobs opens no file per Job.
 
-A line is `{seq} {jobId} {entry}`. The file is only appended to, and written anew, without what is outdated, when that
-is most of it. A line that was cut off by a crash is not a line, and costs one look at a log.
+A line is `{seq} {jobId} {entry}`. The file is append-only, and is rewritten without outdated lines when they are most
+of it. A line that a crash has cut off is ignored; the cost is one look at a log.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 
 from perstack.errors import NotFound, StorageError
-from perstack.ports.durable import sync_data
-from perstack_filesystem.folders import Folder, explained, write_all
+from perstack.system.files import sync_data
+from perstack_filesystem.directories import Folder, explained, write_all
 
 _FILE = "entries.jsonl"
 _FORGOTTEN = -1
 _ADDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 _TOLERATED = 1000
-"""How many outdated lines are kept in any case."""
+"""Outdated lines that never cause a rewrite."""
 
 _CHUNK = 1 << 24
-"""No entry is as long."""
+"""Bytes per read. Longer than any entry."""
 _LINE = rb"\n(-?[0-9]{1,18}) (%b) ([^\n]*)(?=\n)"
 _ANY = re.compile(_LINE % b"[A-Za-z0-9_-]+")
 _FEW = 8
-"""How many entries are looked for in the text, before all of it is parsed."""
+"""Lookups served by a search in the text before all of it is parsed."""
 
 Entries = dict[str, tuple[int, bytes]]
 
@@ -36,9 +36,9 @@ Entries = dict[str, tuple[int, bytes]]
 def put_entry(
     space: Folder, job_id: str, seq: int, entry: bytes, *, synced: bool, is_wanted: Callable[[], bool]
 ) -> None:
-    """Add a line, if it is wanted while nobody removes the Job.
+    """Append an entry, if `is_wanted()` holds while the Job cannot be removed.
 
-    Raises NotFound if there is no such Job, and StorageError for an entry that is more than one line.
+    Raises NotFound without such a Job, and StorageError for an entry with a newline.
     """
     if b"\n" in entry:
         raise StorageError(f"{space.path / _FILE}: the entry of {job_id} is not one line")
@@ -51,7 +51,7 @@ def put_entry(
 
 @contextmanager
 def forgotten(space: Folder, job_id: str) -> Generator[None]:
-    """The Job has no entry from now on, and until it is removed, which is to be done inside, nobody puts another."""
+    """Remove the Job's entry. The caller removes the Job inside this context, in which nobody can put another entry."""
     if space.stat(_FILE) is None:
         yield
         return
@@ -61,36 +61,40 @@ def forgotten(space: Folder, job_id: str) -> Generator[None]:
 
 
 def _add(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
-    # the newline before ends a line that a crash has cut off
+    # The leading newline ends a line that a crash has cut off.
     write_all(fd, b"\n%d %b %b\n" % (seq, job_id.encode(), entry))
     if synced:
         sync_data(fd)
 
 
 def read_entries(space: Folder, jobs: Iterable[str]) -> dict[str, bytes]:
-    """The entry of each of these Jobs; nothing for one that has none."""
+    """Return the entry of each of these Jobs; empty bytes for a Job without one."""
     data = space.read(_FILE) or b""
     found, lines = _parse(data)
     if lines > 2 * len(found) + _TOLERATED:
-        with suppress(StorageError):  # one that cannot be written is as good to read
+        with suppress(StorageError):  # the file is readable even if the rewrite fails
             _compact(space)
     return {job_id: found[job_id][1] if job_id in found else b"" for job_id in jobs}
 
 
 class EntryIndex:
-    """The entries of a space by id. Of a file that has grown only what is new is read."""
+    """Cached entries of a namespace by Job id. When the file has grown, only the new part is read."""
 
     def __init__(self) -> None:
+        """Open nothing yet."""
         self._fd: int | None = None
         self._read: int = 0
         self._asked: int = 0
         self._unparsed: bytes = b""
-        """What the first few are looked for in, so that nobody who wants one entry parses those of all others."""
+        """Text not parsed yet.
+
+        The first lookups search it, so that a single lookup does not parse the entries of all Jobs.
+        """
         self._entries: Entries = {}
         self._turn = Lock()
 
     def find(self, space: Folder, job_id: str) -> tuple[int, bytes] | None:
-        """The entry of one Job, and the place that it tells of; None if it has none."""
+        """Return the entry of one Job and the sequence number it describes; None without one."""
         with self._turn:
             try:
                 self._follow(space)
@@ -106,7 +110,7 @@ class EntryIndex:
             return found.get(job_id)
 
     def close(self) -> None:
-        """Close the file, and begin anew."""
+        """Close the file and clear the cache."""
         if self._fd is not None:
             os.close(self._fd)
         self._fd, self._read, self._asked = None, 0, 0
@@ -114,7 +118,7 @@ class EntryIndex:
 
     def _follow(self, space: Folder) -> None:
         now = space.stat(_FILE)
-        # while it is open, no other file has its number
+        # The comparison by inode number is safe: no other file can get it while this one is open.
         if self._fd is None or now is None or now.st_ino != os.fstat(self._fd).st_ino or now.st_size < self._read:
             self.close()
             self._fd = None if now is None else space.open(_FILE, os.O_RDONLY)
@@ -129,7 +133,7 @@ class EntryIndex:
 
 
 def _take(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
-    """Those of more lines, over those of the lines before."""
+    """Merge more lines into the entries; a line of an equal or later sequence number replaces the earlier one."""
     for line in lines:
         seq, name = int(line[1]), line[2].decode()
         if seq == _FORGOTTEN:
@@ -139,12 +143,12 @@ def _take(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
 
 
 def entry_names(space: Folder) -> list[str]:
-    """The ids that have an entry."""
+    """Return the Job ids that have an entry."""
     return list(_parse(space.read(_FILE) or b"")[0])
 
 
 def _parse(data: bytes) -> tuple[Entries, int]:
-    """The latest of each Job, and how many lines there are."""
+    """Return the latest entry of each Job, and the number of lines."""
     found: dict[bytes, tuple[int, bytes]] = {}
     lines = data.split(b"\n\n")
     for line in lines:
@@ -175,7 +179,7 @@ def _compact(space: Folder) -> None:
 
 @contextmanager
 def _open(space: Folder, flags: int, lock: int) -> Generator[int]:
-    """The file, locked: many may add to it at once, and nobody while it is written anew."""
+    """Open the file and lock it: appending takes a shared lock, rewriting an exclusive one."""
     while True:
         fd = space.open(_FILE, flags)
         if fd is None:

@@ -1,6 +1,7 @@
-"""Job folders that hold Runs which another program wrote, seen as logs of ours.
+"""Job directories with Runs that another program wrote, presented as sealed logs.
 
-They are only read. When one of their Runs goes on here, its log is written beside them, and counts from then on.
+They are read only. When one of these Runs is continued here, its log is written next to them and replaces them from
+then on.
 """
 
 from __future__ import annotations
@@ -9,22 +10,23 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import field
 
-from perstack.core.chain import EMPTY_LOG, seal
-from perstack.core.events import StoredEvent
+from perstack.core.base.chain import EMPTY_LOG, seal
+from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
+from perstack.errors import StorageError
 from perstack.ports.formats import ForeignJob, JobFormat
-from perstack_filesystem.folders import Folder
+from perstack_filesystem.directories import Folder
 
 _MOST_JOBS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SealedJob:
-    """A Job of another program, with its events as sealed records."""
+    """Job of another program, with its events as sealed records."""
 
     job: ForeignJob = field(default_factory=ForeignJob)
     writer: str = ""
-    """The program, for people."""
+    """Name of the program, for messages."""
     logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
 
 
@@ -34,14 +36,15 @@ _NOTHING = SealedJob()
 
 
 class ForeignJobs:
-    """What other programs wrote, read once for as long as it stays as it is."""
+    """Cache of Jobs that other programs wrote. A Job is read again when its files have changed."""
 
     def __init__(self, formats: Sequence[JobFormat] = ()) -> None:
+        """Read nothing yet; `formats` are tried in order."""
         self.formats = formats
         self._jobs: OrderedDict[str, tuple[Stamp, SealedJob]] = OrderedDict()
 
     def of(self, job_id: str, runs: Folder) -> SealedJob:
-        """The Job whose folder of Runs this is; empty if nothing in it is of a format that is known."""
+        """Return the Job in this `runs` directory; empty if no known format matches."""
         stamp = _stamp_of(job_id, runs) if self.formats else ()
         if not stamp:
             return _NOTHING
@@ -54,14 +57,18 @@ class ForeignJobs:
 
     def _read(self, job_id: str, runs: Folder, names: Sequence[str]) -> SealedJob:
         for one in self.formats:
-            job = one.read(job_id, runs, names)
-            if job.logs:
-                return SealedJob(job, one.writer, {run_id: _sealed(log) for run_id, log in job.logs.items()})
+            try:
+                job = one.read(job_id, runs, names)
+                logs = {run_id: _sealed(log) for run_id, log in job.logs.items()}
+            except (ValueError, LookupError, ArithmeticError) as error:
+                raise StorageError(f"{runs.path}: not a Job that {one.writer} can have written ({error})") from error
+            if logs:
+                return SealedJob(job, one.writer, logs)
         return _NOTHING
 
 
 def _stamp_of(job_id: str, runs: Folder) -> Stamp:
-    """The folders in it that cannot be ours, with their times; they change when more is written there."""
+    """Return the subdirectories that are not ours with their modification times, which change when more is written."""
     return tuple(
         sorted(
             (entry.name, entry.stat(follow_symlinks=False).st_mtime_ns)

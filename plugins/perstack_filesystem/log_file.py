@@ -1,30 +1,152 @@
-"""One Run's log: an open file, and what is known of its content."""
+"""Log file of one Run: scanning, verifying and appending."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
-from collections.abc import Generator, Sequence
+from array import array
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.errors import Conflict, Damaged
-from perstack.ports.appending import head_after, stale
-from perstack.ports.durable import sync_data
-from perstack_filesystem.folders import explained, write_all
-from perstack_filesystem.scan import Scan
+from perstack.support.storage import head_after, stale
+from perstack.system.files import sync_data
+from perstack_filesystem.directories import explained, write_all
+
+# Which records a log file holds, and where its valid part ends. A log consists of lines sealed by `core.chain`.
+# Incomplete data is read by these rules:
+#
+# - Bytes after the last newline that are not a whole record are a torn tail: a write that a crash cut short (or the NUL
+#   bytes that a file system leaves in its place). Whole records of the same append before them belong to the tail too.
+# - A whole last record that only lacks its newline counts.
+# - A line with its newline that does not verify is damage, at any position.
+
+ReadAt = Callable[[int, int], bytes]
+"""Function `(length, offset)` that returns at most `length` bytes; empty at the end of the file."""
+
+_FIRST_READ = 1 << 16
+_LONGEST_READ = 1 << 26
+
+
+class Scan:
+    """Verified records of a log, from the first one up to the scanned position."""
+
+    def __init__(self) -> None:
+        """Start with an empty log."""
+        self.head: Head = EMPTY_LOG
+        self.ends: array[int] = array("Q")
+        """Offset after each record's newline."""
+        self.lacks_newline = False
+        """True if the last record's newline is missing in the file."""
+        self._batch: list[bytes] = []
+        self._batch_head = EMPTY_LOG
+        self._missing = 0
+
+    @property
+    def seq(self) -> int:
+        """Number of verified records."""
+        return len(self.ends)
+
+    @property
+    def end(self) -> int:
+        """Offset after the last verified record and its newline."""
+        return self.ends[-1] if self.ends else 0
+
+    @property
+    def size(self) -> int:
+        """File size if nothing follows the last verified record."""
+        return self.end - self.lacks_newline
+
+    def advance(self, read_at: ReadAt, place: str, want: int | None = None) -> list[bytes]:
+        """Verify records until the log ends or `want` records are known, and return the new ones.
+
+        Records of one append become known together. Raises Damaged (`place` names the file in the message) if a damaged
+        line comes before record `want`; the records before it are known then.
+        """
+        found: list[bytes] = []
+        self.lacks_newline = False
+        self._batch, self._batch_head, self._missing = [], self.head, 0
+        rest, length = b"", _LONGEST_READ if want is None else _FIRST_READ
+        offset = self.end
+        while want is None or self.seq < want:
+            data = read_at(length, offset)
+            if not data:
+                found += self._last_line(rest)
+                break
+            offset, length = offset + len(data), min(length * 4, _LONGEST_READ)
+            lines = (rest + data).split(b"\n") if rest else data.split(b"\n")
+            rest = lines.pop()
+            try:
+                for line in lines:
+                    self._take(line, found)
+            except BrokenSeal as broken:
+                found += self._give_up()
+                if want is None or self.seq < want:
+                    raise self._damaged(place, broken) from broken
+        return found
+
+    def grown(self, records: list[bytes], head: Head) -> None:
+        """Add records that were just written after the last verified one."""
+        end = self.end
+        for record in records:
+            end += len(record) + 1
+            self.ends.append(end)
+        self.head = head
+        self.lacks_newline = False
+
+    def _take(self, line: bytes, found: list[bytes]) -> None:
+        sealed, self._batch_head = check(self._batch_head, line)
+        if self._missing == 0:
+            self._missing = sealed.batch
+        self._missing -= 1
+        self._batch.append(line)
+        if self._missing == 0:
+            found += self._batch
+            self._commit()
+
+    def _commit(self) -> None:
+        self.grown(self._batch, self._batch_head)
+        self._batch = []
+
+    def _last_line(self, rest: bytes) -> list[bytes]:
+        """Read the end of the file: a whole record without its newline counts, other incomplete data does not."""
+        found: list[bytes] = []
+        if rest:
+            try:
+                self._take(rest, found)
+            except BrokenSeal:
+                return []
+            self.lacks_newline = bool(found)
+        return found
+
+    def _give_up(self) -> list[bytes]:
+        # A damaged line is not a torn tail, so the valid records before it count although their append is incomplete.
+        batch = self._batch
+        self._commit()
+        return batch
+
+    def _damaged(self, place: str, broken: BrokenSeal) -> Damaged:
+        return Damaged(
+            f"{place}, line {self.seq + 1}, byte {self.end}: {broken}; records before it that can be read: {self.seq}. "
+            "Put the file back from a copy, or delete it from that line on to continue from there",
+            readable=self.seq,
+        )
+
 
 _END = 1 << 17
 _LONGEST_END = 1 << 25
-"""Bytes of a file that are looked at for its last lines: at first, and at most."""
+"""Bytes read from the end of a file to find its last lines: initially, and at most."""
 
 
 class Log:
-    """An open events.jsonl. Appending costs what is appended, however long the log is."""
+    """Open events.jsonl. The cost of an append does not depend on the length of the log."""
 
     def __init__(self, fd: int, path: Path) -> None:
+        """Take ownership of the descriptor `fd`."""
         self._users = 0
         self._is_retired = False
         self._fd = fd
@@ -37,29 +159,29 @@ class Log:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the file has lost its name since it was opened, with that of a folder above it too."""
+        """Return True if the path no longer leads to the file that was opened."""
         try:
             now = self._path.lstat()
         except OSError:
-            return True  # whoever opens it anew says why
+            return True  # opening it again reports the reason
         return (now.st_dev, now.st_ino) != self._number
 
     @property
     def is_used(self) -> bool:
-        """Whether somebody is at work on it, maybe in a thread."""
+        """True while the log is in use, possibly in a thread."""
         return self._users > 0
 
     def enter(self) -> None:
-        """Begin to work on it: until `leave` it stays open. Not for several threads at once, nor the next two."""
+        """Begin a use, during which the file stays open. The caller serializes `enter`, `leave` and `retire`."""
         self._users += 1
 
     def leave(self) -> None:
-        """The end of that."""
+        """End a use."""
         self._users -= 1
         self._close_if_unused()
 
     def retire(self) -> None:
-        """Close the file as soon as nobody is at work on it: its number may be another file's from then on."""
+        """Close the file once it is unused. Its inode number may belong to another file from then on."""
         self._is_retired = True
         self._close_if_unused()
 
@@ -68,7 +190,7 @@ class Log:
             os.close(self._fd)
 
     def read(self, after: int, limit: int | None) -> list[bytes]:
-        """The records after place `after`. Reading from the first on verifies them anew from the disk."""
+        """Return at most `limit` records after `after`. Reading from the first one verifies the file again."""
         want = None if limit is None else after + limit
         with self._turn:
             scan = self._scan
@@ -85,11 +207,11 @@ class Log:
                 raise explained(error, self._path) from error
             if scan.seq >= self._scan.seq:
                 self._scan = scan
-            # `found` begins at place `known`, and may hold more than is wanted: the rest of an append
+            # `found` begins after record `known`, and may hold more than wanted: the rest of an append.
             return earlier + found[max(0, after - known) : None if want is None else max(0, want - known)]
 
     def end(self, count: int) -> list[bytes]:
-        """The last lines of the file that have a newline, at most so many, as they stand."""
+        """Return at most the last `count` complete lines, unverified."""
         try:
             size, length = os.fstat(self._fd).st_size, _END
             while True:
@@ -102,7 +224,7 @@ class Log:
             raise explained(error, self._path) from error
 
     def append(self, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Add records after the first `expected_seq`, synced. Raises Conflict, Damaged or StorageError."""
+        """Append records durably. Raises Damaged, StorageError, and Conflict unless `expected_seq` records exist."""
         with self.staying_at(expected_seq):
             head = head_after(self._scan.head, records, str(self._path))
             data = b"\n".join((*records, b""))
@@ -110,16 +232,16 @@ class Log:
                 write_all(self._fd, b"\n" + data if self._scan.lacks_newline else data)
                 sync_data(self._fd)
             except OSError:
-                # all or nothing: what was written of it goes away again
+                # All or nothing: remove the partial write.
                 os.ftruncate(self._fd, self._scan.size)
                 raise
             self._scan.grown(list(records), head)
 
     @contextmanager
     def staying_at(self, expected_seq: int | None) -> Generator[None]:
-        """Nobody else writes to it meanwhile. Raises Conflict if it has not so many records, or was deleted.
+        """Lock the log against other writers.
 
-        None: it may have any number.
+        Raises Conflict if it does not have `expected_seq` records (None: any number) or was deleted.
         """
         with self._turn:
             try:
@@ -136,12 +258,12 @@ class Log:
 
     @contextmanager
     def staying(self) -> Generator[list[bytes]]:
-        """All its records; nobody else writes to it meanwhile. Raises Damaged, and Conflict if it was deleted."""
+        """Lock the log against other writers and yield all records. Raises Damaged, and Conflict if it was deleted."""
         with self.staying_at(None):
             yield self._reread(self._scan, 0, self._scan.seq)
 
     def _catch_up(self, expected_seq: int | None) -> None:
-        """Read what others have written since, and cut off a torn tail. Raises as `staying_at`."""
+        """Read what others appended and cut off a torn tail. Raises as `staying_at` does."""
         size = os.fstat(self._fd).st_size
         if size < self._scan.size:
             self._scan = Scan()
@@ -155,7 +277,6 @@ class Log:
             raise Conflict(f"{self._path}: it was deleted by another process")
 
     def _reread(self, scan: Scan, after: int, through: int) -> list[bytes]:
-        """Records that were verified before."""
         if after >= through:
             return []
         start, end = scan.ends[after - 1] if after else 0, scan.ends[through - 1]

@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from perstack.ports.storage import Storage, StorageFactory
 
 
 class FilesystemStorages:
-    """`storage = "file:perstack"`: what follows the colon is the state directory, made when it is first needed."""
+    """Factory for `storage = "file:perstack"`: the state directory follows the colon and is created on first use."""
 
     scheme = "file"
 
     def open(self, location: str, workspace: Path) -> Storage:
-        """A storage in that directory; `perstack` in the workspace if no directory is named."""
+        """Open the storage in that directory; `perstack` in the workspace without a location."""
         return self.open_with(location, workspace, ())
 
     def open_with(self, location: str, workspace: Path, formats: Sequence[JobFormat]) -> Storage:
-        """The same; it shows Jobs that other programs wrote there in these formats, and continues them."""
+        """Open the storage like `open`; it also shows and continues Jobs that other programs wrote in these formats."""
         from perstack_filesystem.storage import FilesystemStorage
 
         root = workspace / (Path(location).expanduser() if location else "perstack")
@@ -29,5 +29,5 @@ class FilesystemStorages:
 
 @hookimpl
 def perstack_storages() -> Sequence[StorageFactory]:
-    """The filesystem storage."""
+    """Return the filesystem storage factory."""
     return [FilesystemStorages()]

@@ -1,16 +1,24 @@
-"""The storage: which file is what.
+"""Storage port implemented with plain files, so that every Job can be read, copied and repaired with ordinary tools.
 
-{root}/jobs/{jobId}/job.json                       summary, a cache; its time orders the Jobs
-{root}/jobs/{jobId}/lease                          locked by who drives the Job
+{root}/jobs/{jobId}/job.json                       summary (cache); its modification time orders the Jobs
+{root}/jobs/{jobId}/lease                          flock held by the process that drives the Job
 {root}/jobs/{jobId}/checkpoints/{checkpointId}.json
 {root}/jobs/{jobId}/runs/{runId}/run-setting.json
-{root}/jobs/{jobId}/runs/{runId}/events.jsonl      the truth
+{root}/jobs/{jobId}/runs/{runId}/events.jsonl      the log; all other files of a Run derive from it
 {root}/jobs/{jobId}/blobs/{sha256}
-{root}/.blobs/{ab}/{sha256}                        what Jobs share: the same file by another name
-{root}/jobs/entries.jsonl                          what lists tell of each Job, a cache; made when it is needed
-{root}/.programs/{mark}                            a program that runs now, and whose it is
+{root}/.blobs/{ab}/{sha256}                        blobs that Jobs share, as hard links
+{root}/jobs/entries.jsonl                          index entry of each Job (cache); created when needed
+{root}/.programs/{mark}                            running program and its owner
 
-Another space has its own folder in place of `jobs`.
+Another namespace has its own directory in place of `jobs`.
+
+Every path is opened through directory handles without following links (`directories`). Logs are verified and appended
+to by `log_file`, under an exclusive flock and fsynced; a new log file is created complete and renamed into place. Slow
+disks are detected by `Pace`; then writes move to threads so that the event loop is not blocked.
+
+Change together: this layout and docs; the rules for torn tails in `log_file` and promise 3 of `ports.storage`; deletion
+here (rename first, then remove) and the pool rules in `blobs`; the summary's modification time and the order of
+`jobs()`. `perstack.testing.storage_contract` checks the promises.
 """
 
 from __future__ import annotations
@@ -20,45 +28,120 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 from threading import Lock
 
-from perstack.core.chain import EMPTY_LOG, Head, open_line
-from perstack.core.ids import check_id, check_job_id
+from perstack.core.base.chain import EMPTY_LOG, Head, open_line
+from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
-from perstack.ports.appending import check_redaction, ends_at, head_after, stale
 from perstack.ports.formats import JobFormat
-from perstack.ports.leases import hold, holder_of
-from perstack.ports.pace import Pace
-from perstack.ports.paging import check_space, checkpoint_order, is_id, newest_first, page_of, run_order
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
-from perstack.ports.uninterrupted import uninterrupted
-from perstack_filesystem.blobs import BlobFolders
-from perstack_filesystem.contents import remove_unfinished
-from perstack_filesystem.entries import EntryIndex, entry_names, forgotten, put_entry, read_entries
-from perstack_filesystem.folders import Folder, explained, read_below
-from perstack_filesystem.foreign import ForeignJobs
-from perstack_filesystem.handles import OpenFolders
-from perstack_filesystem.listing import job_names, jobs_with_times
-from perstack_filesystem.log import Log
-from perstack_filesystem.sizes import size_of_all, size_of_job
+from perstack.support.storage import (
+    check_redaction,
+    check_space,
+    checkpoint_order,
+    ends_at,
+    head_after,
+    is_id,
+    newest_first,
+    page_of,
+    run_order,
+    stale,
+)
+from perstack.system.concurrency import Pace, uninterrupted
+from perstack.system.file_locks import hold, holder_of
+from perstack_filesystem.blobs import BlobFolders, remove_unfinished
+from perstack_filesystem.directories import Folder, OpenFolders, explained, read_below
+from perstack_filesystem.entry_index import EntryIndex, entry_names, forgotten, put_entry, read_entries
+from perstack_filesystem.imported_jobs import ForeignJobs
+from perstack_filesystem.log_file import Log
+
+
+def job_names(jobs: Folder) -> list[str]:
+    """Return the ids of the Jobs that have a directory."""
+    return [entry.name for entry in jobs.entries() if is_id(entry.name) and entry.is_dir(follow_symlinks=False)]
+
+
+def jobs_with_times(jobs: Folder, summary: str) -> list[tuple[int, str]]:
+    """Return each Job with the modification time of its summary, else of its directory, in ns. Reads no logs."""
+    try:
+        return [
+            (_changed(jobs, entry.name, summary), entry.name)
+            for entry in jobs.entries()
+            if is_id(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
+    except OSError as error:
+        raise explained(error, jobs.path) from error
+
+
+def _changed(jobs: Folder, name: str, summary: str) -> int:
+    for path in (f"{name}/{summary}", name):
+        try:
+            return os.stat(path, dir_fd=jobs.fd, follow_symlinks=False).st_mtime_ns
+        except FileNotFoundError:
+            continue
+    return 0
+
+
+_KINDS = {"blobs": "blobs", "checkpoints": "checkpoints"}
+
+
+def size_of_job(jobs: Folder, job_id: str) -> JobSize:
+    """Return the size of a Job's files without following links. Files that vanish meanwhile count 0."""
+    found = {"logs": 0, "blobs": 0, "checkpoints": 0, "caches": 0}
+    for path, size in _files(jobs, job_id):
+        top, _, rest = path.partition("/")
+        is_log = top == "runs" and not rest.endswith("/run-setting.json")
+        found["logs" if is_log else _KINDS.get(top, "caches")] += size
+    return JobSize(**found)
+
+
+def size_of_all(root: Path) -> int:
+    """Return the size of all files below a state directory."""
+    folder = Folder.top(root)
+    if folder is None:
+        return 0
+    with folder:
+        return sum(size for _, size in _files(folder, ".", once=True))
+
+
+def _files(folder: Folder, name: str, *, once: bool = False) -> Iterable[tuple[str, int]]:
+    """Yield relative paths and sizes. With `once`, a file with several hard links counts once."""
+    seen: set[tuple[int, int]] = set()
+    try:
+        for path, _, names, fd in os.fwalk(name, dir_fd=folder.fd, follow_symlinks=False):
+            below = os.path.relpath(path, name)
+            for one in names:
+                try:
+                    found = os.stat(one, dir_fd=fd, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if once and found.st_nlink > 1:
+                    number = (found.st_dev, found.st_ino)
+                    if number in seen:
+                        continue
+                    seen.add(number)
+                yield (one if below == "." else f"{below}/{one}"), found.st_size
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise explained(error, folder.path / name) from error
+
 
 _LOG = "events.jsonl"
 _SUMMARY = "job.json"
 _LEASE = "lease"
-_SPACES = ("jobs", "tasks", "iterations", "schedules")
-"""Those that the host uses."""
 _DOOMED = ".deleted."
 _MOST_OPEN_LOGS = 100
 
 
 class FilesystemStorage(BlobFolders):
-    """Keeps Jobs as folders. Several processes may use one directory at a time.
+    """Jobs as directories. Several processes may use the same root at once.
 
-    Those that other programs wrote in one of `formats` are shown as well, and continued beside what is there.
+    Jobs that other programs wrote in one of `formats` are shown too, and continued next to the original files.
     """
 
     def __init__(
@@ -68,6 +151,7 @@ class FilesystemStorage(BlobFolders):
         formats: Sequence[JobFormat] = (),
         folders: OpenFolders | None = None,
     ) -> None:
+        """Open nothing yet; `folders` is the directory cache of another namespace of the same root."""
         super().__init__(root, space, folders)
         self._spaces: dict[str, FilesystemStorage] = {}
         self._logs: OrderedDict[RunRef, Log] = OrderedDict()
@@ -78,31 +162,27 @@ class FilesystemStorage(BlobFolders):
 
     @property
     def location(self) -> str:
-        """The state directory."""
+        """State directory, as text."""
         return str(self._root)
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """The state directory."""
+        """State directory, as the only path that this storage uses."""
         return (self._root.absolute(),)
-
-    def is_there(self) -> bool:
-        """Whether a Job, or anything else, has been kept."""
-        return any((self._root / space).is_dir() and any((self._root / space).iterdir()) for space in _SPACES)
 
     @property
     def programs(self) -> Path:
-        """Where the programs are recorded that run now."""
+        """Directory that records the running programs."""
         return self._root / ".programs"
 
     def space(self, name: str) -> Storage:
-        """Another set of Jobs, in a folder of that name beside `jobs`."""
+        """Return the storage of another namespace, in a directory of that name next to `jobs`."""
         if name not in self._spaces:
             self._spaces[name] = FilesystemStorage(self._root, check_space(name), self._foreign.formats, self._folders)
         return self._spaces[name]
 
     async def create_job(self, job_id: str) -> None:
-        """Make an empty Job. Raises Conflict if the id exists."""
+        """Create an empty Job. Raises Conflict if the id exists."""
         check_job_id(job_id)
         with ExitStack() as opened:
             if not opened.enter_context(self._folders.make_space(self._space)).add(job_id):
@@ -110,18 +190,18 @@ class FilesystemStorage(BlobFolders):
             self._job(opened, job_id).add("runs")
 
     async def has_job(self, job_id: str) -> bool:
-        """Whether there is a Job of that id."""
+        """Return whether a Job with this id exists."""
         with ExitStack() as opened:
             return self._find(opened, job_id) is not None
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Job ids, the one whose summary was written last first. One without a summary stands at its folder's time."""
+        """Return a page of Job ids, most recently written summary first. Else by directory time."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
             return Page(()) if jobs is None else newest_first(jobs_with_times(jobs, _SUMMARY), limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        """Return a page of the Runs that have a log, by Run number. Raises NotFound for an unknown Job."""
         with ExitStack() as opened:
             runs = self._find(opened, job_id, "runs")
             if runs is None:
@@ -132,7 +212,7 @@ class FilesystemStorage(BlobFolders):
             return page_of(with_log.union(self._foreign.of(job_id, runs).logs), run_order, limit, after)
 
     async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:
-        """The Runs that another program wrote and nobody went on with, and which program."""
+        """Return the Runs written by another program and not continued here, each with that program's name."""
         with ExitStack() as opened:
             runs = self._find(opened, job_id, "runs")
             if runs is None:
@@ -142,7 +222,7 @@ class FilesystemStorage(BlobFolders):
             return {run_id: foreign.writer for run_id in foreign.logs if runs.stat(f"{run_id}/{_LOG}") is None}
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
+        """Append records durably. Raises Conflict unless the log has exactly `expected_seq` records."""
         if not records:
             return
         if self._pace.is_slow:
@@ -164,7 +244,7 @@ class FilesystemStorage(BlobFolders):
                 self._leave(log)
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         log = self._use(run)
         if log is not None:
             try:
@@ -174,7 +254,7 @@ class FilesystemStorage(BlobFolders):
         return self._foreign_log(run)[after : None if limit is None else after + limit]
 
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """The last records, unchecked."""
+        """Return the last `count` records without verifying them."""
         log = self._use(run)
         if log is not None:
             try:
@@ -184,7 +264,7 @@ class FilesystemStorage(BlobFolders):
         return self._foreign_log(run)[-count:]
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         await uninterrupted(asyncio.to_thread(self._redact, run, seq, record))
 
     def _redact(self, run: RunRef, seq: int, record: bytes) -> None:
@@ -197,7 +277,7 @@ class FilesystemStorage(BlobFolders):
                 folder = self._find(opened, run.job_id, "runs", run.run_id)
                 if folder is None:
                     raise StorageError(f"{self._log_path(run)}: it was removed while it was written to")
-                # a new file: whoever has the old one open finds that it is deleted, and opens this one
+                # A new file: a process that has the old one open notices the deletion and opens this one.
                 folder.replace(_LOG, b"\n".join((*records[: seq - 1], record, *records[seq:], b"")), sync=True)
                 folder.sync()
         finally:
@@ -209,24 +289,31 @@ class FilesystemStorage(BlobFolders):
             self._job(opened, job_id).replace(_SUMMARY, summary, sync=False, modified_ns=time.time_ns())
 
     async def summary(self, job_id: str) -> bytes | None:
-        """job.json; None if there is none."""
+        """Return job.json; None if it does not exist."""
         with ExitStack() as opened:
             job = self._find(opened, job_id)
             return None if job is None else job.read(_SUMMARY)
 
     async def summaries(self) -> Mapping[str, bytes]:
-        """Every job.json."""
+        """Return every Job's job.json."""
         return await asyncio.to_thread(self._summaries)
 
     def _summaries(self) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
         with ExitStack() as opened:
             jobs = self._jobs(opened)
-            return {} if jobs is None else {name: read_below(jobs, name, _SUMMARY) or b"" for name in job_names(jobs)}
+            if jobs is None:
+                return found
+            for name in job_names(jobs):
+                found[name] = b""
+                with suppress(StorageError):  # an unreadable one must not hide the others
+                    found[name] = read_below(jobs, name, _SUMMARY) or b""
+        return found
 
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
+        """Replace a Job's index entry, unless the stored one is newer or the log lacks the expected record."""
         check_job_id(job_id)
         jobs = self._folders.find(self._space)
         if jobs is None:
@@ -239,19 +326,19 @@ class FilesystemStorage(BlobFolders):
             return True
         run, head = expected
         with ExitStack() as opened:
-            # by its name: a log that is open may be that of a Job which is being removed
+            # Opened by name: a cached log may belong to a Job that is being removed.
             folder = self._find(opened, run.job_id, "runs", run.run_id)
             log = None if folder is None else folder.read(_LOG)
         return log is not None and any(ends_at(line, head) for line in reversed(log.splitlines()))
 
     async def entries(self) -> Mapping[str, bytes]:
-        """The entry of every Job."""
+        """Return the index entry of every Job; empty bytes for a Job without one."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
             return {} if jobs is None else read_entries(jobs, job_names(jobs))
 
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """The entry of one Job, and the place that it tells of."""
+        """Return a Job's index entry and the sequence number it describes; None without one."""
         check_job_id(job_id)
         jobs = self._folders.find(self._space)
         if jobs is None:
@@ -260,7 +347,7 @@ class FilesystemStorage(BlobFolders):
             return self._entries.find(jobs, job_id)
 
     async def lost_jobs(self) -> tuple[str, ...]:
-        """The ids that have an entry and no folder."""
+        """Return the ids that have an index entry but no directory."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
             lost = () if jobs is None else {*filter(is_id, entry_names(jobs))}.difference(job_names(jobs))
@@ -274,44 +361,45 @@ class FilesystemStorage(BlobFolders):
             opened.enter_context(runs.make(run.run_id)).replace("run-setting.json", setting, sync=False)
 
     async def run_setting(self, run: RunRef) -> bytes | None:
-        """run-setting.json; None if there is none."""
+        """Return run-setting.json; None if it does not exist."""
         check_id(run.run_id, "run")
         with ExitStack() as opened:
             folder = self._find(opened, run.job_id, "runs", run.run_id)
             return None if folder is None else folder.read("run-setting.json")
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Replace a checkpoint's file."""
+        """Write a checkpoint's file, replacing an earlier one."""
         check_id(checkpoint_id, "checkpoint")
         with ExitStack() as opened:
             self._made(opened, job_id, "checkpoints").replace(f"{checkpoint_id}.json", data, sync=False)
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """What was put under that id; None if nothing was, or it was lost."""
+        """Return a checkpoint's data; None if it was never stored or is lost."""
         check_id(checkpoint_id, "checkpoint")
         with ExitStack() as opened:
             folder = self._find(opened, job_id, "checkpoints")
             return None if folder is None else folder.read(f"{checkpoint_id}.json")
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
+        """Return a page of checkpoint ids, ordered by Run and sequence number."""
         with ExitStack() as opened:
             self._job(opened, job_id)
             folder = self._find(opened, job_id, "checkpoints")
             if folder is None:
                 return Page(())
             names = [entry.name for entry in folder.entries() if entry.name.endswith(".json")]
-            # those of other programs are of other shapes, and are derived from events like any that was lost
+            # Checkpoint ids of other programs have other forms; those checkpoints are derived from events, as lost ones
+            # are.
             ids = [name[:-5] for name in names if name.startswith(job_id)]
             return page_of(ids, checkpoint_order, limit, after)
 
     def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path:
-        """Where a checkpoint's file is or would be."""
+        """Return the path of a checkpoint's file, whether or not it exists."""
         check_id(checkpoint_id, "checkpoint")
         return self._root / self._space / check_job_id(job_id) / "checkpoints" / f"{checkpoint_id}.json"
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Raises NotFound, and StorageError if the file's content is not what its name says."""
+        """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
         check_id(sha256, "blob")
         with ExitStack() as opened:
             folder = self._find(opened, job_id, "blobs")
@@ -326,7 +414,7 @@ class FilesystemStorage(BlobFolders):
         return data
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """How many bytes each Job's files have; its entry is in a file of all Jobs."""
+        """Return the size of each Job's files. Index entries are not counted: their file belongs to all Jobs."""
         with ExitStack() as opened:
             jobs = self._jobs(opened)
             if jobs is None:
@@ -336,22 +424,22 @@ class FilesystemStorage(BlobFolders):
             return await asyncio.to_thread(lambda: {one: size_of_job(jobs, one) for one in wanted})
 
     async def size(self) -> int:
-        """Every file below the state directory."""
+        """Return the size of all files below the state directory."""
         return await asyncio.to_thread(size_of_all, self._root)
 
     async def erase_traces(self, job_id: str) -> None:
-        """Remove what writes of this Job have left that were cut short."""
+        """Remove this Job's temporary files of interrupted writes."""
         with ExitStack() as opened:
             await asyncio.to_thread(remove_unfinished, self._job(opened, job_id))
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """The right to drive a Job, free the moment its holder dies. Raises Conflict, naming the holder."""
+        """Hold a Job's lease, which is released as soon as the holder dies. Raises Conflict, naming the holder."""
         async with hold(lambda: self._open_lease(job_id), holder, job_id):
             yield
 
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Who holds the lease now; None if nobody does."""
+        """Return the current lease holder; None if the lease is free."""
         with ExitStack() as opened:
             job = self._find(opened, job_id)
             fd = None if job is None else job.open(_LEASE, os.O_RDONLY)
@@ -362,7 +450,7 @@ class FilesystemStorage(BlobFolders):
             return None if holder is None else LeaseInfo(holder)
 
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
+        """Remove a Job. Raises NotFound, and Conflict while it is leased or if its log is not as expected."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             with ExitStack() as opened:
                 jobs = self._jobs(opened)
@@ -370,7 +458,8 @@ class FilesystemStorage(BlobFolders):
                     raise NotFound(f"there is no Job {job_id} in {self._root}")
                 if expected is not None:
                     opened.enter_context(self._staying_at(*expected))
-                # the Job is gone in one moment; a crash while its files go leaves nothing that looks like one
+                # The rename removes the Job atomically; a crash during the removal of its files leaves nothing that
+                # looks like a Job.
                 doomed = f"{_DOOMED}{job_id}.{time.time_ns()}"
                 with forgotten(jobs, job_id):
                     try:
@@ -378,7 +467,7 @@ class FilesystemStorage(BlobFolders):
                     except OSError as error:
                         raise explained(error, jobs.path / job_id) from error
                 jobs.sync()
-                # also what an earlier deletion left when it was cut short
+                # Includes the remains of an interrupted deletion.
                 for entry in jobs.entries():
                     if entry.name.startswith(_DOOMED):
                         self._free(jobs, entry.name)
@@ -407,7 +496,7 @@ class FilesystemStorage(BlobFolders):
         return self._root / self._space / run.job_id / "runs" / run.run_id / _LOG
 
     def _use(self, run: RunRef) -> Log | None:
-        """The log, which stays open until `_leave`; None if there is none."""
+        """Return the log, which stays open until `_leave`; None if it does not exist."""
         with self._turn:
             log = self._log(run)
             if log is not None:
@@ -419,7 +508,7 @@ class FilesystemStorage(BlobFolders):
             log.leave()
 
     def _log(self, run: RunRef) -> Log | None:
-        """The log, from the open ones if it is among them; None if there is none."""
+        """Return the log, from the cache if it is there; None if it does not exist."""
         log = self._logs.get(run)
         if log is not None and not log.is_deleted:
             self._logs.move_to_end(run)
@@ -442,9 +531,9 @@ class FilesystemStorage(BlobFolders):
         return log
 
     def _begin(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
-        """Make a log with its first records in it; False if another process has made it meanwhile.
+        """Create a log with its first records. Return False if another process created it meanwhile.
 
-        The log of a Run that another program began starts with what that wrote.
+        The log of a Run that another program began starts with that program's events.
         """
         path = str(self._log_path(run))
         with ExitStack() as opened:
@@ -465,7 +554,7 @@ class FilesystemStorage(BlobFolders):
 
     @contextmanager
     def _staying_at(self, run: RunRef, expected_seq: int) -> Generator[None]:
-        """Nobody writes to a log of so many records meanwhile. Raises Conflict if it has others."""
+        """Lock a log of `expected_seq` records against writers. Raises Conflict if it has another number."""
         log = self._use(run)
         if log is None:
             raise stale(str(self._log_path(run)), expected_seq, 0)
@@ -476,7 +565,7 @@ class FilesystemStorage(BlobFolders):
             self._leave(log)
 
     async def foreign_checkpoint(self, job_id: str, checkpoint_id: str) -> str | None:
-        """Our id of a checkpoint that another program wrote; None if the Job has none of that id."""
+        """Return our id of a checkpoint that another program wrote; None if the Job has no such checkpoint."""
         with ExitStack() as opened:
             runs = self._find(opened, job_id, "runs")
             return None if runs is None else self._foreign.of(job_id, runs).job.checkpoints.get(checkpoint_id)

@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
-from perstack_google.variables import KEYS
-from perstack_prices import PublishedPrices
+from perstack.support.prices import PublishedPrices
+from perstack_google import KEYS
 
 _PRICES = PublishedPrices("google")
 
 
 @dataclass(frozen=True, slots=True)
 class GoogleProviderFactory:
-    """What the plugin registers."""
+    """Factory of provider `google`."""
 
     name: str = "google"
     priority: int = 30
@@ -24,14 +24,14 @@ class GoogleProviderFactory:
     prices: PublishedPrices = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Whether there is a key."""
+        """Return whether the environment has a key."""
         return any(env.get(name, "").strip() for name in KEYS)
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Opens no connection yet.
+        """Create the provider without connecting yet.
 
-        Raises MissingCredential without a key, DefinitionError if a setting is wrong, UsageError if
-        GOOGLE_GEMINI_BASE_URL is.
+        Raises MissingCredential without a key, DefinitionError for an invalid setting, UsageError for an invalid
+        GOOGLE_GEMINI_BASE_URL.
         """
         from perstack_google.provider import create
 
@@ -40,5 +40,5 @@ class GoogleProviderFactory:
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Provider `google`."""
+    """Return the factory of provider `google`."""
     return [GoogleProviderFactory()]

@@ -1,4 +1,16 @@
-"""The provider behind the port: codec and connection put together."""
+"""Provider port implemented with the Gemini API.
+
+`request` encodes requests and `reply` decodes the stream, both without I/O. `settings` builds the endpoint from
+`[provider.setting]` and the environment, and maps reasoning budgets to models. This module connects them through the
+shared HTTP client.
+
+Models sign their thoughts and calls; signatures are kept in opaque data under the vendor's key and sent back. Google
+rejects a signature made with another key or for another model, so `generate` then repeats the request without
+signatures. Each request extends the bytes of the Run's earlier requests, so that each message is encoded once.
+
+Change together: `generate`, `contents_of` and the decoder with `perstack_vertex`, which uses them at other endpoints; a
+signature's position in `reply` and `request` (see `ReplyDecoder`).
+"""
 
 from __future__ import annotations
 
@@ -7,30 +19,31 @@ from collections.abc import Awaitable, Callable
 
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack.support.http.endpoint import Endpoint, read_settings
+from perstack.support.http.messages import missing_blobs
+from perstack.support.http.provider import LazyClient
 from perstack_google.reply import ReplyDecoder
 from perstack_google.request import contents_of, encode, is_sendable
 from perstack_google.settings import GoogleSettings, endpoint_of, path_of
-from perstack_http.endpoint import Endpoint, read_settings
-from perstack_http.lazy import LazyClient
-from perstack_http.transcript import missing_blobs
 
 Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
-"""Sends a body, and hands on the data of each event, as `LazyClient.post` does."""
+"""Function that sends a body and passes on the data of each event, like `LazyClient.post`."""
 
 _REFUSED_SIGNATURE = re.compile(r"(invalid|corrupted) thought signature|thought signature is not valid")
 
 
 class GoogleProvider:
-    """The Gemini API at one endpoint."""
+    """Provider of the Gemini API at one endpoint."""
 
     def __init__(self, endpoint: Endpoint, settings: GoogleSettings) -> None:
+        """Connect to nothing yet."""
         self._settings = settings
         self.reply_settings = settings.reply_settings()
         self.endpoint_id = endpoint.id
         self._client = LazyClient(endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """One try of one generation. Raises ProviderError."""
+        """Generate once, without retries. Raises ProviderError."""
 
         async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
             await self._client.post(path_of(request.model), body, on_data)
@@ -38,11 +51,11 @@ class GoogleProvider:
         return await generate(request, self._settings, post, on_delta)
 
     def takes(self, model: str, mime_type: str) -> bool:
-        """Whether the format holds it."""
+        """Return whether the format supports blobs of this type."""
         return is_sendable(mime_type)
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._client.close()
 
 
@@ -54,7 +67,7 @@ async def generate(
     *,
     with_ids: bool = True,
 ) -> Generation:
-    """One try of one generation at any endpoint of this format. Raises ProviderError."""
+    """Generate once at any endpoint of this format. Raises ProviderError."""
 
     async def send(*, with_signatures: bool = True) -> Generation:
         decoder = ReplyDecoder(on_delta)
@@ -69,7 +82,7 @@ async def generate(
     except ProviderError as error:
         if not _refuses_signatures(error):
             raise _told_better(error) from error.__cause__
-    # made with another key or for another model: it may not stop a Run for good
+    # made with another key or for another model; that must not stop a Run permanently
     return await send(with_signatures=False)
 
 
@@ -79,13 +92,13 @@ def _refuses_signatures(error: ProviderError) -> bool:
 
 
 def _told_better(error: ProviderError) -> ProviderError:
-    """Google answers a wrong key with status 400."""
+    """Reclassify status 400 about an API key, which Google sends for a wrong key, as an authentication error."""
     if error.status_code != 400 or "api key" not in str(error).lower():
         return error
     return ProviderError(str(error), name="Authentication", status_code=400)
 
 
 def create(config: ProviderConfig) -> GoogleProvider:
-    """A provider from its settings and the environment."""
+    """Create the provider from its settings and the environment."""
     settings = read_settings(GoogleSettings, config.setting)
     return GoogleProvider(endpoint_of(settings, config.env), settings)

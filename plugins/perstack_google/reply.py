@@ -1,4 +1,4 @@
-"""The reply side of streamGenerateContent: the data of a stream's events to a reply.
+"""Decoder for the stream of `streamGenerateContent`.
 
 Source: Gemini API reference, «Generating content» (`GenerateContentResponse`, `Candidate`, `UsageMetadata`), and
 «Thought signatures».
@@ -7,18 +7,26 @@ Source: Gemini API reference, «Generating content» (`GenerateContentResponse`,
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from itertools import chain, islice
+from typing import cast
 
 from pydantic import Field, JsonValue, ValidationError
 
-from perstack.core.base import JsonObject
-from perstack.core.events import FinishReason
-from perstack.core.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.usage import Usage
+from perstack.core.base.records import JsonObject, layers
+from perstack.core.base.usage import Usage
+from perstack.core.runs.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.runs.step_events import FinishReason
 from perstack.ports.provider import Delta, Generation
+from perstack.support.http.errors import bad_response, cut_stream, delay_in, made_error
+from perstack.support.http.messages import TOO_DEEP, Text, Wire, is_too_deep
 from perstack_google.request import VENDOR
-from perstack_http.errors import bad_response, cut_stream, delay_in, made_error
-from perstack_http.parts import Text, Wire
+
+_CALL_LAYERS = 7
+"""Nesting levels of an event down to its calls: candidates, content, parts, functionCall."""
+_MOST_DIGITS = 4_000
+"""Digits of an integer that are parsed; `int` accepts 4,300 at most."""
 
 
 class _Call(Wire):
@@ -28,7 +36,7 @@ class _Call(Wire):
 
 
 class _Part(Wire):
-    """Every kind of part at once; what a kind does not have is empty."""
+    """Fields of all part types; empty if a type lacks one."""
 
     text: str | None = None
     thought: bool | None = None
@@ -47,7 +55,7 @@ class _Candidate(Wire):
 
 
 class _Usage(Wire):
-    """The counts are cumulative: a later one replaces an earlier one, an absent one does not."""
+    """Token counts. They are cumulative: a later count replaces an earlier one, an absent one does not."""
 
     prompt: int | None = Field(default=None, alias="promptTokenCount")
     tool_use: int | None = Field(default=None, alias="toolUsePromptTokenCount")
@@ -97,26 +105,27 @@ _FINISH: dict[str, FinishReason] = {
 }
 
 _INVALID = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"})
-"""The model's mistakes in the form of a reply, of which nothing is left: it makes them seldom twice."""
+"""Finish reasons of malformed replies, which are discarded and generated again; a model seldom repeats a mistake."""
 
 
 class ReplyDecoder:
-    """Puts a reply together from the data of its events.
+    """Decoder of a reply from the data of its stream's events.
 
-    A text has no room for a signature: one that came with it is kept in an empty ThinkingPart before it.
+    A TextPart cannot hold a signature: one that arrives with text is kept in an empty ThinkingPart before it.
     """
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
         self._parts: list[_Part] = []
         self._texts: list[list[str]] = []
-        """The pieces of each part's text, joined at the end."""
+        """Pieces of each part's text, joined at the end."""
         self._counts: dict[str, int] = {}
         self._ending: _Candidate | None = None
         self._blocked = ""
 
     def feed(self, data: str) -> bool:
-        """Take one event; true if it was the last. Raises ProviderError if it tells of one."""
+        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
         response = _read(data)
         if response.error is not None:
             found = response.error
@@ -130,7 +139,7 @@ class ReplyDecoder:
         return self._is_whole and response.usage is not None
 
     def finish(self) -> Generation:
-        """The reply. Raises ProviderError if the stream ended before it did, or is invalid."""
+        """Return the reply. Raises ProviderError if the stream ended early, or the reply is malformed."""
         if not self._is_whole:
             raise cut_stream("no finishReason came")
         if self._ending is None:
@@ -164,7 +173,7 @@ class ReplyDecoder:
             self._ending = candidate
 
     def _continues(self, part: _Part) -> bool:
-        """Whether a piece belongs to the part before it. What is signed stands for itself."""
+        """Return whether a piece continues the part before it. A signed piece is a part of its own."""
         if not self._parts or part.call is not None or part.signature:
             return False
         last = self._parts[-1]
@@ -175,7 +184,7 @@ class ReplyDecoder:
             self._on_delta(Delta("reasoning" if part.thought else "text", part.text))
 
     def _usage(self) -> Usage:
-        """Thoughts are counted apart by the API, and are output for us."""
+        """Return the usage. The API counts thoughts separately; here they are part of the output."""
         thoughts = self._counts.get("thoughts", 0)
         sent = self._counts.get("prompt", 0) + self._counts.get("tool_use", 0)
         generated = self._counts.get("candidates", 0) + thoughts
@@ -186,10 +195,36 @@ def _read(data: str) -> _Response:
     try:
         return _Response.model_validate_json(data)
     except ValidationError as error:
+        found = _without_unreadable_arguments(data)
+        if found is not None:
+            return found
         raise bad_response(
             f"an event is not as the Gemini API has it: {data[:200]}",
             retryable=True,
         ) from error
+
+
+def _without_unreadable_arguments(data: str) -> _Response | None:
+    """Parse an event again with unstorable arguments of calls replaced; None if those are not the cause.
+
+    The event's usage was paid for, and discarding it would generate the same reply again.
+    """
+    try:
+        event: JsonValue = json.loads(data, parse_int=_finite)
+    except (ValueError, RecursionError):
+        return None
+    for part in chain.from_iterable(islice(layers(event), _CALL_LAYERS)):
+        if isinstance(part, dict) and is_too_deep(cast("JsonObject", part).get("args")):
+            part["args"] = TOO_DEEP
+    try:
+        return _Response.model_validate(event)
+    except ValidationError:
+        return None
+
+
+def _finite(digits: str) -> float:
+    """Parse an integer; one of thousands of digits becomes infinite, which is rejected as an argument."""
+    return int(digits) if len(digits) < _MOST_DIGITS else math.inf
 
 
 def _finished(piece: _Part, text: str) -> list[ReplyPart]:

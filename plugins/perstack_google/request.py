@@ -1,4 +1,4 @@
-"""The request side of generateContent, as a pure function: a request to bytes.
+"""Encoder of requests to `generateContent`, as pure functions.
 
 Source: Gemini API reference, «Generating content» (`generateContent`, `Content`, `Part`), «Function calling» and
 «Thought signatures».
@@ -11,8 +11,9 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.messages import (
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -25,19 +26,27 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec, legal_tool_name
 from perstack.ports.provider import GenerationRequest
-from perstack_google.settings import GoogleSettings
-from perstack_google.thinking import signs_calls, takes_schemas, thinking_config
-from perstack_http.parts import PDF, arguments_of, as_base64, in_place_of, is_text, legal_id
-from perstack_http.schemas import schema_for
-from perstack_http.transcript import Items, body_of, head_of, transcript_of
+from perstack.support.http.messages import (
+    PDF,
+    Items,
+    arguments_of,
+    as_base64,
+    body_of,
+    head_of,
+    in_place_of,
+    is_text,
+    legal_id,
+    transcript_of,
+)
+from perstack.support.http.structured_output import schema_for
+from perstack_google.settings import GoogleSettings, signs_calls, takes_schemas, thinking_config
 
 VENDOR = "google"
-"""The key under which our opaque parts stand, so that no other vendor is sent them, nor we theirs."""
+"""Key of this vendor's opaque parts, which are sent to no other vendor."""
 
 UNSIGNED = "skip_thought_signature_validator"
-"""What Google takes in place of the signature of a call that another vendor's model made."""
+"""Value that Google accepts in place of a signature for a call that another vendor's model made."""
 
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/webp"})
 
@@ -50,10 +59,11 @@ def encode(
     with_signatures: bool = True,
     with_ids: bool = True,
 ) -> bytes:
-    """The body of `:streamGenerateContent`. Of two requests of one Run the later one's bytes extend the earlier's.
+    """Encode the body of `:streamGenerateContent`.
 
-    Without signatures, the replies of Google's own models are sent as those of another vendor's. Without ids, calls
-    and results are matched by their order. `blobs` need hold only what `contents_of` lacks.
+    A later request of a Run extends the bytes of an earlier one. Without signatures, replies of Google's models are
+    encoded like those of another vendor. Without ids, calls and results are matched by their order. `blobs` need only
+    contain what `contents_of` lacks.
     """
     contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
     contents.extend(request.messages, blobs)
@@ -61,7 +71,7 @@ def encode(
 
 
 def contents_of(request: GenerationRequest, *, with_signatures: bool, with_ids: bool) -> Items:
-    """The Run's contents as far as they are written in this way."""
+    """Return the Run's contents encoded so far with these options."""
     signs, vendor = signs_calls(request.model), VENDOR if with_signatures else ""
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
@@ -108,7 +118,7 @@ def _tool(spec: ToolSpec) -> JsonObject:
 
 
 class _Contents:
-    """Writes messages as contents; knows the blobs, what generation of models reads them, and whose opaque parts."""
+    """Encoder of messages, with the blobs and the format options of the model."""
 
     def __init__(self, blobs: Mapping[str, bytes], signs: bool, vendor: str, with_ids: bool) -> None:
         self._vendor = vendor
@@ -117,7 +127,7 @@ class _Contents:
         self._signs = signs
 
     def content(self, message: Message) -> JsonObject | None:
-        """None for a reply that says nothing: the API refuses a content without parts."""
+        """Encode a message; None for an empty reply, because the API rejects a content without parts."""
         match message:
             case UserMessage():
                 return {"role": "user", "parts": self._parts(message.contents) or [{"text": "(no text)"}]}
@@ -142,7 +152,7 @@ class _Contents:
         return _text(in_place_of(part))
 
     def _results(self, results: Iterable[ToolResultPart]) -> list[JsonValue]:
-        """The responses of all calls together, as the API wants them; older models get files after them."""
+        """Encode the responses of all calls together, as the API requires; for older models files follow them."""
         responses: list[JsonValue] = []
         files: list[JsonValue] = []
         for result in results:
@@ -160,7 +170,6 @@ class _Contents:
         return responses + files
 
     def _split(self, contents: Iterable[ResultContent]) -> tuple[str, list[JsonValue]]:
-        """What of a result is text, and the files beside it."""
         texts: list[str] = []
         files: list[JsonValue] = []
         for part in contents:
@@ -174,7 +183,10 @@ class _Contents:
         return "\n".join(texts), files
 
     def _reply(self, contents: Iterable[ReplyPart]) -> list[JsonValue]:
-        """The parts of a reply as they came. A signature of text stands before it: see `ReplyDecoder`."""
+        """Encode the parts of a reply in order.
+
+        The signature of a text is in the part before it: see `ReplyDecoder`.
+        """
         parts: list[JsonValue] = []
         pending: JsonObject = {}
         needs_signature = self._signs
@@ -206,7 +218,7 @@ def _ours(part: ReplyPart, vendor: str) -> JsonObject:
 
 
 def _thinking(part: ThinkingPart, ours: JsonObject) -> tuple[JsonObject | None, JsonObject]:
-    """A thought as it is sent back, None if it was not signed; and what is to stand at the text that follows."""
+    """Return the encoded thought, None if unsigned; and the fields to add to the text that follows."""
     if "signature" not in ours:
         return None, {}
     signed: JsonObject = {"thoughtSignature": ours["signature"]}
@@ -225,10 +237,10 @@ def _signed(call: JsonObject, ours: JsonObject, needs_signature: bool) -> JsonOb
 
 
 def is_sendable(mime_type: str) -> bool:
-    """Whether the format holds an image or document of this kind."""
+    """Return whether the format supports images or documents of this type."""
     return mime_type in _IMAGES or mime_type == PDF
 
 
 def _text(text: str) -> JsonObject | None:
-    """None if blank: the API refuses that."""
+    """Return a text block; None for blank text, which the API rejects."""
     return {"text": text} if text.strip() else None

@@ -1,4 +1,7 @@
-"""`[provider.setting]` of provider `google`, and what the environment adds."""
+"""Settings of provider `google`: `[provider.setting]`, the environment, and the thinking options of models.
+
+Source of the latter: Gemini API documentation, «Gemini thinking», sections «Thinking levels» and «Thinking budgets».
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,17 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 from urllib.parse import quote
 
-from perstack_google.variables import KEYS
-from perstack_http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, missing_key, read_key
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import ReasoningBudget
+from perstack.support.http.endpoint import (
+    Endpoint,
+    EndpointSettings,
+    choose_base_url,
+    is_loopback,
+    missing_key,
+    read_key,
+)
+from perstack_google import KEYS
 
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
@@ -18,16 +30,16 @@ _ENDS_WITH_VERSION = re.compile(r"/v\d+((alpha|beta)\d*)?$")
 
 
 class GoogleSettings(EndpointSettings):
-    """Beyond what every endpoint has."""
+    """Settings in addition to those of every endpoint."""
 
     CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
 
     thinking: Literal["budget", "level"] | None = None
-    """How this model takes a reasoning budget: as a number of tokens, or as a level. None: by its name."""
+    """Form of the model's reasoning budget: a number of tokens, or a level. None: by its name."""
 
 
 def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
-    """Address and credentials. Raises MissingCredential; a server on this machine needs none.
+    """Return address and credentials. Raises MissingCredential, except for a server on this machine.
 
     Source: Gemini API reference, section «Authentication»; the variables are those of Google's and Vercel's SDKs, and
     of the original Perstack.
@@ -42,11 +54,76 @@ def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
 
 
 def with_version(base_url: str, version: str) -> str:
-    """An address that ends with the API's version: its own, or this one."""
+    """Append the API version to an address, unless it ends with one."""
     return base_url if _ENDS_WITH_VERSION.search(base_url) else f"{base_url}/{version}"
 
 
 def path_of(model: str) -> str:
-    """Where a model generates, below the version. A name may say its collection: `models/x`, `tunedModels/x`."""
+    """Return the path of the generation method.
+
+    A model name may include its collection: `models/x`, `tunedModels/x`.
+    """
     name = model if "/" in model else f"models/{model}"
     return f"/{quote(name, safe='/')}:streamGenerateContent?alt=sse"
+
+
+_BUDGETS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}
+_LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
+
+_WITHOUT_THINKING = re.compile(r"gemini-(1|2\.0)|gemma")
+_COUNTS_TOKENS = re.compile(r"gemini-2")
+_GEMINI_3_PRO = re.compile(r"gemini-3-pro")
+
+_RANGES = ((re.compile(r"pro"), 128, 32_768), (re.compile(r"lite"), 512, 24_576), (re.compile(r""), 1, 24_576))
+"""Minimum and maximum thinking tokens of each family with token budgets. Only `pro` cannot turn thinking off."""
+
+
+def signs_calls(model: str) -> bool:
+    """Return whether the model rejects its calls without a signature, and accepts files inside tool results."""
+    return not (_WITHOUT_THINKING.search(model) or _COUNTS_TOKENS.search(model))
+
+
+def takes_schemas(model: str, *, has_tools: bool) -> bool:
+    """Return whether the model accepts a schema for its reply; older ones reject it together with tools.
+
+    Source: Gemini API, «Structured outputs», sections «Model support» and «Structured outputs with tools».
+    """
+    return _WITHOUT_THINKING.search(model) is None and (signs_calls(model) or not has_tools)
+
+
+def thinking_config(model: str, budget: ReasoningBudget | None, settings: GoogleSettings) -> JsonObject | None:
+    """Return `thinkingConfig`; None to omit it."""
+    if budget is None or (settings.thinking is None and _WITHOUT_THINKING.search(model)):
+        return None
+    counts = settings.thinking == "budget" if settings.thinking else _COUNTS_TOKENS.search(model) is not None
+    if counts:
+        tokens = _tokens(model, budget)
+        return {"thinkingBudget": tokens, "includeThoughts": tokens > 0}
+    return {"thinkingLevel": _level(model, budget), "includeThoughts": budget not in ("none", 0)}
+
+
+def _tokens(model: str, budget: ReasoningBudget) -> int:
+    wanted = budget if isinstance(budget, int) else _BUDGETS[budget]
+    family, least, most = next(one for one in _RANGES if one[0].search(model))
+    if wanted <= 0 and family.pattern != "pro":
+        return 0
+    return max(least, min(wanted, most))
+
+
+def _level(model: str, budget: ReasoningBudget) -> str:
+    level = _LEVELS[_word(budget)]
+    if level == "MINIMAL" and "flash" not in model:
+        return "LOW"
+    if level == "MEDIUM" and _GEMINI_3_PRO.search(model):
+        return "HIGH"
+    return level
+
+
+def _word(budget: ReasoningBudget) -> str:
+    if not isinstance(budget, int):
+        return budget
+    if budget <= 0:
+        return "none"
+    if budget <= _BUDGETS["low"]:
+        return "low"
+    return "medium" if budget <= _BUDGETS["medium"] else "high"

@@ -1,4 +1,4 @@
-"""`python -m perstack_local`: fetch the embedded model's weights, or say where they are."""
+"""Command `python -m perstack_local`: fetch the embedded model's weights, or print their path."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 
 import click
 
-from perstack.core.plain import one_line, plain_text
+from perstack.core.base.text import one_line, plain_text
 from perstack_local.weights import EMBEDDED, WeightsError, fetch, weights_path
 
 
 @click.group()
 def main() -> None:
-    """The embedded model of perstack (provider `local`)."""
+    """Fetch and check the embedded model (provider `local`)."""
 
 
 @main.command("fetch")

@@ -1,13 +1,13 @@
-"""A GBNF grammar from the JSON schemas of tools: a reply is then always one well-formed call.
+"""GBNF grammars from JSON schemas of tools, which make every reply one well-formed call.
 
 The language is llama.cpp's (`grammars/README.md` there). A sentence of the grammar is
 
-    {"tool": "NAME", "args": {…}}
+  {"tool": "NAME", "args": {…}}
 
-with the properties in the schema's order and the separators of `json.dumps`. What is enforced: types, `required`,
-`enum`, `const`, arrays with `items`, `minItems` and `maxItems`, nested objects, `anyOf`/`oneOf`, local `$ref`, that an
-integer is not negative (`minimum`), and that a string is not empty (`minLength`). Every other keyword is left to the
-host's own check of the arguments, and what has none of these becomes any JSON value.
+with the properties in the schema's order and the separators of `json.dumps`. Enforced are: types, `required`, `enum`,
+`const`, arrays with `items`, `minItems` and `maxItems`, nested objects, `anyOf`/`oneOf`, local `$ref`, that an integer
+is not negative (`minimum`), and that a string is not empty (`minLength`). The host's own validation of arguments covers
+all other keywords; a schema without any of these becomes any JSON value.
 
 Pure: no I/O, and the same tools give the same text.
 """
@@ -20,10 +20,10 @@ from typing import TypeGuard
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 
 MAX_COUNTED_ITEMS = 32
-"""Array bounds above this are not enforced: llama.cpp unrolls repetitions."""
+"""Array bounds above this are not enforced, because llama.cpp unrolls repetitions."""
 
 EMPTY = '""'
 
@@ -33,7 +33,7 @@ _COMMON = {
     "array": '"[" (value (", " value)*)? "]"',
     "string": r'"\"" char* "\""',
     "text": r'"\"" char+ "\""',
-    # half of a surrogate pair is legal JSON and an illegal string: characters beyond U+FFFF come as themselves
+    # A lone surrogate is legal JSON but an invalid string, so characters beyond U+FFFF are not escaped.
     "char": r'[^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" ([0-9a-ce-fA-CE-F] hex hex hex | [dD] [0-7] hex hex))',
     "hex": "[0-9a-fA-F]",
     "number": 'integer ("." [0-9]{1,16})?',
@@ -44,9 +44,9 @@ _COMMON = {
 
 
 def grammar_of(tools: Iterable[tuple[str, JsonObject]]) -> str:
-    """The grammar whose sentences are exactly the calls of these tools, given as name and input schema.
+    """Return the grammar of the calls of these tools, given as name and input schema.
 
-    Raises ValueError if there is no tool.
+    Raises ValueError without a tool.
     """
     rules = _Rules()
     calls: list[str] = []
@@ -60,24 +60,24 @@ def grammar_of(tools: Iterable[tuple[str, JsonObject]]) -> str:
 
 
 def grammar_of_object(schema: JsonObject) -> str:
-    """The grammar whose sentences are objects that fit this schema, as far as a grammar can say it."""
+    """Return the grammar of objects that fit a schema, as far as a grammar can express it."""
     rules = _Rules()
     return rules.render(_Converter(rules, schema).arguments())
 
 
 def json_text(value: JsonValue) -> str:
-    """JSON as the grammar spells it, and so as the prompt must show it."""
+    """Return JSON as the grammar spells it; the prompt must show the same spelling."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def literal(text: str) -> str:
-    """A GBNF literal of that text."""
+    """Return a GBNF literal."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 
 
 class _Rules:
-    """The rules so far. A rule's name says what it is, and a number keeps it unique."""
+    """Rules of a grammar. A rule's name has its kind, and a number that makes it unique."""
 
     def __init__(self) -> None:
         self._bodies: dict[str, str] = {}
@@ -100,10 +100,10 @@ class _Rules:
 
 
 class _Converter:
-    """Turns one tool's schema into rules.
+    """Converter of one tool's schema to rules.
 
-    `open_refs` are the references that the place being converted begins with: one of them again would be a rule that
-    begins with itself, which no parser takes. Inside an object or an array there are none, for a bracket came first.
+    `open_refs` are the references with which the current position begins. Repeating one would create a left-recursive
+    rule, which the parser rejects. Inside an object or array the set is empty, because a bracket precedes.
     """
 
     def __init__(self, rules: _Rules, root: JsonObject) -> None:
@@ -112,7 +112,7 @@ class _Converter:
         self._refs: dict[tuple[str, frozenset[str]], str] = {}
 
     def arguments(self) -> str:
-        """The expression for the tool's arguments: always an object."""
+        """Return the expression for the tool's arguments, which are always an object."""
         return self._convert({**self._root, "type": "object"}, frozenset())
 
     def _convert(self, schema: JsonValue, open_refs: frozenset[str]) -> str:
@@ -157,7 +157,7 @@ class _Converter:
             return "value"
         key = (ref, open_refs)
         if key not in self._refs:
-            # named before it is converted, so that it may refer to itself
+            # reserved before the conversion, so that it may refer to itself
             self._refs[key] = self._rules.reserve("ref")
             self._rules.define(self._refs[key], self._convert(target, open_refs | {ref}))
         return self._refs[key]
@@ -185,7 +185,7 @@ class _Converter:
         return self._rules.add("map", f'"{{" (string ": " {value} (", " string ": " {value})*)? "}}"')
 
     def _members(self, schema: JsonObject, properties: JsonObject) -> str:
-        """The members in order: built from the last to the first, once as a beginning and once after another."""
+        """Return the members in order, built from last to first: once as the first member and once after another."""
         required = _names(schema.get("required"))
         first, rest = EMPTY, ""
         for name, member in reversed(list(properties.items())):
@@ -200,7 +200,7 @@ class _Converter:
 
 
 def is_schema(value: JsonValue) -> TypeGuard[JsonObject]:
-    """Whether a value can hold keywords: `true` and `false` are schemas too, but say nothing."""
+    """Return whether a schema can have keywords; `true` and `false` are schemas without any."""
     return isinstance(value, dict)
 
 
@@ -213,7 +213,7 @@ def _type_of(schema: JsonObject) -> JsonValue:
 
 
 def _choices(schema: JsonObject) -> list[JsonObject]:
-    """What a schema leaves open: its alternatives, or one schema for each of its types."""
+    """Return a schema's alternatives, or one schema per type; empty if there is no choice."""
     kinds = schema.get("type")
     if isinstance(kinds, list):
         return [{**schema, "type": kind} for kind in kinds]
@@ -246,7 +246,7 @@ def _number(value: JsonValue, default: int) -> int:
 
 
 def _resolve(root: JsonObject, ref: str) -> JsonValue:
-    """The part of the schema that a local reference (`#/$defs/name`) points at; None if there is none."""
+    """Resolve a local reference (`#/$defs/name`); None if its target does not exist."""
     if not ref.startswith("#"):
         return None
     found: JsonValue = root

@@ -1,7 +1,7 @@
-"""llama.cpp in this process: loads a GGUF file once and answers one chat after the other.
+"""llama.cpp in this process: loads a GGUF file once and generates one chat at a time.
 
-Each model has one thread of its own, in which it is loaded, on its first use, and in which it generates. The binding is
-`xllamacpp` (MIT), imported only there. What llama.cpp has to say goes to stderr, errors only: stdout is the host's.
+Each model has its own thread, in which it is loaded on first use and generates. The binding is `xllamacpp` (MIT),
+imported only here. llama.cpp logs errors only, to stderr, because stdout belongs to the host.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from typing import Protocol, cast
 
 from pydantic import BaseModel
 
-from perstack.core.base import JsonObject
-from perstack.core.events import FinishReason
-from perstack.core.usage import Usage
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Usage
+from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError
-from perstack_local.names import INSTALL
+from perstack_local import INSTALL
 
 LIBRARY = "xllamacpp"
 
 
 BATCH = 128
-"""Prompt tokens that are worked off between two looks at whether the generation was cancelled: some 3 s on 2 cores."""
+"""Prompt tokens processed between two checks for cancellation: some 3 s on 2 cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """What a model is loaded with."""
+    """Options with which a model is loaded."""
 
     model_path: Path
     context_length: int = 8192
     """Tokens of prompt and reply together."""
     cache_ram_mib: int = 512
-    """MiB of memory for the states of prompts, so that Runs that take turns need not read theirs again."""
+    """MiB of memory for prompt states, so that alternating Runs need not process their prompts again."""
     threads: int | None = None
-    """None: as many as llama.cpp thinks good."""
+    """Processor threads; None for llama.cpp's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """The model's text, and its own figures."""
+    """Text of a reply, and the model's own token counts."""
 
     text: str
     usage: Usage
@@ -57,9 +57,11 @@ class ChatReply:
 
 
 class Server(Protocol):
-    """The part of `xllamacpp.Server` that is used. A callback that returns true ends the generation."""
+    """Used part of `xllamacpp.Server`. A callback that returns True ends the generation."""
 
-    def handle_chat_completions(self, body: JsonObject, callback: Callable[[JsonObject], bool], /) -> object: ...
+    def handle_chat_completions(self, body: JsonObject, callback: Callable[[JsonObject], bool], /) -> object:
+        """Generate a reply, passing each chunk to `callback`. Blocks."""
+        ...
 
 
 OpenServer = Callable[[RuntimeSettings], Server]
@@ -91,7 +93,7 @@ class _Failure(BaseModel):
 
 
 class _Chunk(BaseModel):
-    """One event of the stream, as OpenAI's Chat Completions has it; llama.cpp's additions are left out."""
+    """Event of the stream in OpenAI's Chat Completions format, without llama.cpp's additions."""
 
     choices: list[_Choice] = []
     usage: _UsageFigures | None = None
@@ -100,7 +102,7 @@ class _Chunk(BaseModel):
 
 @dataclass(slots=True)
 class _Stream:
-    """Takes the chunks in as they come."""
+    """Collector of a reply's chunks."""
 
     on_text: Callable[[str], None]
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -110,7 +112,7 @@ class _Stream:
     failure: _Failure | None = None
 
     def take(self, raw: JsonObject) -> bool:
-        """Whether the generation is to end here."""
+        """Process a chunk. Return True to end the generation."""
         if self.stopped.is_set():
             return True
         chunk = _Chunk.model_validate(raw)
@@ -126,7 +128,7 @@ class _Stream:
         return False
 
     def reply(self) -> ChatReply:
-        """Raises ProviderError if the stream told of an error, or broke off."""
+        """Return the reply. Raises ProviderError if the stream reported an error or ended early."""
         if self.failure is not None:
             raise _error_of(self.failure)
         if self.finish is None:
@@ -135,19 +137,20 @@ class _Stream:
 
 
 class Runtime:
-    """One model in its thread. Chats wait for each other; a chat that is cancelled while it waits never starts."""
+    """Model with its thread. Chats run one at a time; one that is cancelled while it waits never starts."""
 
     def __init__(self, settings: RuntimeSettings, open_server: OpenServer | None = None) -> None:
+        """Load nothing yet; `open_server` replaces xllamacpp."""
         self._settings = settings
         self._open = open_server or _open_xllamacpp
         self._server: Server | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="perstack-local")
 
     async def chat(self, body: JsonObject, on_text: Callable[[str], None]) -> ChatReply:
-        """One reply to an OpenAI-style request body; `on_text` gets its pieces, in the caller's event loop.
+        """Generate one reply to an OpenAI-style request body; `on_text` gets its pieces in the caller's event loop.
 
-        Raises MissingCredential if the library is not installed, ProviderError if the model cannot be loaded or
-        refuses the request. When it is cancelled, the model stops at its next token or batch of the prompt.
+        Raises MissingCredential if the library is not installed, ProviderError if the model cannot be loaded or rejects
+        the request. After a cancellation the model stops at its next token or prompt batch.
         """
         loop = asyncio.get_running_loop()
         stream = _Stream(lambda text: _call_soon(loop, on_text, text))
@@ -169,18 +172,18 @@ _runtimes_lock = threading.Lock()
 
 
 def runtime_for(settings: RuntimeSettings) -> Runtime:
-    """The one Runtime of this process with these settings. Nothing is loaded before its first chat."""
+    """Return this process's Runtime for these settings. Nothing is loaded before its first chat."""
     with _runtimes_lock:
         return _runtimes.setdefault(settings, Runtime(settings))
 
 
 def is_installed() -> bool:
-    """Whether the library is there, without importing it."""
+    """Return whether the library is installed, without importing it."""
     return importlib.util.find_spec(LIBRARY) is not None
 
 
 def require_library() -> None:
-    """Raises MissingCredential with the command that installs the library, if it is not there."""
+    """Raise MissingCredential with the install command if the library is missing."""
     if not is_installed():
         raise MissingCredential(f"the embedded model needs the library {LIBRARY}: install it with `{INSTALL}`")
 
@@ -194,7 +197,7 @@ class _CpuParameters(Protocol):
 
 
 class _Parameters(Protocol):
-    """The part of `xllamacpp.CommonParams` that is set, under llama.cpp's own names."""
+    """Used part of `xllamacpp.CommonParams`, under llama.cpp's own names."""
 
     model: _ModelParameters
     cpuparams: _CpuParameters
@@ -219,7 +222,7 @@ class _Library(Protocol):
 
 def _library() -> _Library:
     require_library()
-    # the library has no type information: from here on it has ours
+    # the library has no types; these declarations are ours
     return cast("_Library", importlib.import_module(LIBRARY))
 
 
@@ -246,7 +249,7 @@ def _open_xllamacpp(settings: RuntimeSettings) -> Server:
 
 
 def _close_http(parameters: _Parameters) -> None:
-    """The library always listens on a port of the loopback interface, which nobody here uses: let nobody else."""
+    """Lock the HTTP port: the library always listens on loopback, and nothing here uses it."""
     parameters.api_keys = [secrets.token_hex(32)]
     parameters.cors_origins = "http://localhost"
     parameters.n_threads_http = 1
@@ -263,6 +266,6 @@ def _error_of(failure: _Failure) -> ProviderError:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, on_text: Callable[[str], None], text: str) -> None:
-    # a loop that has ended has nobody left to show the text to
+    # a closed event loop has no reader for the text
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(on_text, text)

@@ -1,10 +1,10 @@
-"""What the embedded model is told: a short chat, and how its replies are read.
+"""Prompts of the embedded model, and the interpretation of its replies.
 
-A model this small makes no usable calls from llama.cpp's own `tools`. So with tools offered the reply is held to a
-grammar and is always one call, as the prompt shows one of each tool; without, it is free text. If no tool can end the
-Run, one more is offered, whose text is the reply.
+A model this small makes no usable calls with llama.cpp's own `tools`. So with tools offered, a grammar restricts the
+reply to one call, in the form that the prompt shows for each tool; otherwise the reply is free text. If no tool can end
+the Run, an additional one is offered whose text is the reply.
 
-Pure. The chat of a longer history begins with the chat of a shorter one, so that llama.cpp's prompt cache holds.
+Pure. The chat of a longer history begins with the chat of a shorter one, so that llama.cpp's prompt cache applies.
 """
 
 from __future__ import annotations
@@ -16,22 +16,30 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.events import FinishReason
-from perstack.core.messages import ExpertMessage, Message, TextPart, ToolCallPart, ToolResultPart, UserMessage, text_of
-from perstack.core.results import placed_below
-from perstack.core.tools import NO_ARGUMENTS, ToolSpec
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.result_schemas import placed_below
+from perstack.core.definitions.skills import NO_ARGUMENTS, ToolSpec
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    Message,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UserMessage,
+    text_of,
+)
+from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack_local.grammar import grammar_of, grammar_of_object, is_schema, json_text
 
 MAX_DESCRIPTION = 120
-"""Characters of a tool's description that the model is shown: its first sentence."""
+"""Characters of a tool's description (its first sentence) that the model is shown."""
 
 MAX_RESULT = 3_000
 """Characters of a tool's result that the model is shown, head and tail."""
 
 ANSWER = "answer"
-"""The tool that is offered when no other can end the Run."""
+"""Name of the tool that is offered when no other can end the Run."""
 
 _ANSWER_SCHEMA: JsonObject = {
     "type": "object",
@@ -47,7 +55,7 @@ _NO_CALL_BUT_JSON = "Do not call a tool now. Write the result as one JSON object
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn of the chat, as the model's own template takes it."""
+    """Message of the chat, in the form of the model's own template."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -55,14 +63,14 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Everything that a reply is made from. With `grammar` None the reply is any text."""
+    """Input of one generation. Without a grammar the reply is any text."""
 
     messages: tuple[ChatMessage, ...]
     grammar: str | None
     answer_tool: str | None
-    """The name of the tool that stands for a reply without a call, if one was offered."""
+    """Name of the offered tool that stands for a reply without a call; None if there is none."""
     is_call: bool = False
-    """Whether the reply is a call; else it is a text."""
+    """True if the reply is a call, False if it is text."""
 
 
 def prompt_of(
@@ -73,9 +81,9 @@ def prompt_of(
     allow_tools: bool = True,
     output: JsonObject | None = None,
 ) -> Prompt:
-    """The chat for one generation. With `allow_tools` false the tools are shown all the same, for the prefix's sake.
+    """Build the chat for one generation. Without `allow_tools` the tools are still shown, to keep the prefix.
 
-    `output` is the schema that the result has to fit: where the reply is the result, it is held to that.
+    `output` is the schema of the result; a reply that is the result must fit it.
     """
     offered, answer_tool = _offered(tools, output)
     chat = [ChatMessage("system", _system(instruction, offered))]
@@ -94,9 +102,9 @@ def _shape(output: JsonObject | None) -> str | None:
 def reply_of(
     text: str, prompt: Prompt, finish_reason: FinishReason, call_id: str
 ) -> tuple[ExpertMessage, FinishReason]:
-    """What the model's text means: a call, or text; and why the reply ended.
+    """Convert the model's text to a call or a text, and return why the reply ended.
 
-    A call that was cut off by the token limit keeps what there is of it in `raw_args`.
+    A call that the token limit cut off keeps its text in `raw_args`.
     """
     if not prompt.is_call:
         return ExpertMessage(contents=(TextPart(text=text.strip()),)), finish_reason
@@ -112,7 +120,7 @@ def reply_of(
 
 
 def shortened(text: str, limit: int = MAX_RESULT) -> str:
-    """Text of at most about `limit` characters: two thirds from its head and a third from its tail."""
+    """Shorten a text to about `limit` characters: two thirds from its head and a third from its tail."""
     if len(text) <= limit:
         return text
     head, tail = limit * 2 // 3, limit // 3
@@ -120,10 +128,10 @@ def shortened(text: str, limit: int = MAX_RESULT) -> str:
 
 
 def _offered(tools: Sequence[ToolSpec], output: JsonObject | None) -> tuple[Sequence[ToolSpec], str | None]:
-    """The tools in the order they are shown, and the name of the answer's if it is among them.
+    """Return the tools in display order, and the name of the answer tool if it is among them.
 
-    What ends the Run comes last: shown first, it is called before the work is done. It takes no result that has to fit
-    a schema: the generation that follows writes that.
+    The tool that ends the Run comes last: shown first, it is called before the work is done. If the result must fit a
+    schema, that tool has no arguments, because the next generation writes the result.
     """
     tools = sorted(tools, key=lambda tool: tool.kind == "attemptCompletion")
     if not tools:
@@ -153,14 +161,14 @@ def _first_sentence(text: str) -> str:
 
 
 def _sample_call(tool: ToolSpec) -> str:
-    """A call with every argument, each a placeholder: a value that means something would be copied into real calls."""
+    """Return a call with a placeholder for every argument; meaningful values would be copied into real calls."""
     properties = tool.input_schema.get("properties")
     members = properties.items() if isinstance(properties, dict) else ()
     return call_text(tool.name, {name: _placeholder(name, schema) for name, schema in members})
 
 
 def _placeholder(name: str, schema: JsonValue) -> JsonValue:
-    """A value of the schema's type. Text is what the schema says of it, or else its name."""
+    """Return a value of the schema's type. A string is the schema's description, else the name."""
     if not is_schema(schema):
         return f"<{name}>"
     values = schema.get("enum")
@@ -178,7 +186,7 @@ def _placeholder(name: str, schema: JsonValue) -> JsonValue:
 
 
 def call_text(name: str, args: JsonObject) -> str:
-    """A call as the grammar spells it."""
+    """Return a call as the grammar spells it."""
     return json_text({"tool": name, "args": args})
 
 
@@ -199,7 +207,7 @@ def _result(part: ToolResultPart) -> str:
 
 
 def _alternating(chat: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """The chat with neighbours of one role joined: many models' templates refuse two in a row."""
+    """Join adjacent messages of one role, because many models' templates reject them."""
     joined: list[ChatMessage] = []
     for turn in chat:
         if joined and joined[-1].role == turn.role:
@@ -209,7 +217,7 @@ def _alternating(chat: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
 
 
 def _call(text: str) -> tuple[str, JsonObject | None]:
-    """The tool's name, as far as it is there, and its arguments, if they are whole."""
+    """Return the tool's name as far as it is there, and its arguments if they are complete."""
     try:
         found: JsonValue = json.loads(text)
     except ValueError:

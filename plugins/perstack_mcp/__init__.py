@@ -1,5 +1,17 @@
-"""Skills that are MCP servers: as child processes, and on the web.
+"""Skills that are MCP servers: child processes and servers on the web.
 
-The MCP SDK takes most of a second to import. `conversation`, `stdio`, `web`, `oauth` and what they are made of import
-it, and they are imported when a server has been started and would be waited for anyway.
+A session (`session.McpSession`) owns one server for all Runs of a Job and reconnects after it has died. `local_server`
+and `remote_server` implement `transports.Server`: they start the server and list the connection attempts (protocol and
+transport) to try. `client` tries them in order through the SDK and makes the calls; nothing of the SDK's types leaves
+it.
+
+- `server_process`, `stdio`: child process and its pipes. `web`, `addresses`: HTTP transports on checked addresses.
+- `tool_list`: filters unusable tools before the SDK sees them, and validates output schemas.
+- `server_requests`: questions and generations that a server requests during a call.
+- `oauth`, `login`, `login_store`: authorization; tokens are renewed under a lock shared by all processes.
+- `sdk`: every use of the SDK's private names; `tests/plugins/mcp/test_sdk.py` fails when they change.
+
+The SDK takes most of a second to import. Only modules that are imported after the server has been started may import it
+(`client`, `stdio`, `web`, `oauth` and what they use). Keep `session`, `transports`, `local_server` and `remote_server`
+free of it.
 """

@@ -1,56 +1,147 @@
-"""Talking to one server that is up, through the SDK. Nothing of the SDK's types leaves this module."""
+"""Client of one running server, through the SDK. No type of the SDK leaves this module."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any, cast
 
+import anyio
 import httpx2
 from mcp.client import Client, ClientRequestContext
 from mcp.client.session import IncomingMessage
+from mcp.client.streamable_http import StreamableHTTPError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
     Implementation,
     ListRootsResult,
     LoggingMessageNotificationParams,
     RequestParamsMeta,
+    ResourceLink,
     Root,
+    TextContent,
     ToolListChangedNotification,
 )
-from pydantic import FileUrl, ValidationError
+from pydantic import FileUrl, JsonValue, ValidationError
 
-from perstack.core.questions import Question
-from perstack.errors import SkillError
-from perstack.ports.skill import ToolCall, ToolResult, Toolset
-from perstack_mcp.contents import result_of
-from perstack_mcp.failures import ServerEnded, leaf, steps, words
-from perstack_mcp.listing import Listing
-from perstack_mcp.open_calls import OpenCall, OpenCalls
-from perstack_mcp.outputs import OutputSchemas
-from perstack_mcp.repair import repairing
-from perstack_mcp.requests import Requests, demanded
-from perstack_mcp.shown import Shown
-from perstack_mcp.ways import Server, Way
+from perstack.core.base.text import head_and_tail
+from perstack.core.runs.facts import Question
+from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
+from perstack.errors import PerstackError, SkillError
+from perstack.ports.skill import BlobStore, ToolCall, ToolResult, Toolset
+from perstack_mcp.errors import ServerEnded, Shown, leaf, steps, words
+from perstack_mcp.server_requests import OpenCall, OpenCalls, Requests, demanded
+from perstack_mcp.tool_list import Listing, OutputSchemas, repairing
+from perstack_mcp.transports import Server, Way
+
+SHOWN = 30_000
+"""Characters of text that the model sees at once."""
+
+_UNTYPED = "application/octet-stream"
+
+
+async def result_of(result: CallToolResult, blobs: BlobStore) -> ToolResult:
+    """Convert a result for the model; bytes and long texts become blobs of the Job."""
+    parts = [await _part(block, blobs) for block in result.content]
+    structured: JsonValue = result.structured_content
+    if structured is not None and not _is_shown(structured, result.content):
+        parts.append(TextPart(text=json.dumps(structured, ensure_ascii=False)))
+    return ToolResult(await _shortened(parts, blobs), bool(result.is_error))
+
+
+async def _part(block: ContentBlock, blobs: BlobStore) -> ResultContent:
+    match block:
+        case TextContent():
+            return TextPart(text=block.text)
+        case ImageContent() | AudioContent():
+            return await _blob(block.data, block.mime_type, None, blobs)
+        case ResourceLink():
+            about = ", ".join(part for part in (block.mime_type, block.description) if part)
+            return TextPart(text=f"[resource {block.name}: {block.uri}{f' ({about})' if about else ''}]")
+        case EmbeddedResource():
+            return await _embedded(block, blobs)
+
+
+async def _embedded(block: EmbeddedResource, blobs: BlobStore) -> ResultContent:
+    resource = block.resource
+    if isinstance(resource, BlobResourceContents):
+        return await _blob(resource.blob, resource.mime_type or _UNTYPED, str(resource.uri), blobs)
+    return TextPart(text=f"[resource {resource.uri}]\n{resource.text}")
+
+
+async def _blob(data: str, mime_type: str, name: str | None, blobs: BlobStore) -> ResultContent:
+    try:
+        content = b64decode(data, validate=True)
+    except ValueError:
+        return TextPart(text=f"[{mime_type}: the server sent it in what is not base64]")
+    return BlobPart(sha256=await blobs.put(content), mime_type=mime_type, size=len(content), name=name)
+
+
+def _is_shown(structured: JsonValue, content: Sequence[ContentBlock]) -> bool:
+    """Return whether a text repeats the structured output, which servers add for older clients."""
+    same = [structured]
+    if isinstance(structured, dict) and len(structured) == 1:
+        # how servers wrap a value that is not an object: {"result": …}, {"content": …}
+        same += structured.values()
+    return any(isinstance(block, TextContent) and _says_one_of(block.text, same) for block in content)
+
+
+def _says_one_of(text: str, values: Sequence[JsonValue]) -> bool:
+    if text in values:
+        return True
+    try:
+        return json.loads(text) in values
+    except (ValueError, RecursionError):
+        return False
+
+
+async def _shortened(parts: Sequence[ResultContent], blobs: BlobStore) -> tuple[ResultContent, ...]:
+    """Cut the longest texts until all of them together are short enough."""
+    lengths = sorted(len(part.text) for part in parts if isinstance(part, TextPart))
+    share = SHOWN
+    for place, length in enumerate(lengths):
+        # space that short texts leave is shared among the longer ones
+        share = max((SHOWN - sum(lengths[:place])) // (len(lengths) - place), 0)
+        if length > share:
+            break
+    else:
+        return tuple(parts)
+    return tuple([await _cut(part, share, blobs) for part in parts])
+
+
+async def _cut(part: ResultContent, share: int, blobs: BlobStore) -> ResultContent:
+    if not isinstance(part, TextPart) or len(part.text) <= share:
+        return part
+    whole = await blobs.put(part.text.encode("utf-8", "replace"))
+    return TextPart(text=head_and_tail(part.text, share, whole))
+
 
 CALL_KEY = "perstack/callId"
-"""Where in `_meta` a server finds the call's key."""
+"""Key of the call's id in `_meta`."""
 
 _PERSTACK = Implementation(name="perstack", version=version("perstack"))
 
 for _name in ("mcp", "client"):
-    # the SDK logs with tracebacks what it raises as well, which Python prints if nobody has said where logs go
+    # The SDK logs with tracebacks what it also raises; Python prints that if no handler is configured.
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 class Conversation:
-    """A connected client, which belongs to the task that entered it; calls may come from any."""
+    """Connected client. It belongs to the task that opened it; any task may call it."""
 
     def __init__(self, client: Client, listing: Listing, outputs: OutputSchemas, calls: OpenCalls) -> None:
+        """Use a connected client of the SDK."""
         self._client = client
         self._outputs = outputs
         self._listing = listing
@@ -59,11 +150,14 @@ class Conversation:
         self._is_in_turn = False
 
     async def toolset(self) -> Toolset:
-        """What the server lists now."""
+        """Return the tools that the server lists now."""
         return await self._listing.current()
 
     async def call(self, call: ToolCall, idle: float) -> ToolResult | Question:
-        """Raises SkillError. Silence for `idle` seconds ends it; a report of progress starts the count again."""
+        """Call a tool. Raises SkillError, also after `idle` seconds without progress reports.
+
+        If the server's requests cannot be assigned to one of several calls, this and all later calls run one at a time.
+        """
         if not self._is_in_turn:
             result = await self._made(call, idle)
             if result is not None:
@@ -76,7 +170,7 @@ class Conversation:
                 return result
 
     async def _made(self, call: ToolCall, idle: float) -> ToolResult | Question | None:
-        """None if it is to be made again when no other is in flight."""
+        """Make a call; return None if it must be repeated while no other call is active."""
         with self._calls.opened(call, idle) as one:
             try:
                 async with one.limit:
@@ -97,7 +191,7 @@ class Conversation:
             return await work if work.done() else one.given_up.result()
         finally:
             if not work.done():
-                # the SDK tells the server
+                # the SDK notifies the server
                 work.cancel()
                 await asyncio.wait({work})
 
@@ -133,7 +227,11 @@ class Conversation:
 async def converse(
     server: Server, on_ready: Callable[[Conversation], None], leave: asyncio.Event, *, may_sample: bool
 ) -> None:
-    """Talk to a server until told to leave, or until it ends. Raises whatever keeps it from beginning."""
+    """Connect to a server and serve it until `leave` is set or the server ends.
+
+    Tries the server's connection attempts in order. Raises SkillError if none succeeds, or if the connection fails
+    later.
+    """
     ways = server.ways()
     refusals: list[str] = []
     for number, way in enumerate(ways, 1):
@@ -150,21 +248,51 @@ async def converse(
 
 
 def _words(error: BaseException) -> str:
-    """With the address, where there is one that nobody answers at; the path may hold a secret."""
+    """Describe an error; a connection error also names the host, without the path, which may hold a secret."""
     found = leaf(error)
+    if _is_fault(found):
+        return f"a fault of perstack or of the MCP SDK, {type(found).__name__}: {words(error)}"
     if not isinstance(found, httpx2.ConnectError):
         return words(error)
     return f"nobody answers at {found.request.url.netloc.decode()} ({words(error)})"
 
 
+_REFUSALS = (
+    MCPError,
+    httpx2.HTTPError,
+    StreamableHTTPError,
+    ValidationError,
+    UnicodeError,
+    json.JSONDecodeError,
+    RuntimeError,
+    OSError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+)
+"""Errors that the SDK raises when a server declines a connection attempt or answers in another way.
+
+An unknown version is a RuntimeError, an invalid body a ValidationError.
+"""
+
+
 def _is_refusal(error: BaseException) -> bool:
-    """Whether another way may do, because somebody is there who declined this one."""
+    """Return whether another attempt may succeed, because a server has declined this one.
+
+    False for errors of our code.
+    """
     found = leaf(error)
-    return not isinstance(found, SkillError) and not (isinstance(found, MCPError) and found.code == CONNECTION_CLOSED)
+    is_closed = isinstance(found, MCPError) and found.code == CONNECTION_CLOSED
+    return isinstance(found, _REFUSALS) and not _is_fault(found) and not is_closed
+
+
+def _is_fault(error: BaseException) -> bool:
+    """Return whether an error can only result from wrong code on our side."""
+    is_wrong_code = isinstance(error, NotImplementedError | RecursionError)
+    return is_wrong_code or not isinstance(error, (*_REFUSALS, ValueError, PerstackError))
 
 
 class _Talk:
-    """One attempt, in one way."""
+    """One connection attempt."""
 
     def __init__(
         self,

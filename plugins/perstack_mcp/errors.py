@@ -1,28 +1,30 @@
-"""The words for what went wrong with a server."""
+"""Errors of servers, their descriptions, and rate-limited output of server lines."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import cast
 
-from perstack.core.secret_text import masked_error
+from perstack.core.base.secrets import masked_error
 from perstack.errors import PerstackError, SkillError
 from perstack.next_steps import NextStep
 
 _LONGEST = 10_000
-"""Characters of an error that are looked at."""
+"""Characters of an error's text that are processed."""
 
 
 class ServerEnded(SkillError):
-    """The connection closed under a call."""
+    """Error of a call during which the connection closed."""
 
 
 class Unauthorized(SkillError):
-    """The server, or its authorization server, did not let this request in; others may go on."""
+    """Error of a request that the server or its authorization server rejected; other requests may continue."""
 
 
 def leaf(error: BaseException) -> BaseException:
-    """The one error that a group, which says nothing itself, was made of."""
+    """Return the first error inside an exception group other than a cancellation."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
@@ -30,14 +32,47 @@ def leaf(error: BaseException) -> BaseException:
 
 
 def steps(error: BaseException) -> tuple[NextStep, ...]:
-    """What its leaf says may be done next."""
+    """Return the next steps of the root error."""
     found = leaf(error)
     return found.next_steps if isinstance(found, PerstackError) else ()
 
 
 def words(error: BaseException) -> str:
-    """An error in one line, by its leaf and without its steps, nor the secrets of an address that it quotes."""
+    """Describe the root error on one line, without its next steps and with secrets in addresses masked."""
     found = leaf(error)
     said = found.message if isinstance(found, PerstackError) else str(found)
     text = masked_error(" ".join(said.split())[:_LONGEST])
     return text[:500] if text else type(found).__name__
+
+
+MOST_LINES = 1000
+"""Maximum lines per time window; further ones are only counted."""
+
+_WINDOW = 10.0
+"""Length of the window in seconds."""
+
+LONGEST_LINE = 1000
+
+
+class Shown:
+    """Rate-limited output of lines to the person. Shortens each line and reports how many were omitted."""
+
+    def __init__(self, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        """Send lines to `show`."""
+        self._show = show
+        self._clock = clock
+        self._until = clock() + _WINDOW
+        self._lines = 0
+
+    def __call__(self, line: str) -> None:
+        """Show a line, or count it."""
+        now = self._clock()
+        if now >= self._until:
+            self._until, left_out, self._lines = now + _WINDOW, self._lines - MOST_LINES, 0
+            if left_out > 0:
+                self._show(f"({left_out} lines were not shown)")
+        self._lines += 1
+        if self._lines <= MOST_LINES:
+            self._show(line[:LONGEST_LINE].rstrip())
+        elif self._lines == MOST_LINES + 1:
+            self._show(f"(more than {MOST_LINES} lines at once: the next are not shown)")

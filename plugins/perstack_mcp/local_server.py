@@ -1,4 +1,4 @@
-"""`mcpStdioSkill`: a server that is a child process."""
+"""Server that is a child process (`mcpStdioSkill`)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from perstack.core.definitions import McpStdioSkill
+from perstack.core.definitions.skills import McpStdioSkill
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
-from perstack_mcp.child import Child, running
-from perstack_mcp.eras import Eras
-from perstack_mcp.launch import launch_of
-from perstack_mcp.shown import Shown
-from perstack_mcp.ways import AUTO, LEGACY, Way
+from perstack_mcp.errors import Shown
+from perstack_mcp.server_process import Child, launch_of, running
+from perstack_mcp.transports import AUTO, LEGACY, Eras, Way
 
 
 class LocalServer:
-    """Raises SkillError if a variable that it requires is not set."""
+    """Child process as a server."""
 
     def __init__(self, definition: McpStdioSkill, context: SkillContext) -> None:
+        """Prepare the launch. Raises SkillError if a required variable is not set."""
         self.name = definition.name
         self.workspace: Path = context.workspace
         self.show = Shown(context.on_stderr)
@@ -31,13 +30,13 @@ class LocalServer:
 
     @asynccontextmanager
     async def up(self) -> AsyncGenerator[None]:
-        """The process, running."""
+        """Start the process, and end it on exit."""
         self._child = None
         async with running(self._launch, self.show) as self._child:
             yield
 
     def ways(self) -> Sequence[Way]:
-        """The handshake, unless it is known to refuse that; see `eras`."""
+        """Return the attempts: the handshake first, unless the server is known to refuse it (see `transports`)."""
         from perstack_mcp.stdio import streams_of
 
         if self._child is None:
@@ -52,5 +51,5 @@ class LocalServer:
             await asyncio.to_thread(self._eras.remember_stateless, self._launch.argv)
 
     def last_words(self) -> str:
-        """The exit status and the end of stderr."""
+        """Return the exit status and the end of stderr."""
         return self._child.last_words if self._child is not None else ""

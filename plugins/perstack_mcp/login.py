@@ -1,30 +1,164 @@
-"""`perstack login`: a person's browser is sent to the authorization server and comes back with a code."""
+"""Login of a person at a server: OAuth's authorization code flow with a browser."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from secrets import compare_digest
+from urllib.parse import parse_qs, urlsplit
 
-from mcp.shared.auth import AuthorizationCodeResult
+import httpx2
+from mcp.client.auth import OAuthFlowError
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull
+from pydantic import AnyUrl
 
-from perstack.core.definitions import McpSseSkill
+from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
-from perstack_mcp.loopback import Loopback
-from perstack_mcp.personal_login import PersonalLogin
-from perstack_mcp.remote import RemoteServer, oauth_of, place_of
+from perstack_mcp.login_store import Login, LoginFile
+from perstack_mcp.oauth import ClientMetadata, NothingKept, TokenFlow, login_of
+from perstack_mcp.remote_server import RemoteServer, oauth_of, place_of
 from perstack_mcp.session import McpSession
 
+
+class PersonalLogin(TokenFlow):
+    """Authorization code flow with PKCE.
+
+    `ask` receives the address for the person and the state, and returns the callback's parameters.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        settings: OAuth,
+        redirect_uri: str,
+        ask: Callable[[str, str], Awaitable[AuthorizationCodeResult]],
+        place: LoginFile,
+    ) -> None:
+        """Prepare a login whose tokens are written to `place`."""
+        self.settings = settings
+        before = place.read()
+        self._wanted = None if before is None else before.wanted
+        metadata = ClientMetadata.of(settings, self._wanted, redirect_uris=[redirect_uri], client_name="Perstack")
+        is_document = (settings.client_id or "").startswith("https://")
+        super().__init__(
+            endpoint,
+            metadata,
+            NothingKept(self._keep),
+            self._note,
+            self._answer,
+            client_metadata_url=settings.client_id if is_document else None,
+        )
+        self._ask = ask
+        self._place = place
+        self._url = ""
+        self._asked: set[tuple[str, str | None]] = set()
+        self.is_done = False
+        if settings.client_id is not None and not is_document:
+            self._known: OAuthClientInformationFull | None = OAuthClientInformationFull(
+                client_id=settings.client_id,
+                client_secret=settings.client_secret,
+                redirect_uris=[AnyUrl(redirect_uri)],
+            )
+        else:
+            self._known = None
+
+    async def load(self) -> None:
+        """Set the OAuth client from the definition, if it names one."""
+        self.context.client_info = self._known
+
+    async def _note(self, url: str) -> None:
+        asked = url.partition("?")[0], self.context.client_metadata.scope
+        if asked in self._asked:
+            raise OAuthFlowError("the server does not accept the login that it asked for")
+        self._asked.add(asked)
+        self._url = url
+
+    async def _answer(self) -> AuthorizationCodeResult:
+        return await self._ask(self._url, str(httpx2.URL(self._url).params["state"]))
+
+    async def _keep(self) -> None:
+        async with self._place.locked():
+            login = Login(endpoint=self.context.server_url, wanted=self._wanted)
+            self._place.write(login_of(self, login, self.settings))
+        self.is_done = True
+
+
+# Loopback redirection (RFC 8252): the browser returns to an address of this machine.
+
+PATH = "/callback"
+
+_LONGEST = 16_384
+_PATIENCE = 10.0
+"""Seconds that a browser may take to send its request."""
+
+_PAGE = "<!doctype html><meta charset=utf-8><title>Perstack</title><p>{}</p>"
+_DONE = "Perstack has got the answer. You may close this window."
+_NOT_IT = "This is not an answer to the login that Perstack waits for."
+
+
+class Loopback:
+    """Listener for the browser's callback. Requests without an expected state are rejected and do not end the login."""
+
+    def __init__(self) -> None:
+        """Listen to nothing yet."""
+        self._waiting: dict[str, asyncio.Future[dict[str, str]]] = {}
+        self.redirect_uri = ""
+
+    @classmethod
+    @asynccontextmanager
+    async def listening(cls) -> AsyncGenerator[Loopback]:
+        """Listen on a free port of 127.0.0.1."""
+        loopback = cls()
+        server = await asyncio.start_server(loopback._serve, "127.0.0.1", 0, limit=_LONGEST)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            loopback.redirect_uri = f"http://127.0.0.1:{port}{PATH}"
+            yield loopback
+
+    def expect(self, state: str) -> asyncio.Future[dict[str, str]]:
+        """Return a future of the callback's parameters for this state (RFC 6749, sections 4.1.2 and 4.1.2.1)."""
+        return self._waiting.setdefault(state, asyncio.get_running_loop().create_future())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, text = self._take(head.decode("latin-1").partition("\r\n")[0])
+                body = _PAGE.format(text).encode()
+                length = f"Content-Length: {len(body)}\r\nConnection: close\r\nCache-Control: no-store"
+                writer.write(f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\n{length}\r\n\r\n".encode() + body)
+                await writer.drain()
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, TimeoutError):
+            pass
+        finally:
+            writer.close()
+
+    def _take(self, line: str) -> tuple[str, str]:
+        method, _, rest = line.partition(" ")
+        target = urlsplit(rest.partition(" ")[0])
+        answer = {name: values[0] for name, values in parse_qs(target.query).items()}
+        state = answer.get("state", "")
+        found = next(
+            (one for known, one in self._waiting.items() if compare_digest(known.encode(), state.encode())), None
+        )
+        if method != "GET" or target.path != PATH or found is None:
+            return "404 Not Found", _NOT_IT
+        if not found.done():
+            found.set_result(answer)
+        return "200 OK", _DONE
+
+
 PATIENCE = 300
-"""Seconds that a person has."""
+"""Seconds that a person has to log in."""
 
 _CONNECT = 60
-"""Seconds for everything else."""
+"""Seconds for the rest of the connection."""
 
 
 async def log_in(definition: McpSseSkill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:
-    """Connect to a server, and do what it asks for on the way. Raises SkillError."""
+    """Connect to a server with an interactive login (`perstack login`). Raises SkillError."""
     settings = oauth_of(definition, context.env)
     name = definition.name
     if settings.flow == "clientCredentials":

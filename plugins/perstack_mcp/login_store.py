@@ -1,7 +1,6 @@
-"""Logins at remote servers: a file of the user for each, which nobody else can read.
+"""Stored logins at remote servers: one private file of the user per login.
 
-A refresh token is often good for one use. So it is used under a lock, by whoever comes first of all processes, and the
-others find what that one was given.
+A refresh token can often be used only once. So a process renews a login under a lock, and the others read the result.
 """
 
 from __future__ import annotations
@@ -16,67 +15,73 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from perstack.core.base import Fact, JsonObject
+from perstack.core.base.records import Fact, JsonObject
 from perstack.errors import SkillError
-from perstack.ports.private_file import replace_private_file
+from perstack.system.files import replace_private_file
+from perstack.system.regular_files import open_regular, read_regular
 
 _WAIT = 30.0
-"""Seconds that another process may take to renew a login."""
+"""Seconds to wait for another process that renews a login."""
 
 
 class Login(Fact):
-    """What is kept between Jobs."""
+    """Login that is kept between Jobs."""
 
     endpoint: str
     tokens: JsonObject = Field(default_factory=dict, repr=False)
-    """RFC 6749, section 5.1."""
+    """Token response (RFC 6749, section 5.1)."""
     expires_at: float | None = None
-    """Seconds since 1970."""
+    """Seconds since 1970; None without an expiry."""
     client: JsonObject = Field(default_factory=dict, repr=False)
-    """RFC 7591, section 3.2.1."""
+    """Registered client (RFC 7591, section 3.2.1)."""
     server: JsonObject | None = None
-    """The authorization server's metadata, RFC 8414."""
+    """Metadata of the authorization server (RFC 8414)."""
     resource: JsonObject | None = None
-    """The server's own metadata, RFC 9728."""
+    """Metadata of the server itself (RFC 9728)."""
     wanted: str | None = None
-    """The scopes that a call was refused for, to be asked for at the next login."""
+    """Scopes for lack of which a call was refused, to be requested at the next login."""
 
 
 class Logins:
-    """The logins of a user."""
+    """Logins of a user."""
 
     def __init__(self, folder: Path) -> None:
+        """Keep the files in `folder`."""
         self._folder = folder
 
     @classmethod
     def of_user(cls, env: Mapping[str, str]) -> Logins:
-        """In the user's configuration directory."""
+        """Return the logins in the user's configuration directory."""
         base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
         return cls(Path(base) / "perstack" / "logins")
 
     def at(self, endpoint: str, client_id: str | None) -> LoginFile:
-        """Where the login of one client at one server is kept."""
+        """Return the file for the login of one client at one server."""
         return LoginFile(self._folder, endpoint, sha256(f"{endpoint}\0{client_id or ''}".encode()).hexdigest())
 
 
+_MOST_BYTES = 8 << 20
+
+
 class LoginFile:
-    """One login, if there is one."""
+    """File of one login, which may not exist."""
 
     def __init__(self, folder: Path, endpoint: str, name: str) -> None:
+        """Name the file; it is not opened yet."""
         self._folder = folder
         self._endpoint = endpoint
         self._path = folder / f"{name}.json"
 
     def read(self) -> Login | None:
-        """None as well if the file cannot be read as one, or is of another server."""
+        """Return the login; None if the file is missing, unreadable, or of another server."""
         try:
-            login = Login.model_validate_json(self._path.read_bytes())
+            login = Login.model_validate_json(read_regular(self._path, _MOST_BYTES))
         except (OSError, ValidationError):
             return None
         return login if login.endpoint == self._endpoint else None
 
     def write(self, login: Login) -> None:
-        """All of it or nothing. Raises SkillError if it cannot be kept."""
+        """Replace the login atomically. Raises SkillError if it cannot be written."""
         try:
             self._make_folder()
             replace_private_file(self._path, login.to_json())
@@ -84,11 +89,11 @@ class LoginFile:
             raise SkillError(f"the login cannot be kept in {self._folder}: {error.strerror}") from error
 
     def remove(self) -> None:
-        """To be called under the lock. No error if there is none."""
+        """Remove the login if it exists. Call it under the lock."""
         self._path.unlink(missing_ok=True)
 
     async def forget(self) -> bool:
-        """Whether there was one."""
+        """Remove the login. Return False if there is none."""
         if not self._path.exists():
             return False
         async with self.locked():
@@ -97,10 +102,10 @@ class LoginFile:
 
     @asynccontextmanager
     async def locked(self) -> AsyncGenerator[None]:
-        """Alone among all processes of this machine. Raises SkillError if that takes too long."""
+        """Lock the login against all processes of this machine. Raises SkillError on a timeout."""
         try:
             self._make_folder()
-            handle = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            handle = open_regular(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise SkillError(f"the login cannot be kept in {self._folder}: {error.strerror}") from error
         try:

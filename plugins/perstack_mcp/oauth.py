@@ -1,71 +1,384 @@
-"""Authorization of HTTP requests by OAuth, on the SDK's client, which speaks the protocol.
+"""OAuth authorization of HTTP requests, based on the SDK's client.
 
-What the modules of this package add: logins that outlive the process, renewed under a lock (`stored_login`); an
-authorization server that cannot be changed under a client's secret, and errors that hold no token (`token_flow`); and
-no lock around a request that is under way, for the SDK's own would let calls wait for one another.
+This package adds three things to the SDK: logins that outlive the process, renewed under a lock (`StoredLogin`); an
+authorization server that cannot be changed while a client secret is configured, and errors without tokens
+(`TokenFlow`); and no lock around a running request, since the SDK's own would let calls wait for one another.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Literal, TypeVar
 
 import httpx2
-from mcp.client.auth.utils import extract_field_from_www_auth
-from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+from mcp.client.auth.extensions.client_credentials import (
+    ClientCredentialsOAuthProvider,
+    PrivateKeyJWTOAuthProvider,
+    SignedJWTParameters,
+)
+from mcp.client.auth.utils import extract_field_from_www_auth, issuers_match, union_scopes
+from mcp.shared.auth import (
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from mcp.shared.exceptions import MCPDeprecationWarning
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from pydantic import BaseModel, PrivateAttr, ValidationError
 
-from perstack_mcp.failures import Unauthorized
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import OAuth
+from perstack.errors import SkillError
+from perstack.next_steps import LogIn
+from perstack_mcp.errors import Unauthorized
+from perstack_mcp.login_store import Login, LoginFile
+from perstack_mcp.sdk import Flow, OAuthFlow
 
 
 def _is_not_logged(record: logging.LogRecord) -> bool:
     return False
 
 
-# it logs what it also raises, with words that may hold a token
+# The SDK logs what it also raises, in words that may contain a token.
 logging.getLogger("mcp.client.auth.oauth2").addFilter(_is_not_logged)
 
 PATIENCE = 30.0
-"""Seconds that an authorization server may be silent."""
-
-Flow = AsyncGenerator[httpx2.Request, httpx2.Response]
+"""Seconds that an authorization server may take to answer."""
 
 
 class NothingKept:
-    """The SDK's storage, where a flow keeps what it has itself."""
+    """Empty token storage for the SDK, which then keeps everything in memory. Calls `on_tokens` for new tokens."""
 
     def __init__(self, on_tokens: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Store nothing."""
         self._on_tokens = on_tokens
 
     async def get_tokens(self) -> OAuthToken | None:
+        """Return None."""
         return None
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Report new tokens."""
         if self._on_tokens is not None:
             await self._on_tokens()
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return None."""
         return None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        pass
+        """Store nothing."""
 
 
 class GivenHeaders(httpx2.Auth):
-    """The definition's own `Authorization` and nothing else."""
+    """Authorization with the `Authorization` header of the definition only."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> Flow:
-        """Raises Unauthorized for a server that does not accept it."""
+        """Send the request. Raises Unauthorized if the server answers 401."""
         response = yield request
         if response.status_code == 401:
             raise Unauthorized("the server answers 401: it does not accept the `Authorization` in `headers`")
 
 
 def bounded(request: httpx2.Request) -> httpx2.Request:
-    """The same request, with a limit: those that the SDK makes on the way to a token have none."""
+    """Return the request with a timeout; the SDK's token requests have none."""
     request.extensions.setdefault("timeout", httpx2.Timeout(PATIENCE).as_dict())
     return request
 
 
 def is_step_up(response: httpx2.Response) -> bool:
-    """RFC 6750, section 3.1."""
+    """Return whether the server asks for more scopes (RFC 6750, section 3.1)."""
     return response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope"
+
+
+class ClientMetadata(OAuthClientMetadata):
+    """Client metadata with fixed scopes: those of the definition replace the scopes that a server suggests."""
+
+    _scopes: Sequence[str] = PrivateAttr(())
+    _besides: str | None = PrivateAttr(None)
+
+    @classmethod
+    def of(cls, settings: OAuth, besides: str | None = None, **fields: object) -> ClientMetadata:
+        """Create the metadata; `besides` are scopes to request in addition."""
+        metadata = cls.model_validate(fields)
+        metadata._scopes, metadata._besides = settings.scopes, besides
+        return metadata
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Replace a suggested scope by the definition's scopes."""
+        if name == "scope":
+            suggested = value if isinstance(value, str) else None
+            value = union_scopes(" ".join(self._scopes) or suggested, self._besides)
+        super().__setattr__(name, value)
+
+
+class TokenFlow(OAuthFlow):
+    """SDK flow for any grant. Raises SkillError."""
+
+    settings: OAuth
+
+    async def flow(self, request: httpx2.Request) -> Flow:
+        """Authorize and send a request; with a valid token it is sent without the SDK's lock.
+
+        The SDK holds its lock while a request runs, which is only wanted for getting tokens.
+        """
+        if self.context.is_token_valid():
+            self.sign(request)
+            response = yield request
+            if response.status_code != 401 and not is_step_up(response):
+                return
+        flow = super().flow(request)
+        try:
+            outgoing = await anext(flow)
+            while True:
+                outgoing = await flow.asend((yield bounded(outgoing)))
+        except StopAsyncIteration:
+            return
+        except OAuthFlowError as error:
+            raise SkillError(_words(error)) from None
+        except ValueError:
+            raise SkillError(_MALFORMED) from None
+        finally:
+            await flow.aclose()
+
+    def choose_server(self, advertised: list[str]) -> str:
+        """Return the advertised authorization server that the definition names, else the first."""
+        issuer = self.settings.issuer
+        return next((one for one in advertised if issuer and issuers_match(one, issuer)), advertised[0])
+
+    def issuer_to_expect(self) -> str:
+        """Return the expected issuer: the definition's, if set. Raises OAuthFlowError if the server names another."""
+        found, issuer = super().issuer_to_expect(), self.settings.issuer
+        if issuer is not None and not issuers_match(found, issuer):
+            raise OAuthFlowError(
+                f"the server leads to {found} and not to the `issuer` {issuer}: nothing was sent there"
+            )
+        return found
+
+    async def take_token(self, response: httpx2.Response) -> None:
+        """Read a token response. Raises OAuthFlowError with the server's reason if it refused."""
+        if response.status_code not in (200, 201):
+            raise OAuthFlowError(f"the authorization server gave no token: {await _refusal(response)}")
+        await super().take_token(response)
+
+    async def authorization(self) -> httpx2.Request:
+        """Return the token request, with the client secret by the method that the server supports."""
+        client = self.context.client_info
+        if client is not None and client.client_secret and client.client_id == self.settings.client_id:
+            client.token_endpoint_auth_method = _secret_method(self.context.oauth_metadata)
+        return await super().authorization()
+
+
+def _secret_method(server: OAuthMetadata | None) -> Literal["client_secret_basic", "client_secret_post"]:
+    """Return the authentication method (RFC 8414, section 2): basic, unless the server only supports the other."""
+    known = None if server is None else server.token_endpoint_auth_methods_supported
+    return "client_secret_basic" if not known or "client_secret_basic" in known else "client_secret_post"
+
+
+_MALFORMED = "the authorization server's answer is not as it should be"
+
+
+def _words(error: OAuthFlowError) -> str:
+    """Describe an error. Errors about malformed answers quote them, tokens included, so these get a fixed text."""
+    if isinstance(error, OAuthTokenError) or error.__cause__ is not None:
+        return _MALFORMED
+    words = " ".join(str(error).split())[:500]
+    if isinstance(error, OAuthRegistrationError):
+        return f"the server did not register perstack as a client ({words}): it may want `clientId` in `oauth`"
+    return words
+
+
+async def _refusal(response: httpx2.Response) -> str:
+    """Describe an error response (RFC 6749, section 5.2)."""
+    try:
+        answer = _Refusal.model_validate_json(await response.aread())
+    except ValueError:
+        return f"it answered {response.status_code}"
+    return ": ".join(part for part in (answer.error, answer.error_description) if part)
+
+
+class _Refusal(BaseModel):
+    error: str
+    error_description: str = ""
+
+
+class _SecretClient(TokenFlow, ClientCredentialsOAuthProvider):
+    pass
+
+
+class _KeyClient(TokenFlow, PrivateKeyJWTOAuthProvider):
+    pass
+
+
+def client_credentials(endpoint: str, settings: OAuth) -> httpx2.Auth:
+    """Return the client credentials flow, with a secret or a private key. Raises SkillError for an invalid key."""
+    client_id = settings.client_id or ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MCPDeprecationWarning)  # without an issuer the server's is used
+        provider: _SecretClient | _KeyClient
+        if settings.private_key is not None:
+            signing = SignedJWTParameters(
+                issuer=client_id,
+                subject=client_id,
+                signing_key=settings.private_key,
+                signing_algorithm=_algorithm(settings.private_key),
+            )
+            assertion = signing.create_assertion_provider()
+            provider = _KeyClient(endpoint, NothingKept(), client_id, assertion, issuer=settings.issuer)
+        else:
+            secret = settings.client_secret or ""
+            provider = _SecretClient(endpoint, NothingKept(), client_id, secret, issuer=settings.issuer)
+    provider.settings = settings
+    given = provider.context.client_metadata
+    provider.context.client_metadata = ClientMetadata.of(settings, **given.model_dump())
+    return provider
+
+
+def _algorithm(pem: str) -> str:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem.encode(), None)
+    except (ValueError, TypeError):
+        raise SkillError("`privateKey` is not an unencrypted private key in PEM") from None
+    if isinstance(key, EllipticCurvePrivateKey):
+        return {256: "ES256", 384: "ES384", 521: "ES512"}.get(key.curve.key_size, "ES256")
+    return "EdDSA" if isinstance(key, Ed25519PrivateKey) else "RS256"
+
+
+_EARLY = 30.0
+"""Maximum seconds before its expiry from which a token is no longer used."""
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class StoredLogin(OAuthFlow):
+    """Authorization with the stored login of a person, renewed when needed; never interactive."""
+
+    def __init__(self, endpoint: str, settings: OAuth, skill: str, place: LoginFile) -> None:
+        """Use the login at `place`, which is read on the first request."""
+        super().__init__(endpoint, OAuthClientMetadata(redirect_uris=None), NothingKept(self._keep))
+        self._settings = settings
+        self._skill = skill
+        self._place = place
+        self._login = Login(endpoint=endpoint)
+
+    async def flow(self, request: httpx2.Request) -> Flow:
+        """Send a request with the login's token, renewing it if needed. Raises Unauthorized if a login is needed."""
+        self.context.protocol_version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        if self.context.current_tokens is None:
+            self._take()
+        used = self._token()
+        if used is None or self.context.is_token_valid():
+            response = yield self._signed(request)
+            if response.status_code != 401:
+                await self._check_scope(response)
+                return
+            if used is None and self._place.read() is None:
+                had_one = bool(self._login.tokens)
+                raise self._login_needed("its login has expired" if had_one else "the server asks for a login")
+        async with self._place.locked():
+            self._take()
+            if self._token() == used or not self.context.is_token_valid():
+                # no other process has renewed it meanwhile
+                self._check(await self._renewed((yield await self._renewal())))
+        response = yield self._signed(request)
+        if response.status_code == 401:
+            raise self._login_needed("the server no longer accepts the login")
+        await self._check_scope(response)
+
+    def _token(self) -> str | None:
+        tokens = self.context.current_tokens
+        return None if tokens is None else tokens.access_token
+
+    def _signed(self, request: httpx2.Request) -> httpx2.Request:
+        self.sign(request)
+        return request
+
+    def _take(self) -> None:
+        login = self._place.read()
+        self.context.clear_tokens()
+        if login is not None:
+            with suppress(ValidationError):  # an edited file with invalid content counts as no login
+                self._hold(login)
+
+    def _hold(self, login: Login) -> None:
+        self._login = login
+        tokens = OAuthToken.model_validate(login.tokens)
+        client = self.context.client_info = OAuthClientInformationFull.model_validate(login.client)
+        client.client_secret = client.client_secret or self._settings.client_secret
+        self.context.oauth_metadata = _or_none(OAuthMetadata, login.server)
+        self.context.protected_resource_metadata = _or_none(ProtectedResourceMetadata, login.resource)
+        early = min(_EARLY, (tokens.expires_in or 0) / 10)
+        self.context.token_expiry_time = None if login.expires_at is None else login.expires_at - early
+        self.context.current_tokens = tokens
+
+    async def _renewal(self) -> httpx2.Request:
+        if not self.context.can_refresh_token():
+            raise self._login_needed("its login has expired")
+        return bounded(await self.renewal())
+
+    async def _renewed(self, response: httpx2.Response) -> bool:
+        if response.status_code == 429 or response.status_code >= 500:
+            raise Unauthorized(
+                f"the login of skill {self._skill!r} could not be renewed: the authorization server answered"
+                f" {response.status_code}; try again later"
+            )
+        return await self.take_renewed(response)
+
+    def _check(self, is_renewed: bool) -> None:
+        if not is_renewed:
+            self._place.remove()
+            raise self._login_needed("its login has expired")
+
+    async def _check_scope(self, response: httpx2.Response) -> None:
+        if not is_step_up(response):
+            return
+        scope = extract_field_from_www_auth(response, "scope")
+        async with self._place.locked():
+            login = self._place.read()
+            if login is not None:
+                self._place.write(login.model_copy(update={"wanted": union_scopes(login.wanted, scope)}))
+        raise self._login_needed(f"the server asks for more rights ({scope or 'unnamed'})")
+
+    def _login_needed(self, why: str) -> Unauthorized:
+        return Unauthorized(why, next_steps=(LogIn(self._skill),))
+
+    async def _keep(self) -> None:
+        self._place.write(login_of(self, self._login, self._settings))
+
+
+def login_of(flow: OAuthClientProvider, before: Login, settings: OAuth) -> Login:
+    """Return the login to store after a flow has received tokens."""
+    context = flow.context
+    tokens = context.current_tokens
+    client = _json(context.client_info)
+    if settings.client_secret is not None:
+        client.pop("client_secret", None)  # the definition contains it
+    lifetime = None if tokens is None else tokens.expires_in
+    return before.model_copy(
+        update={
+            "tokens": _json(tokens),
+            "expires_at": None if lifetime is None else time.time() + lifetime,
+            "client": client,
+            "server": _json(context.oauth_metadata) or None,
+            "resource": _json(context.protected_resource_metadata) or None,
+        }
+    )
+
+
+def _json(model: BaseModel | None) -> JsonObject:
+    return {} if model is None else model.model_dump(mode="json", exclude_none=True)
+
+
+def _or_none(model: type[_M], value: JsonObject | None) -> _M | None:
+    return None if value is None else model.model_validate(value)

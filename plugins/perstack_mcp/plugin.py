@@ -1,35 +1,35 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from perstack.core.definitions import McpSseSkill, McpStdioSkill, Skill, is_base_skill
+from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill, Skill, is_base_skill
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
 
 class McpSkillFactory:
-    """Opens `mcpStdioSkill` and `mcpSseSkill`; the base skill, though declared as the former, is another plugin's."""
+    """Factory for `mcpStdioSkill` and `mcpSseSkill`, except the base skill, which is declared as the former."""
 
     name = "mcp"
 
     def handles(self, definition: Skill) -> bool:
-        """Whether a declaration means an MCP server."""
+        """Return whether a declaration means an MCP server."""
         if isinstance(definition, McpStdioSkill):
             return not is_base_skill(definition)
         return isinstance(definition, McpSseSkill)
 
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
-        """A session that connects when its tools are asked for. Raises SkillError for what its author must change."""
+        """Open a session, which connects when its tools are first needed. Raises SkillError for a wrong definition."""
         if isinstance(definition, McpStdioSkill):
-            from perstack_mcp.local import LocalServer
+            from perstack_mcp.local_server import LocalServer
             from perstack_mcp.session import McpSession
 
             return McpSession(LocalServer(definition, context), definition.timeout, may_sample=definition.sampling)
         if isinstance(definition, McpSseSkill):
-            from perstack_mcp.remote import RemoteServer
+            from perstack_mcp.remote_server import RemoteServer
             from perstack_mcp.session import McpSession
 
             server = RemoteServer(_remote(definition, context), context)
@@ -37,20 +37,20 @@ class McpSkillFactory:
         raise SkillError(f"skill {definition.name!r} is not an MCP server: {definition.type}")
 
     async def login(self, definition: Skill, context: SkillContext, present: Callable[[str], Awaitable[None]]) -> None:
-        """By OAuth, for a server on the web. Raises SkillError."""
+        """Log in at a remote server by OAuth. Raises SkillError."""
         from perstack_mcp.login import log_in
 
         await log_in(_remote(definition, context), context, present)
 
     async def logout(self, definition: Skill, context: SkillContext) -> bool:
-        """Delete the tokens."""
-        from perstack_mcp.remote import place_of
+        """Delete the stored login. Return False if there is none."""
+        from perstack_mcp.remote_server import place_of
 
         return await place_of(_remote(definition, context), context.env).forget()
 
 
 def _remote(definition: Skill, context: SkillContext) -> McpSseSkill:
-    from perstack_mcp.remote import filled_in
+    from perstack_mcp.remote_server import filled_in
 
     if not isinstance(definition, McpSseSkill):
         raise SkillError(f"skill {definition.name!r} ({definition.type}) is not a server on the web: it has no login")
@@ -59,5 +59,5 @@ def _remote(definition: Skill, context: SkillContext) -> McpSseSkill:
 
 @hookimpl
 def perstack_skills() -> Sequence[SkillFactory]:
-    """MCP servers."""
+    """Return the factory of MCP servers."""
     return [McpSkillFactory()]

@@ -1,4 +1,4 @@
-"""`mcpSseSkill`: a server on the web."""
+"""Server on the web (`mcpSseSkill`)."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from perstack.core.definitions import McpSseSkill, OAuth
-from perstack.core.secret_text import masked_address
+from perstack.core.base.secrets import masked_address
+from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.errors import SkillError, UsageError
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.skill import SkillContext
-from perstack.ports.variables import check_known, filled, variables_in
-from perstack_mcp.addresses import refuse_private
-from perstack_mcp.eras import Eras
-from perstack_mcp.logins import LoginFile, Logins
-from perstack_mcp.shown import Shown
-from perstack_mcp.ways import AUTO, LEGACY, Way
+from perstack.support.variables import check_known, filled, variables_in
+from perstack_mcp.errors import Shown
+from perstack_mcp.login_store import LoginFile, Logins
+from perstack_mcp.transports import AUTO, LEGACY, Eras, Way
+from perstack_mcp.web import refuse_private
 
 if TYPE_CHECKING:
     import httpx2
 
 
 class RemoteServer:
-    """Raises SkillError for an endpoint that may not be connected to, and for a variable that is not set.
-
-    `auth` is how to log in; by default with what is there, without asking anybody.
-    """
+    """Remote server."""
 
     def __init__(self, definition: McpSseSkill, context: SkillContext, auth: httpx2.Auth | None = None) -> None:
+        """Check the definition. Raises SkillError for a forbidden endpoint or an unset variable.
+
+        `auth` is the authorization; by default a non-interactive one is chosen.
+        """
         self.name = definition.name
         self.workspace: Path = context.workspace
         self.show = Shown(context.on_stderr)
@@ -47,11 +47,11 @@ class RemoteServer:
 
     @asynccontextmanager
     async def up(self) -> AsyncGenerator[None]:
-        """Nothing has to be started."""
+        """Do nothing: a remote server need not be started."""
         yield
 
     def ways(self) -> Sequence[Way]:
-        """Streamable HTTP, then the transport that it replaced; the other way round where the address says so."""
+        """Return the attempts: streamable HTTP, then SSE; the reverse for an address that ends in `/sse`."""
         from perstack_mcp.web import sse, streamable
 
         self._auth = self._auth or self._unattended()
@@ -66,9 +66,7 @@ class RemoteServer:
             await asyncio.to_thread(self._eras.remember_handshake, self._endpoint)
 
     def _unattended(self) -> httpx2.Auth:
-        from perstack_mcp.client_credentials import client_credentials
-        from perstack_mcp.oauth import GivenHeaders
-        from perstack_mcp.stored_login import StoredLogin
+        from perstack_mcp.oauth import GivenHeaders, StoredLogin, client_credentials
 
         if any(name.casefold() == "authorization" for name in self._headers):
             return GivenHeaders()
@@ -77,14 +75,15 @@ class RemoteServer:
         return StoredLogin(self._endpoint, self._oauth, self.name, self._place)
 
     def last_words(self) -> str:
-        """A server elsewhere leaves none."""
+        """Return an empty text: the end of a remote server is not observed."""
         return ""
 
 
 def filled_in(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
-    """The definition with its address, in which `${NAME}` is replaced from the environment.
+    """Return the definition with `${NAME}` in its address replaced from the environment.
 
-    Raises SkillError if only a workspace's `.env` names that, and a variable of the user's own is to be sent there.
+    Raises SkillError if only a workspace's `.env` sets that name while a variable of the user's own would be sent
+    there.
     """
     check_known((definition.endpoint,), definition.name)
     oauth = definition.oauth or OAuth()
@@ -99,19 +98,19 @@ def filled_in(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
 
 
 def headers_of(definition: McpSseSkill, env: Mapping[str, str]) -> dict[str, str]:
-    """The headers, with `${NAME}` replaced from the environment."""
+    """Return the headers with `${NAME}` replaced from the environment."""
     return filled(definition.headers, env, definition.name, "headers")
 
 
 def oauth_of(definition: McpSseSkill, env: Mapping[str, str]) -> OAuth:
-    """How to log in, with `${NAME}` replaced from the environment."""
+    """Return the OAuth settings with `${NAME}` replaced from the environment."""
     oauth = definition.oauth or OAuth()
     texts = {name: value for name in _TEXTS if isinstance(value := getattr(oauth, name), str)}
     return oauth.model_copy(update=filled(texts, env, definition.name, "oauth"))
 
 
 def place_of(definition: McpSseSkill, env: Mapping[str, str]) -> LoginFile:
-    """Where the login of a skill is kept."""
+    """Return the file of a skill's login."""
     return Logins.of_user(env).at(definition.endpoint, oauth_of(definition, env).client_id)
 
 

@@ -1,17 +1,16 @@
-"""What the SDKs keep to themselves and cannot be done without: here it gets names of ours, and nowhere else.
+"""Private names of the SDKs that we cannot do without. All uses are in this module, under names of our own.
 
-`tests/plugins/mcp/test_sdk.py` says so when one of them has changed.
+`tests/plugins/mcp/test_sdk.py` fails when one of them has changed.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 import httpcore2
 import httpx2
 from mcp.client.auth import OAuthClientProvider
-
-from perstack_mcp.oauth import Flow
 
 if TYPE_CHECKING:
     from httpx2._client import UseClientDefault as UseClientDefault
@@ -20,24 +19,28 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams as TransportStreams
 
 
+Flow = AsyncGenerator[httpx2.Request, httpx2.Response]
+
+
 class TransportOn(httpx2.AsyncHTTPTransport):
-    """Connects through a network of ours, and never through a proxy of the environment."""
+    """HTTP transport that connects through a network backend of ours and ignores proxies of the environment."""
 
     def __init__(self, network: httpcore2.AsyncNetworkBackend) -> None:
-        context = httpx2.create_ssl_context(trust_env=False)  # once: it reads all authorities
+        """Connect through `network`."""
+        context = httpx2.create_ssl_context(trust_env=False)  # once: it loads all certificate authorities
         super().__init__(verify=context, trust_env=False)
         self._pool = httpcore2.AsyncConnectionPool(ssl_context=context, network_backend=network)
 
 
 class OAuthFlow(OAuthClientProvider):
-    """The SDK's flow, of which parts can be replaced."""
+    """OAuth flow of the SDK whose steps can be overridden."""
 
     def flow(self, request: httpx2.Request) -> Flow:
-        """All that is sent for one request, the request among it."""
+        """Yield all requests needed for one request, including that one."""
         return super()._auth_flow(request)
 
     async def load(self) -> None:
-        """What is known of the client before the first request."""
+        """Load the known client before the first request."""
         await super()._initialize()
 
     def sign(self, request: httpx2.Request) -> None:
@@ -45,27 +48,27 @@ class OAuthFlow(OAuthClientProvider):
         self._add_auth_header(request)
 
     def choose_server(self, advertised: list[str]) -> str:
-        """Which of the authorization servers that a server names is used."""
+        """Choose one of the authorization servers that a server advertises."""
         return super()._select_authorization_server(advertised)
 
     def issuer_to_expect(self) -> str:
-        """What the authorization server has to call itself."""
+        """Return the issuer that the authorization server must have."""
         return super()._expected_issuer()
 
     async def take_token(self, response: httpx2.Response) -> None:
-        """The answer to a request for a token."""
+        """Read the response to a token request."""
         await super()._handle_token_response(response)
 
     async def authorization(self) -> httpx2.Request:
-        """The request for a token, after whatever the grant needs for it."""
+        """Return the token request, after the steps that the grant needs before it."""
         return await super()._perform_authorization()
 
     async def renewal(self) -> httpx2.Request:
-        """The request for a new token in place of the last."""
+        """Return the request that refreshes the token."""
         return await self._refresh_token()
 
     async def take_renewed(self, response: httpx2.Response) -> bool:
-        """The answer to that; whether there is a new token."""
+        """Read the response to a refresh. Return False if there is no new token."""
         return await self._handle_refresh_response(response)
 
     def _auth_flow(self, request: httpx2.Request) -> Flow:

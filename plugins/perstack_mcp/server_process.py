@@ -1,10 +1,11 @@
-"""A server's process: started as the leader of its own group, and ended together with the whole group.
+"""Process of a server, started as the leader of its own group and ended together with the group.
 
-Four ways out, each of them to the end:
-- closed: its stdin ends, which a well-behaved server takes for the end; then SIGTERM and SIGKILL to the group.
-- cancelled, or failed to connect: the same, at once.
-- the host is killed by SIGKILL: the server's guard ends the group (`perstack.ports.processes.owned`).
-- what left the group on purpose (`setsid`) gets only the end of its stdin.
+How it ends:
+
+- closed: its stdin is closed, on which a well-behaved server exits; then the group gets SIGTERM and SIGKILL.
+- cancelled or failed to connect: the same, at once.
+- host killed by SIGKILL: the server's guard process ends the group (`perstack.system.processes`).
+- a process that left the group on purpose (`setsid`) only sees the end of its stdin.
 """
 
 from __future__ import annotations
@@ -15,59 +16,121 @@ import signal
 import socket
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
+from perstack.core.base.secrets import is_secret_name
+from perstack.core.definitions.secrets import secrets_of
+from perstack.core.definitions.skills import McpStdioSkill
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
-from perstack.ports.processes import start
-from perstack.ports.processes.group import end_group
-from perstack.ports.processes.owned import owned
-from perstack.ports.runtime import Ending, Program
-from perstack_mcp.launch import Launch
-from perstack_mcp.shown import LONGEST_LINE
+from perstack.ports.environment import inherited
+from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Runtime
+from perstack.ports.skill import SkillContext
+from perstack.support.variables import check_known, filled, variables_in
+from perstack.system import processes
+from perstack.system.process_groups import end_group
+from perstack.system.processes import owned
+from perstack_mcp.errors import LONGEST_LINE
+
+_SHORTEST_SECRET = 6
+"""Minimum characters of a secret that is masked; shorter ones would occur in ordinary words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Command line with its environment."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    records: Path | None = None
+    """Directory that records the running process."""
+    secrets: tuple[str, ...] = ()
+    """Texts to mask in stderr lines, longest first."""
+    runtime: Runtime = LOCAL_RUNTIME
+    domains: tuple[str, ...] = ()
+    """Network places that the process may reach, for runtimes that restrict this."""
+
+
+def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
+    """Build the launch of a server. Raises SkillError that names a missing variable."""
+    missing = [name for name in definition.required_env if not context.env.get(name)]
+    if missing:
+        names = ", ".join(missing)
+        raise SkillError(f"skill {definition.name!r} needs {names}: set it in the environment or in a .env file")
+    check_known((*definition.args, *definition.env.values()), definition.name)
+    args = filled(
+        {str(number): arg for number, arg in enumerate(definition.args)}, context.env, definition.name, "args"
+    )
+    given = filled(definition.env, context.env, definition.name, "env")
+    filled_in = definition.model_copy(update={"args": tuple(args.values()), "env": given})
+    variables = variables_in((*definition.args, *definition.env.values()))
+    named = {context.env[name] for name in variables if is_secret_name(name)}
+    secrets = {secret for secret in (*secrets_of(filled_in), *named) if len(secret) >= _SHORTEST_SECRET}
+    return Launch(
+        _argv(filled_in),
+        {**inherited(context.env, (*definition.required_env, *context.variables)), **given},
+        context.workspace,
+        context.programs,
+        tuple(sorted(secrets, key=len, reverse=True)),
+        context.runtime,
+        definition.allowed_domains,
+    )
+
+
+def _argv(definition: McpStdioSkill) -> tuple[str, ...]:
+    package = (definition.package_name,) if definition.package_name else ()
+    is_npx = PurePath(definition.command).name == "npx"
+    # npx asks before it installs, and nobody could answer
+    unasked = ("-y",) if is_npx and not {"-y", "--yes"}.intersection(definition.args) else ()
+    return (definition.command, *unasked, *package, *definition.args)
+
 
 GRACE = 1.0
-"""Seconds for a server to end by itself when its stdin has ended."""
+"""Seconds for a server to exit after its stdin has been closed."""
 
 _DRAIN = 0.2
-"""Seconds to wait for the last lines of stderr: a process that left the group may hold it open for ever."""
+"""Seconds to wait for the last stderr lines: a process that left the group may hold stderr open."""
 
 _KEPT_LINES = 10
 _BUFFER = 1 << 20
 
 
 class Child:
-    """A running server."""
+    """Running server process."""
 
     def __init__(self, process: Process, on_stderr: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
+        """Observe a started process."""
         self.process = process
         self._secrets = secrets
         self.failure = ""
-        """Why it was given up, if it was."""
+        """Reason for giving up the server; empty otherwise."""
         self.show = on_stderr
-        """Takes a line for a person."""
+        """Function that shows a line to the person."""
         self._last: deque[str] = deque(maxlen=_KEPT_LINES)
 
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
 
     def note_stderr(self, line: str) -> None:
-        """What the server wrote, but for its secrets; the end is kept for an error."""
+        """Show a line of stderr with secrets masked, and keep the last ones for errors."""
         for secret in self._secrets:
             line = line.replace(secret, "…")
         self._last.append(line[:LONGEST_LINE].rstrip())
         self.show(line)
 
     def note_ending(self, ending: Ending) -> None:
-        """What the runtime says of it: for a person, and for the error of whoever waits for it."""
+        """Show the runtime's report on the process, and keep it for the error of a waiting call."""
         for line in (*ending.refused, *((f"ended by the sandbox: {ending.limit}",) if ending.limit else ())):
             self._last.append(line[:LONGEST_LINE])
             self.show(line)
 
     @property
     def last_words(self) -> str:
-        """How it ended, and the end of stderr."""
+        """Failure, exit status and the end of stderr."""
         status = self.process.returncode
         ended = "" if status is None else f"it ended with {_status(status)}"
         lines = " | ".join(line for line in self._last if line)
@@ -76,7 +139,7 @@ class Child:
 
 @asynccontextmanager
 async def running(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncGenerator[Child]:
-    """A server's process while the block runs; after it, nothing of its group is left."""
+    """Run a server's process. On exit, nothing of its group is left."""
     with ExitStack() as ends:
         stdin, their_stdin = map(ends.enter_context, socket.socketpair())
         stdout, their_stdout = map(ends.enter_context, _pipe())
@@ -115,7 +178,7 @@ async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stder
         )
     )
     try:
-        return await start.started(asyncio.create_task(starting))
+        return await processes.started(asyncio.create_task(starting))
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise SkillError(f"{command} was not found: install it, or correct `command`") from error

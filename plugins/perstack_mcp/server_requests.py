@@ -1,9 +1,12 @@
-"""What a server asks for while it is at work on a call: answers of a person, generations of the Run's model."""
+"""Requests of a server during a call: answers of a person, and generations of the Run's model."""
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import cast
 
 from mcp.client import ClientRequestContext
@@ -27,31 +30,162 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from perstack.core.base import JsonObject
-from perstack.core.checking import schema_problem
-from perstack.core.messages import BlobPart, ExpertMessage, Message, ResultContent, TextPart, UserMessage
-from perstack.core.questions import Answer, Question
-from perstack.core.schema_keywords import Meter
+from perstack.core.base.json_schema import Meter, schema_problem
+from perstack.core.base.records import JsonObject
+from perstack.core.runs.facts import Answer, Question
+from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, ResultContent, TextPart, UserMessage
 from perstack.errors import PerstackError, ProviderError, SkillError
-from perstack.ports.skill import BlobStore, SampleRequest
-from perstack_mcp.failures import words
-from perstack_mcp.open_calls import OpenCall, OpenCalls
+from perstack.ports.skill import BlobStore, SampleRequest, ToolCall
+from perstack_mcp.errors import words
+
+# Assignment of a server's requests to its active calls.
+#
+# With streamable HTTP, and in stateless protocol revisions, a request arrives within its call. On a pipe nothing
+# identifies the call: the request belongs to the only active call, or waits until there is only one. If every active
+# call waits like this, all of them are cancelled and repeated one at a time.
+
+_OWN: ContextVar[OpenCall | None] = ContextVar("perstack_mcp_call", default=None)
+
+
+class OpenCall:
+    """Call that a server is working on."""
+
+    def __init__(self, call: ToolCall, idle: float) -> None:
+        """Start the idle timeout."""
+        self.call = call
+        self.idle = idle
+        self.limit = asyncio.timeout(idle)
+        """Timeout that ends the call after `idle` seconds without a sign of life."""
+        self.given_up: asyncio.Future[Question | None] = asyncio.get_running_loop().create_future()
+        """Set when the call must end early: to the question for the person, or to None to repeat the call alone."""
+        self.is_over = asyncio.Event()
+        self._holds = 0
+        self._answers = list(call.answers)
+
+    def heard(self) -> None:
+        """Restart the idle timeout after a sign of life."""
+        if self._holds == 0 and not self.limit.expired():
+            self.limit.reschedule(asyncio.get_running_loop().time() + self.idle)
+
+    @contextmanager
+    def patient(self) -> Generator[None]:
+        """Suspend the idle timeout while the server waits for us."""
+        self._holds += 1
+        if not self.limit.expired():
+            self.limit.reschedule(None)
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if not self.is_over.is_set():
+                self.heard()
+
+    def answer(self, question: Question) -> Answer | None:
+        """Return the answer to a question; None without one. Repeated questions get their answers in order."""
+        found = next((one for one in self._answers if one.question == question), None)
+        if found is not None:
+            self._answers.remove(found)
+        return found
+
+    async def give_up(self, question: Question) -> None:
+        """End the call so that the person can be asked. Returns when the server has been notified."""
+        if not self.given_up.done():
+            self.given_up.set_result(question)
+        await self.is_over.wait()
+
+
+class OpenCalls:
+    """Active calls of one connection."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        """Start without calls."""
+        self._show = show
+        self._calls: list[OpenCall] = []
+        self._waiting = 0
+        self._changed = asyncio.Event()
+
+    @contextmanager
+    def opened(self, call: ToolCall, idle: float) -> Generator[OpenCall]:
+        """Register a call for the duration of the block."""
+        one = OpenCall(call, idle)
+        before = _OWN.set(one)
+        self._calls.append(one)
+        try:
+            yield one
+        finally:
+            _OWN.reset(before)
+            self._calls.remove(one)
+            one.is_over.set()
+            self._tell()
+
+    def candidates(self) -> list[OpenCall]:
+        """Return the calls to which a request that has just arrived may belong."""
+        own = _OWN.get()
+        return [one for one in self._calls if own in (None, one)]
+
+    async def owner(self, *, is_question: bool) -> OpenCall | None:
+        """Return the call to which a request belongs; None if there is none, or several that cannot be told apart.
+
+        Waits up to half the idle timeout for the other calls to end.
+        """
+        candidates = self.candidates()
+        for one in candidates:
+            one.heard()
+        if len(candidates) < 2:
+            return next(iter(candidates), None)
+        self._waiting += is_question
+        try:
+            async with asyncio.timeout(candidates[0].idle / 2):
+                return await self._only(candidates)
+        except TimeoutError:
+            self._show("(what the server asks for is declined: it is not clear which of its calls it is for)")
+            return None
+        finally:
+            self._waiting -= is_question
+
+    async def _only(self, candidates: list[OpenCall]) -> OpenCall | None:
+        while True:
+            self._part()
+            left = [one for one in candidates if one in self._calls and not one.given_up.done()]
+            if len(left) == 1:
+                return left[0]
+            if not left:
+                for one in candidates:
+                    # an answer that arrives before the cancellation would be used by the server
+                    await one.is_over.wait()
+                return None
+            await self._changed.wait()
+
+    def _part(self) -> None:
+        """End all calls if every one of them waits for a request that cannot be assigned."""
+        at_work = [one for one in self._calls if not one.given_up.done()]
+        if self._waiting < len(at_work) or len(at_work) < 2:
+            return
+        for one in at_work:
+            one.given_up.set_result(None)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
 
 _SCHEMA_STEPS = 20_000
-"""For the schema of a question, of which the fields are few and flat."""
+"""Validation steps for a question's schema, whose fields are few and flat."""
 
 _STOPS = {"stop": "endTurn", "length": "maxTokens"}
 
 
 class Requests:
-    """Answers a server's requests, each for the call that it belongs to."""
+    """Answers to a server's requests, each for the call that it belongs to."""
 
     def __init__(self, calls: OpenCalls, show: Callable[[str], None]) -> None:
+        """Assign requests to `calls`."""
         self._calls = calls
         self._show = show
 
     async def elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        """A person's answer if there is one; else the call ends with the question, or it is declined."""
+        """Answer a question: with the person's recorded answer, by ending the call to ask, or by declining."""
         question = question_of(params)
         problem = schema_problem(question.requested_schema, Meter(_SCHEMA_STEPS))
         if problem is not None:
@@ -70,7 +204,10 @@ class Requests:
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | ErrorData:
-        """A generation. What goes wrong with it is shown to the person; the server learns only that it did."""
+        """Generate with the Run's model.
+
+        Failures are shown to the person; the server only learns that there was one.
+        """
         if params.tools:
             return ErrorData(code=INVALID_PARAMS, message="tools in sampling are not offered")
         owner = await self._calls.owner(is_question=False)
@@ -100,16 +237,16 @@ class Requests:
 
 
 def question_of(params: ElicitRequestParams) -> Question:
-    """In URL mode the address is part of the message, and a yes or no is all that is asked."""
+    """Convert a request to a question. In URL mode the address is part of the message, and the answer is yes or no."""
     if isinstance(params, ElicitRequestURLParams):
         return Question(message=f"{params.message}\n{params.url}")
     return Question(message=params.message, requested_schema=cast("JsonObject", params.requested_schema))
 
 
 def demanded(error: MCPError, one: OpenCall) -> Question | None:
-    """What a person has to do on the web before the call may be made again, if the server says so (2025-11-25).
+    """Return the question that a person must answer before the call is repeated (URL elicitation, 2025-11-25).
 
-    Raises SkillError if nobody can be asked, or if it was declined.
+    None for other errors. Raises SkillError if nobody can be asked, or the person declined.
     """
     if error.code != URL_ELICITATION_REQUIRED:
         return None

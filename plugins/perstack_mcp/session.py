@@ -1,4 +1,4 @@
-"""A skill that is an MCP server: connected when first needed, connected again when it has died, ended at the end."""
+"""Session of a skill that is an MCP server: connects when first needed and reconnects after the server has died."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from perstack.core.questions import Question
+from perstack.core.runs.facts import Question
 from perstack.errors import SkillError
 from perstack.next_steps import NextStep
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
-from perstack_mcp.failures import ServerEnded, steps, words
-from perstack_mcp.ways import Server
+from perstack_mcp.errors import ServerEnded, steps, words
+from perstack_mcp.transports import Server
 
 if TYPE_CHECKING:
-    from perstack_mcp.conversation import Conversation
+    from perstack_mcp.client import Conversation
 
 DEFAULT_TIMEOUT = 60_000
-"""Milliseconds to connect in, and of silence that a call may keep."""
+"""Milliseconds for connecting, and for a call without any progress."""
 
 
 class McpSession:
-    """One server for all Runs of a Job."""
+    """Server connection shared by all Runs of a Job."""
 
     def __init__(self, server: Server, timeout_ms: int | None, *, may_sample: bool = False) -> None:
+        """Connect to nothing yet; `timeout_ms` None means DEFAULT_TIMEOUT."""
         self._server = server
         self._may_sample = may_sample
         self._patience = (timeout_ms or DEFAULT_TIMEOUT) / 1000
@@ -33,7 +34,10 @@ class McpSession:
         self._is_closed = False
 
     async def tools(self) -> Toolset:
-        """What the server lists, or listed last. Raises SkillError if it was never connected to and cannot be."""
+        """Return the current tools, or the last known ones while disconnected.
+
+        Raises SkillError if the server was never connected to and cannot be.
+        """
         conversation = await self._conversation() if self._toolset is None else self._at_hand()
         if conversation is not None:
             found = await conversation.toolset()
@@ -42,7 +46,7 @@ class McpSession:
         return self._toolset or Toolset()
 
     async def call(self, call: ToolCall) -> ToolResult | Question:
-        """Raises SkillError for the model. A server that has died before is started again, once for this call."""
+        """Call a tool. Raises SkillError for the model. A server that died earlier is restarted once for this call."""
         conversation = await self._conversation()
         connection = self._connection
         try:
@@ -77,7 +81,7 @@ class McpSession:
 
 
 class _Connection:
-    """A task that brings a server up, talks to it and takes it down: the SDK wants all three to be done by the same."""
+    """Task that starts a server, connects and shuts it down, because the SDK requires all three in one task."""
 
     def __init__(self, server: Server, *, may_sample: bool) -> None:
         self._server = server
@@ -90,16 +94,19 @@ class _Connection:
 
     @property
     def is_up(self) -> bool:
-        """Whether it is starting, or there to be called."""
+        """True while the server is starting or ready for calls."""
         return not self._leave.is_set() and not self._task.done()
 
     @property
     def conversation(self) -> Conversation | None:
-        """None while it is starting, and when it has ended."""
+        """Connected client; None while the server is starting and after it has ended."""
         return self._ready.result() if self.is_up and self._ready.done() else None
 
     async def ready(self, deadline: float) -> Conversation:
-        """The conversation. Raises SkillError, and nothing is left, if there is none within some seconds."""
+        """Return the client.
+
+        Raises SkillError, with everything shut down, if there is none within `deadline` seconds.
+        """
         both: set[asyncio.Future[Any]] = {self._ready, self._task}
         await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():
@@ -112,7 +119,7 @@ class _Connection:
         raise SkillError(f"skill {self._server.name!r} could not be connected to{why}", next_steps=self._steps)
 
     async def end(self) -> None:
-        """Take it down, at once if this is cancelled."""
+        """Shut the server down; immediately if this is cancelled."""
         self._leave.set()
         if not self._ready.done():
             self._task.cancel()
@@ -123,7 +130,7 @@ class _Connection:
             raise
 
     async def epitaph(self) -> str:
-        """Why it ended, once it has, in words that follow others."""
+        """Wait for the end and describe it, as a suffix of another message."""
         await asyncio.wait({self._task})
         known = "; ".join(part for part in (self._failure, self._server.last_words()) if part)
         return f": {known}" if known else ""
@@ -135,9 +142,9 @@ class _Connection:
     async def _own(self) -> None:
         try:
             async with self._server.up():
-                # the process starts up while this thread imports
-                await asyncio.to_thread(import_module, "perstack_mcp.conversation")
-                from perstack_mcp.conversation import converse
+                # the process starts while this thread imports
+                await asyncio.to_thread(import_module, "perstack_mcp.client")
+                from perstack_mcp.client import converse
 
                 await converse(self._server, self._ready.set_result, self._leave, may_sample=self._may_sample)
         except Exception as error:  # noqa: BLE001 - whatever the SDK or the server raises, the model is told its words

@@ -1,7 +1,7 @@
 """Messages as lines over a process's pipes.
 
-The SDK's own reader copies all it has with every piece that comes: 20 MB took it 21 s. It also knows no bound, hands
-every line of garbage on, and starts the process itself.
+Replaces the SDK's stdio client, whose reader copies its whole buffer for every chunk (21 s for 20 MB), has no limits,
+passes every line of garbage on, and starts the process itself.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from perstack_mcp.child import Child
+from perstack_mcp.server_process import Child
 
 if TYPE_CHECKING:
     from perstack_mcp.sdk import TransportStreams
 
 LONGEST_MESSAGE = 64 << 20
 MOST_GARBAGE = 16 << 20
-"""Bytes between two messages that are none."""
+"""Bytes of invalid lines between two messages after which the server is given up."""
 MOST_GARBAGE_LINES = 100_000
-"""Each is tried, which takes all of the event loop's time if there is no end of them."""
+"""Number of such lines: parsing endless ones would block the event loop."""
 
 _PIECE = 1 << 18
 _WAITING = 64
-"""Messages that wait for a server which does not read."""
+"""Queued messages for a server that does not read."""
 
 
 @asynccontextmanager
 async def streams_of(child: Child) -> AsyncGenerator[TransportStreams]:
-    """What the SDK talks to while the block runs."""
+    """Yield the streams that the SDK uses for this process."""
     arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, outgoing = anyio.create_memory_object_stream[SessionMessage](_WAITING)
     pumps = (asyncio.create_task(_read(child, arrived)), asyncio.create_task(_write(child, outgoing)))
@@ -96,5 +96,5 @@ async def _write(child: Child, outgoing: MemoryObjectReceiveStream[SessionMessag
         try:
             await child.stdin.drain()
         except ConnectionError:
-            # it no longer reads: that its stdout ends says so to the session
+            # the server no longer reads; the end of its stdout tells the session
             return

@@ -1,50 +1,110 @@
-"""What is known of the eras of servers: a small file of the user, so that each is asked only once.
+"""Interface between a session and its server, and the cache of known protocol revisions.
 
-The SDK's probe for the stateless era waits ten seconds on a server that ignores what it does not know. So a process is
-offered the handshake first, which servers of both eras take, and probed only once it has refused that; one that is in
-this file is probed at once. A server on the web is probed, for which servers there are ready, and offered the handshake
-at once if it is in this file. Losing the file costs one more question.
+The SDK's probe for stateless revisions waits ten seconds on a server that ignores unknown messages. So a process is
+first offered the handshake, which servers of both kinds accept, and probed only after refusing it; one that is in the
+cache is probed at once. A remote server is probed first, which such servers expect, and offered the handshake first if
+it is in the cache. Losing the cache costs one more attempt.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from perstack.ports.private_file import replace_private_file
+from perstack.dataclass import dataclass
+from perstack.system.files import replace_private_file
+from perstack.system.regular_files import read_regular
+
+if TYPE_CHECKING:
+    from mcp.client import Transport
+
+
+LEGACY = "legacy"
+"""Mode: the handshake of revisions up to 2025-11-25."""
+
+AUTO = "auto"
+"""Mode: a probe for the stateless revisions from 2026-07-28, then the handshake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Connection attempt: one transport in one mode."""
+
+    mode: str
+    transport: Callable[[], Transport]
+    worked: Callable[[bool], Awaitable[None]] | None = None
+    """Called when a server has answered, with True if its revision is stateless."""
+
+
+class Server(Protocol):
+    """Server that can be started, again after it has ended."""
+
+    @property
+    def name(self) -> str:
+        """Name of the skill."""
+        ...
+
+    @property
+    def workspace(self) -> Path:
+        """Directory that the server gets as its root."""
+        ...
+
+    @property
+    def show(self) -> Callable[[str], None]:
+        """Function that shows a line to the person."""
+        ...
+
+    def up(self) -> AbstractAsyncContextManager[None]:
+        """Keep the server running during the block.
+
+        Must not import the SDK, which is imported while the process starts.
+        """
+        ...
+
+    def ways(self) -> Sequence[Way]:
+        """Return the connection attempts, the most likely first. Imports the SDK."""
+        ...
+
+    def last_words(self) -> str:
+        """Describe how the server ended; empty if that is unknown."""
+        ...
+
 
 _MOST = 500
+_MOST_BYTES = 1 << 20
 
 
 class Eras:
-    """The remembered servers, by a digest of their command lines or addresses: they may hold secrets."""
+    """Cache of servers' protocol revisions, keyed by digests of command lines or addresses, which may hold secrets."""
 
     def __init__(self, path: Path) -> None:
+        """Use the file `path`."""
         self._path = path
 
     @classmethod
     def of_user(cls, env: Mapping[str, str]) -> Eras:
-        """In the user's cache directory."""
+        """Return the cache in the user's cache directory."""
         base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or Path.home()) / ".cache")
         return cls(Path(base) / "perstack" / "mcp-eras.json")
 
     def is_stateless(self, argv: Sequence[str]) -> bool:
-        """Whether a process has refused the handshake before."""
+        """Return whether a process has refused the handshake before."""
         return _digest(argv) in self._read()
 
     def remember_stateless(self, argv: Sequence[str]) -> None:
-        """A process refuses the handshake."""
+        """Remember that a process refuses the handshake."""
         self._remember(_digest(argv))
 
     def takes_handshake(self, endpoint: str) -> bool:
-        """Whether a server on the web was of that era."""
+        """Return whether a remote server is known to use the handshake."""
         return _digest(("handshake", endpoint)) in self._read()
 
     def remember_handshake(self, endpoint: str) -> None:
-        """A server on the web is of that era."""
+        """Remember that a remote server uses the handshake."""
         self._remember(_digest(("handshake", endpoint)))
 
     def _remember(self, digest: str) -> None:
@@ -56,7 +116,7 @@ class Eras:
 
     def _read(self) -> list[str]:
         try:
-            found: object = json.loads(self._path.read_text())
+            found: object = json.loads(read_regular(self._path, _MOST_BYTES))
         except (OSError, ValueError):
             return []
         return [str(one) for one in found] if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: whatever it is, it becomes text

@@ -1,13 +1,15 @@
-"""The two HTTP transports of the SDK, on connections to addresses that have been checked.
+"""HTTP transports of the SDK on connections to checked addresses.
 
-A name is resolved once, each of its addresses is checked, and a checked address is what is connected to: a second
-answer of the DNS, or a redirect, finds the same check before it. The certificate is still checked against the name. A
-proxy of the environment would resolve names itself, so none is used, unless local addresses are allowed anyway.
+A name is resolved once, every address is checked, and a checked address is connected to, so a second DNS answer or a
+redirect is checked too. The certificate is still verified against the name. Proxies of the environment would resolve
+names themselves, so none is used unless local addresses are allowed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
@@ -18,9 +20,9 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_REQUEST
 
+from perstack.core.base.public_addresses import is_public
 from perstack.errors import SkillError
-from perstack_mcp.addresses import public_addresses
-from perstack_mcp.failures import Unauthorized, words
+from perstack_mcp.errors import Unauthorized, words
 from perstack_mcp.sdk import TransportOn
 
 if TYPE_CHECKING:
@@ -28,18 +30,45 @@ if TYPE_CHECKING:
 
     from perstack_mcp.sdk import AuthTypes, TransportStreams, UseClientDefault
 
+
+# Rules for the addresses of remote servers.
+
+
+def refuse_private(text: str, host: str) -> None:
+    """Raise SkillError if an address to which a host name resolves is not public."""
+    if not is_public(text):
+        shown = text if text == host else f"{host} ({text})"
+        raise SkillError(f"{shown} is a private or local address: set `allowLocalNetwork = true` to connect to it")
+
+
+async def public_addresses(host: str, port: int) -> list[str]:
+    """Return the addresses of a host. Raises SkillError if any is not public, since any of them may be used."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise SkillError(f"{host} has no address ({error}): correct `endpoint`, or see to the network") from error
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    for address in addresses:
+        refuse_private(address, host)
+    return addresses
+
+
 _CONNECT = 30.0
 _LARGEST_EVENT = 64 << 20
 
 _NO_READ_LIMIT = 24 * 3600.0
-"""Seconds: how long a call may be silent is the session's business."""
+"""Seconds; the session limits how long a call may be silent."""
 
 
 @asynccontextmanager
 async def streamable(
     endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth
 ) -> AsyncGenerator[TransportStreams]:
-    """Streamable HTTP. Once connected, a request that is not let in is an error of that request only."""
+    """Connect by streamable HTTP.
+
+    Once connected, an unauthorized request fails alone, without ending the connection.
+    """
     client = _Client(_transport(may_be_local), dict(headers), httpx2.Timeout(_CONNECT, read=None), auth)
     async with (
         client,
@@ -52,7 +81,7 @@ async def streamable(
 async def sse(
     endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth
 ) -> AsyncGenerator[TransportStreams]:
-    """HTTP with server-sent events, of the revision 2024-11-05."""
+    """Connect by HTTP with server-sent events (revision 2024-11-05)."""
 
     def client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
@@ -100,13 +129,13 @@ class _Client(httpx2.AsyncClient):
                 raise
             if _connects(request):
                 raise refusal from error
-            # raised, it would end the connection with all calls on it
+            # an exception would end the connection with all its calls
             body = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": str(refusal)}}
             return httpx2.Response(401, json=body, request=request)
 
 
 def _unreachable(error: httpx2.TransportError, request: httpx2.Request) -> Unauthorized | None:
-    """None if it was the server itself, and not the one that gives tokens for it."""
+    """Return the error for an authorization server that does not answer; None if the server itself failed."""
     if error.request is request:
         return None
     return Unauthorized(f"the authorization server at {error.request.url.host} does not answer: {words(error)}")

@@ -1,1 +1,1 @@
-"""Skill `@perstack/execution-memory`: an Expert keeps tasks that outlive its Job."""
+"""Skill `@perstack/execution-memory`, with which an Expert keeps tasks that outlive its Job."""

@@ -1,4 +1,4 @@
-"""The tools of an Expert: the operations of `core/tasks/table.py`, with what only a program should do left out."""
+"""The tools of an Expert: what `core/tasks/operation_table.py` lists, without what only a program should do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import Any
 
-from perstack.core.base import Fact
+from perstack.core.base.records import Fact
+from perstack.core.definitions.skills import Effect
+from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.core.tasks.operations import Command, Create, List
-from perstack.core.tasks.table import OPERATIONS, Operation
-from perstack.core.tools import Effect
 from perstack.errors import SkillError
 from perstack.ports.tasks import TaskMemory
-from perstack.ports.toolkit import ToolContext, Toolkit
+from perstack.toolkit import ToolContext, Toolkit
 
 INSTRUCTIONS = """\
 Keep a task for work that is longer than this conversation: whoever continues it sees its state, and nothing else.
@@ -24,7 +24,7 @@ _MOST_LISTED = 50
 
 
 def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
-    """A tool for each operation that an Expert may do."""
+    """Return the tools for the operations that an Expert may perform."""
     kit = Toolkit("@perstack/execution-memory", instructions=INSTRUCTIONS)
     for operation in operations:
         if "expert" in operation.callers:

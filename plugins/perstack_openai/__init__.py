@@ -1,1 +1,1 @@
-"""Provider `openai`: OpenAI's Chat Completions, and the many servers compatible with it."""
+"""Providers `openai`, `deepseek`, `azure-openai` and `ollama`: OpenAI's APIs and compatible servers."""

@@ -1,26 +1,214 @@
-"""The reply side of Chat Completions: the data of a stream's events to a reply, for servers that keep to it and others.
+"""Chat Completions: pure functions that encode a request, and a decoder for the stream of a reply.
 
-Source: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk object); `reasoning_content` after
-DeepSeek's API reference, `reasoning` after OpenRouter's and vLLM's.
+The decoder also accepts the deviations of compatible servers. Source of the reply side: OpenAI API reference, «Chat
+Completions», section «Streaming» (the chunk object); `reasoning_content` after DeepSeek's API reference, `reasoning`
+after OpenRouter's and vLLM's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from typing import assert_never
 
 from pydantic import JsonValue, ValidationError
 
-from perstack.core.events import FinishReason
-from perstack.core.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.usage import Usage
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.messages import (
+    BlobPart,
+    ExpertMessage,
+    Message,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    UserMessage,
+)
+from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation
-from perstack_http.errors import bad_response, cut_stream
-from perstack_http.parts import Text, Wire, read_arguments
-from perstack_openai.stream_errors import stream_error
+from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.support.http.errors import bad_response, cut_stream
+from perstack.support.http.messages import (
+    Items,
+    Text,
+    Wire,
+    arguments_of,
+    body_of,
+    head_of,
+    legal_id,
+    read_arguments,
+    transcript_of,
+)
+from perstack_openai.dialect import Dialect, effort_of, marked, shown, stream_error
+
+# Source of the request side: OpenAI API reference, «Chat Completions», section «Create chat completion»; guides «Images
+# and vision» and «File inputs».
+
+_TOOLS_ONLY_WITHOUT_REASONING = re.compile(r"^gpt-(5\.[4-9]|[6-9])")
+"""Models that reject tools over Chat Completions unless the reasoning effort is explicitly `none`."""
+
+
+def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
+    """Encode the body of `POST /chat/completions`.
+
+    A later request of a Run extends the bytes of an earlier one, for the vendor's prompt cache. `blobs` need only
+    contain what `items_of_chat` lacks.
+    """
+    items = items_of_chat(request, dialect)
+    items.extend(request.messages, blobs)
+    return body_of(head_of(request, "chat", dialect, lambda: _head(request, dialect)), items.parts)
+
+
+def items_of_chat(request: GenerationRequest, dialect: Dialect) -> Items:
+    """Return the Run's messages encoded so far for this server."""
+
+    def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        return _message(message, _Contents(dialect, blobs))
+
+    return transcript_of(request, ("chat", dialect), Items, lambda: write)
+
+
+def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    head: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
+    limits: JsonObject = {
+        # compatible servers use the older name; OpenAI's reasoning models reject it
+        "max_completion_tokens" if dialect.is_openai else "max_tokens": dialect.most_tokens(request),
+        "temperature": dialect.temperature_for(request),
+        "top_p": dialect.top_p,
+    }
+    head.update({name: value for name, value in limits.items() if value is not None})
+    head.update(_reasoning(request, dialect))
+    if request.tools:
+        head["tools"] = [_tool(spec) for spec in request.tools]
+    if request.tools and not request.allow_tools:
+        head["tool_choice"] = "none"
+    schema = dialect.schema_format(request)
+    if schema is not None:
+        head["response_format"] = {"type": "json_schema", "json_schema": schema}
+    head["messages"] = [{"role": "system", "content": request.instruction}] if request.instruction.strip() else []
+    return head
+
+
+def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    """Return the reasoning fields; DeepSeek has an additional switch. Source: DeepSeek API guide, «Thinking Mode»."""
+    effort = effort_of(request.model, request.reasoning_budget, dialect)
+    if effort is None:
+        needs_none = dialect.is_openai and request.reasoning_budget is None and request.tools
+        return {"reasoning_effort": "none"} if needs_none and _refuses_tools(request.model, dialect) else {}
+    if dialect.vendor != "deepseek":
+        return {"reasoning_effort": effort}
+    if effort == "none":
+        return {"thinking": {"type": "disabled"}}
+    return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
+
+
+def _refuses_tools(model: str, dialect: Dialect) -> bool:
+    return dialect.reasons(model) and _TOOLS_ONLY_WITHOUT_REASONING.search(model) is not None
+
+
+def _tool(spec: ToolSpec) -> JsonObject:
+    parameters: JsonObject = {"type": "object", **spec.input_schema}
+    about: JsonObject = {"description": spec.description} if spec.description else {}
+    return {"type": "function", "function": {"name": spec.name, **about, "parameters": parameters}}
+
+
+def _message(message: Message, contents: _Contents) -> list[JsonObject]:
+    match message:
+        case UserMessage():
+            return [{"role": "user", "content": contents.of(message.contents)}]
+        case ToolMessage():
+            return _results(message, contents)
+        case ExpertMessage():
+            return _reply(message, contents.dialect)
+        case _:
+            assert_never(message)
+
+
+def _reply(message: ExpertMessage, dialect: Dialect) -> list[JsonObject]:
+    calls: list[JsonValue] = [
+        {
+            "id": legal_id(call.tool_call_id),
+            "type": "function",
+            "function": {
+                "name": legal_tool_name(call.tool_name),
+                "arguments": json.dumps(arguments_of(call), ensure_ascii=False),
+            },
+        }
+        for call in message.tool_calls
+    ]
+    text = message.text
+    if not calls and not text.strip():
+        return []
+    reply: JsonObject = {"role": "assistant", "content": text if text or not calls else None}
+    if dialect.vendor == "deepseek":
+        # DeepSeek rejects a history of tool calls without a reasoning field, even an empty one.
+        reply["reasoning_content"] = _thinking(message)
+    if calls:
+        reply["tool_calls"] = calls
+    return [reply]
+
+
+def _thinking(message: ExpertMessage) -> str:
+    return "".join(part.thinking for part in message.contents if isinstance(part, ThinkingPart))
+
+
+def _results(message: ToolMessage, contents: _Contents) -> list[JsonObject]:
+    """Encode one message per result. Files, which a tool message cannot hold, follow in one user message."""
+    found: list[JsonObject] = []
+    shown: list[JsonValue] = []
+    for result in message.contents:
+        parts = contents.parts(result.contents)
+        words = [part["text"] for part in parts if part["type"] == "text"]
+        others = [part for part in parts if part["type"] != "text"]
+        if others:
+            words.append(f"[{len(others)} attached: see the next message]")
+            label = f"What {result.tool_name} ({legal_id(result.tool_call_id)}) returned:"
+            shown.append({"type": "text", "text": label})
+            shown.extend(others)
+        text = "\n".join(str(word) for word in words)
+        found.append({"role": "tool", "tool_call_id": legal_id(result.tool_call_id), "content": marked(result, text)})
+    return [*found, {"role": "user", "content": shown}] if shown else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """Encoder of contents for one server."""
+
+    dialect: Dialect
+    blobs: Mapping[str, bytes]
+
+    def of(self, contents: Iterable[ResultContent]) -> JsonValue:
+        """Encode text alone as a string, which every server accepts; else as parts."""
+        parts = self.parts(contents)
+        if all(part["type"] == "text" for part in parts):
+            return "".join(str(part["text"]) for part in parts)
+        return [*parts]
+
+    def parts(self, contents: Iterable[ResultContent]) -> list[JsonObject]:
+        """Encode each content as a part of type `text`, `image_url` or `file`."""
+        return [
+            {"type": "text", "text": part.text} if isinstance(part, TextPart) else self._blob(part) for part in contents
+        ]
+
+    def _blob(self, part: BlobPart) -> JsonObject:
+        kind, value = shown(part, self.dialect, self.blobs)
+        match kind:
+            case "image":
+                return {"type": "image_url", "image_url": {"url": value}}
+            case "file":
+                return {"type": "file", "file": {"filename": part.name or "document.pdf", "file_data": value}}
+            case "text":
+                return {"type": "text", "text": value}
+            case _:
+                assert_never(kind)
+
 
 _END = "[DONE]"
 
@@ -48,7 +236,7 @@ class _Choice(Wire):
     index: int | None = None
     delta: _ChoiceDelta | None = None
     message: _ChoiceDelta | None = None
-    """In place of `delta`, from a server that does not stream."""
+    """Replaces `delta` in the answer of a server that does not stream."""
     finish_reason: Text = ""
 
 
@@ -95,7 +283,7 @@ _FINISH: dict[str, FinishReason] = {
 
 @dataclass(slots=True)
 class _Call:
-    """A tool call as it grows."""
+    """Tool call under construction."""
 
     index: int | None
     id: str
@@ -104,9 +292,10 @@ class _Call:
 
 
 class ChatDecoder:
-    """Puts a reply together from the data of its events."""
+    """Decoder of a reply from the data of its stream's events."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -117,7 +306,7 @@ class ChatDecoder:
         self._is_whole = False
 
     def feed(self, data: str) -> bool:
-        """Take one event; true if it was the last. Raises ProviderError if it tells of one."""
+        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
         if data.strip() == _END:
             self._is_whole = True
             return True
@@ -135,7 +324,7 @@ class ChatDecoder:
         return False
 
     def finish(self) -> Generation:
-        """The reply. Raises ProviderError if the stream ended before it did: neither a reason nor an end came."""
+        """Return the reply. Raises ProviderError if the stream ended without a finish reason or end mark."""
         if not self._is_whole and not self._finish:
             raise cut_stream(f"neither a finish_reason nor {_END} came")
         parts: list[ReplyPart] = []
@@ -171,7 +360,7 @@ class ChatDecoder:
     def _grow(self, delta: _ToolCallDelta) -> None:
         call = self._call_of(delta)
         function = delta.function or _Function()
-        # some servers send the name in pieces, others whole with every delta
+        # some servers send the name in pieces, others repeat it in every delta
         if function.name and function.name != call.name:
             call.name += function.name
         if isinstance(function.arguments, str):
@@ -180,7 +369,6 @@ class ChatDecoder:
             call.arguments.append(json.dumps(function.arguments))
 
     def _call_of(self, delta: _ToolCallDelta) -> _Call:
-        """The call that a delta belongs to; a new one if none does."""
         known = self._known_call(delta)
         if known is None:
             known = _Call(delta.index, delta.id)
@@ -188,8 +376,11 @@ class ChatDecoder:
         return known
 
     def _known_call(self, delta: _ToolCallDelta) -> _Call | None:
-        """A new id with a name begins a call, whatever the index says: some servers give every call index 0, others a
-        new id to every delta. Without id and index, a name begins one."""
+        """Return the known call that a delta belongs to; None for a new one.
+
+        A new id with a name starts a call whatever the index is: some servers give every call index 0, others a new id
+        in every delta. Without id and index, a name starts a call.
+        """
         begins = delta.function is not None and bool(delta.function.name)
         if delta.id:
             known = next((call for call in self._calls if call.id == delta.id), None)
@@ -209,7 +400,7 @@ class ChatDecoder:
 
 
 def _plain(content: JsonValue) -> str:
-    """Text, or the text of a list of parts as some servers send it."""
+    """Return a text, or the text in a list of parts, which some servers send."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -225,14 +416,14 @@ def _call_part(call: _Call) -> ToolCallPart:
 
 
 def _usage(usage: _Usage | None) -> Usage:
-    """All zero if the server told nothing."""
+    """Convert the token counts; all are zero if the server sent none."""
     if usage is None:
         return Usage()
     sent, generated = usage.prompt_tokens or 0, usage.completion_tokens or 0
     reasoning = (usage.completion_tokens_details or _CompletionDetails()).reasoning_tokens or 0
     cached = (usage.prompt_tokens_details or _PromptDetails()).cached_tokens or usage.prompt_cache_hit_tokens or 0
     if reasoning and usage.total_tokens == sent + generated + reasoning:
-        generated += reasoning  # a server that does not count its reasoning as generated
+        generated += reasoning  # a server that does not count reasoning as generated tokens
     return Usage(
         input_tokens=sent,
         output_tokens=generated,

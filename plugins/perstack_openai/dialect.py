@@ -1,4 +1,4 @@
-"""What the two wire formats share: in what servers differ, how much a model may think, and how a blob is shown."""
+"""Differences between servers that both wire formats share: options, reasoning effort, blobs, and stream errors."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import ReasoningBudget
-from perstack.core.messages import BlobPart, ToolResultPart
+from pydantic import JsonValue
+
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.runs.messages import BlobPart, ToolResultPart
 from perstack.dataclass import dataclass
+from perstack.errors import ProviderError
 from perstack.ports.provider import GenerationRequest
-from perstack_http.parts import IMAGE_TYPES, PDF, as_base64, in_place_of, is_text, takes_all
-from perstack_http.schemas import is_whole, schema_for
+from perstack.support.http.errors import made_error
+from perstack.support.http.messages import IMAGE_TYPES, PDF, as_base64, in_place_of, is_text, takes_all
+from perstack.support.http.structured_output import is_whole, schema_for
 
 _LOW_TOKENS = 4_096
 _MEDIUM_TOKENS = 12_288
 
 _TAKES_SCHEMAS = re.compile(r"^(gpt-4o(?!-2024-05)|gpt-4\.|gpt-[5-9]|o1(?!-mini|-preview)|o[3-9])")
-"""Source: OpenAI guide, «Structured model outputs», section «Supported models»."""
+"""Models that accept a schema. Source: OpenAI guide, «Structured model outputs», section «Supported models»."""
 
 _WITHOUT_REASONING = re.compile(r"gpt-(3|4)|chat-latest")
 
@@ -27,38 +31,39 @@ _NEAREST_EFFORT: tuple[tuple[re.Pattern[str], Mapping[str, str]], ...] = (
     (re.compile(r"^gpt-5(-|$)"), {"none": "minimal"}),
     (re.compile(r"^gpt-(5\.|[6-9])"), {"minimal": "low"}),
 )
-"""Where a family of OpenAI's own models lacks an effort, the nearest one that it has.
+"""Nearest effort for the efforts that a family of OpenAI's models lacks.
 
-Source: OpenAI documentation, «Reasoning models», section «Reasoning effort»."""
+Source: OpenAI documentation, «Reasoning models», section «Reasoning effort».
+"""
 
 _EFFORTS_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     "deepseek": {"minimal": "low", "medium": "high"},
     "ollama": {"minimal": "low"},
 }
-"""Source: DeepSeek API guide, «Thinking Mode»; Ollama documentation, «OpenAI compatibility»."""
+"""Nearest efforts of other vendors. Source: DeepSeek API guide, «Thinking Mode»; Ollama, «OpenAI compatibility»."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """In what one server's formats differ from another's, and what the user has set."""
+    """Format options of one server, with the user's settings."""
 
     is_openai: bool = True
-    """OpenAI's own models, at OpenAI or at Azure, and not a server that is only compatible."""
+    """True for OpenAI's own models, at OpenAI or Azure; False for compatible servers."""
     vendor: str = "openai"
-    """The provider's name, under which opaque parts stand: no other can read what it has encrypted."""
+    """Provider name, used as the key of opaque parts: no other provider can read its encrypted content."""
     takes_images: bool = True
     takes_documents: bool = True
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     reasoning: bool | None = None
-    """Whether the model reasons; None if its name tells."""
+    """True if the model reasons; None to judge by its name."""
     reasoning_summary: str | None = None
     structured_output: bool | None = None
-    """Whether the server takes a schema for a reply; None if the model's name tells."""
+    """True if the server accepts a schema for a reply; None to judge by the model's name."""
 
     def reply_settings(self) -> JsonObject:
-        """What of this changes replies, for the log."""
+        """Return the settings that change replies, for the log."""
         said: JsonObject = {
             "maxTokens": self.max_tokens,
             "temperature": self.temperature,
@@ -72,34 +77,37 @@ class Dialect:
         return {name: value for name, value in said.items() if value is not None}
 
     def takes(self, mime_type: str) -> bool:
-        """Whether the server is sent it as it is."""
+        """Return whether blobs of this type are sent unchanged."""
         is_taken = self.takes_documents if mime_type == PDF else self.takes_images
         return is_taken and takes_all(mime_type)
 
     def reasons(self, model: str) -> bool:
-        """Whether the model takes what concerns reasoning."""
+        """Return whether the model accepts reasoning options."""
         if self.reasoning is not None:
             return self.reasoning
         return not (self.is_openai and _WITHOUT_REASONING.search(model))
 
     def schema_format(self, request: GenerationRequest) -> JsonObject | None:
-        """The name of the result's schema, the schema, and whether it is to be kept to the letter; None for none."""
+        """Return the result schema in the API's format, with its name and strictness; None without one."""
         is_known = self.is_openai and _TAKES_SCHEMAS.search(request.model) is not None
         schema = schema_for(request, self.structured_output, is_known=is_known)
         return None if schema is None else {"name": "result", "schema": schema, "strict": is_whole(schema)}
 
     def most_tokens(self, request: GenerationRequest) -> int | None:
-        """The most tokens of the reply; None leaves it to the server."""
+        """Return the maximum tokens of the reply; None leaves it to the server."""
         return request.max_tokens_within(self.max_tokens)
 
     def temperature_for(self, request: GenerationRequest) -> float | None:
-        """None to say nothing of it. OpenAI's reasoning models refuse it, so only the user's own word goes there."""
+        """Return the temperature; None to omit it.
+
+        OpenAI's reasoning models reject a temperature, so they get only one that the user has set.
+        """
         is_refused = self.is_openai and self.reasons(request.model)
         return self.temperature if is_refused else request.temperature_over(self.temperature)
 
 
 def effort_of(model: str, budget: ReasoningBudget | None, dialect: Dialect) -> str | None:
-    """The nearest effort that the model has; None to say nothing of it."""
+    """Return the nearest reasoning effort that the model has; None to omit it."""
     if budget is None or not dialect.reasons(model):
         return None
     word = _effort_word(budget)
@@ -122,7 +130,7 @@ def _effort_word(budget: ReasoningBudget) -> str:
 
 
 def shown(part: BlobPart, dialect: Dialect, blobs: Mapping[str, bytes]) -> tuple[Literal["text", "image", "file"], str]:
-    """A blob as this server takes it: its text, or its address as image or file; else words in its place."""
+    """Encode a blob as text, or as the address of an image or file; otherwise return a placeholder text."""
     content = blobs.get(part.sha256, b"")
     if content and is_text(part.mime_type):
         return "text", content.decode("utf-8", "replace")
@@ -135,6 +143,46 @@ def shown(part: BlobPart, dialect: Dialect, blobs: Mapping[str, bytes]) -> tuple
 
 
 def marked(result: ToolResultPart, text: str) -> str:
-    """There is no flag for an error: it must be read from the text."""
+    """Prefix the text of a failed result with `Error:`, since the formats have no error flag."""
     is_told = not result.is_error or text.lower().startswith("error")
     return text if is_told else f"Error: {text}"
+
+
+# Errors inside a stream have a code instead of a status.
+#
+# Source: OpenAI documentation, «Error codes», section «API errors»; API reference, «Responses», the codes of `error`.
+
+_STATUS_OF: dict[str, int] = {
+    "invalid_api_key": 401,
+    "model_not_found": 404,
+    "insufficient_quota": 429,
+    "rate_limit_exceeded": 429,
+    "server_error": 500,
+    "vector_store_timeout": 500,
+}
+_OVERFLOW = "context_length_exceeded"
+_QUOTA = "insufficient_quota"
+_AT_FAULT = re.compile(rf"^({_OVERFLOW}|(invalid|image|empty|unsupported|failed_to_download)_\w+)$|polic")
+"""Codes of errors in the request itself, which a retry would repeat."""
+
+_TRY_AGAIN_IN = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s)\b", re.IGNORECASE)
+
+
+def stream_error(message: str, code: JsonValue) -> ProviderError:
+    """Return the error for a code, or for a status in its place. An unknown code counts as a server error."""
+    words = message or "the server reported an error without an explanation"
+    status = code if isinstance(code, int) and 400 <= code < 600 else _status_of(str(code))
+    wait = _wait_in(words) if status == 429 else None
+    return made_error(words, status, retry_after=wait, is_overflow=code == _OVERFLOW, is_quota=code == _QUOTA)
+
+
+def _status_of(code: str) -> int:
+    return _STATUS_OF.get(code, 400 if _AT_FAULT.search(code) else 500)
+
+
+def _wait_in(words: str) -> float | None:
+    """Return the seconds to wait. A stream error has no headers, so they are read from the message."""
+    found = _TRY_AGAIN_IN.search(words)
+    if found is None:
+        return None
+    return float(found[1]) / (1000 if found[2].lower() == "ms" else 1)

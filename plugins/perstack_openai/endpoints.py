@@ -1,23 +1,304 @@
-"""Each provider of this plugin by its name: what makes its connection."""
+"""Connections of the plugin's providers, built from `[provider.setting]` and the environment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+from urllib.parse import quote, urlsplit
 
+from pydantic import Field
+
+from perstack.dataclass import dataclass
+from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
+from perstack.ports.environment import refuse_redirected
 from perstack.ports.provider import ProviderConfig
-from perstack_openai.azure import azure_connection
-from perstack_openai.compatible import deepseek_connection, ollama_connection
-from perstack_openai.provider import OpenAIProvider
-from perstack_openai.settings import Connection, openai_connection
+from perstack.support.http.endpoint import (
+    Endpoint,
+    EndpointSettings,
+    choose_base_url,
+    headers_of_env,
+    is_loopback,
+    missing_key,
+    read_key,
+    read_settings,
+)
+from perstack_openai.dialect import Dialect
 
-CONNECTIONS: Mapping[str, Callable[[ProviderConfig], Connection]] = {
-    "openai": openai_connection,
-    "deepseek": deepseek_connection,
-    "azure-openai": azure_connection,
-    "ollama": ollama_connection,
-}
+Api = Literal["chat", "responses"]
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+_KEYS = ("OPENAI_API_KEY", "OPENAI_CUSTOM_HEADERS")
+
+_CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "ocp-apim-subscription-key"})
+"""Headers that carry a credential; the last two are those of gateways in front of an endpoint."""
 
 
-def create(name: str, config: ProviderConfig) -> OpenAIProvider:
-    """The provider of that name from its settings and the environment."""
-    return OpenAIProvider(CONNECTIONS[name](config))
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Endpoint, options, wire format and path of the requests."""
+
+    endpoint: Endpoint
+    dialect: Dialect
+    api: Api
+    prefix: str = ""
+    """Path before the method; `{model}` in it stands for the model."""
+    query: str = ""
+
+    def path(self, model: str) -> str:
+        """Return the path of the generation method for `model`."""
+        method = "/responses" if self.api == "responses" else "/chat/completions"
+        return self.prefix.replace("{model}", quote(model, safe="")) + method + self.query
+
+
+class CompatibleSettings(EndpointSettings):
+    """Settings that every provider of this plugin has."""
+
+    name: str | None = None
+    """Label for people; never sent."""
+    images: bool = True
+    """False if the model accepts no images: it then gets a line of text for each."""
+
+
+class OpenAISettings(CompatibleSettings):
+    """Settings of `openai`, and of any compatible server."""
+
+    api: Api | None = None
+    """Wire format. None: Responses at OpenAI itself, Chat Completions at other servers."""
+    organization: str | None = None
+    project: str | None = None
+    documents: bool | None = None
+    """True if the server accepts PDFs. None: True at OpenAI, False at compatible servers."""
+    reasoning: bool | None = None
+    """True if the model reasons; None to judge by its name."""
+    reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
+    """Shows a summary of the reasoning (Responses only)."""
+
+
+def openai_connection(config: ProviderConfig) -> Connection:
+    """Return the connection to OpenAI or a compatible server; a server on this machine needs no key.
+
+    Source: OpenAI API reference, «Introduction», section «Authentication»; the variables are those of its SDKs, and of
+    the original Perstack.
+    """
+    settings, env = read_settings(OpenAISettings, config.setting), config.env
+    base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", DEFAULT_BASE_URL, keys=_KEYS)
+    own = {
+        "OpenAI-Organization": settings.organization or env.get("OPENAI_ORG_ID") or env.get("OPENAI_ORGANIZATION"),
+        "OpenAI-Project": settings.project or env.get("OPENAI_PROJECT_ID") or env.get("OPENAI_PROJECT"),
+    }
+    headers = {name: value for name, value in own.items() if value}
+    key = read_key(env, "OPENAI_API_KEY")
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    headers.update({**headers_of_env(env, "OPENAI_CUSTOM_HEADERS"), **settings.headers})
+    if not has_credential(headers) and not is_loopback(base_url):
+        raise missing_key("openai", "OPENAI_API_KEY")
+    official = is_openai(base_url)
+    dialect = replace(
+        dialect_of(settings, "openai"),
+        is_openai=official,
+        takes_documents=official if settings.documents is None else settings.documents,
+        reasoning=settings.reasoning,
+        reasoning_summary=settings.reasoning_summary,
+    )
+    api = settings.api or ("responses" if official else "chat")
+    return Connection(endpoint_of(base_url, headers, settings, api), dialect, api)
+
+
+def is_openai(base_url: str) -> bool:
+    """Return whether the address is OpenAI's own server."""
+    host = urlsplit(base_url).hostname or ""
+    return host == "openai.com" or host.endswith(".openai.com")
+
+
+def has_credential(headers: Mapping[str, str]) -> bool:
+    """Return whether a header carries a credential."""
+    return bool(_CREDENTIALS & {name.lower() for name in headers})
+
+
+def endpoint_of(base_url: str, headers: Mapping[str, str], settings: EndpointSettings, api: Api) -> Endpoint:
+    """Return the endpoint at a checked address. With Responses nothing arrives during minutes of reasoning."""
+    return Endpoint(base_url, headers, *settings.silences(thinks_silently=api == "responses"))
+
+
+def dialect_of(settings: CompatibleSettings, vendor: str) -> Dialect:
+    """Return the options of a server that is not OpenAI's and accepts no PDFs."""
+    return Dialect(
+        is_openai=False,
+        vendor=vendor,
+        takes_images=settings.images,
+        takes_documents=False,
+        max_tokens=settings.max_tokens,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        structured_output=settings.structured_output,
+    )
+
+
+# Provider `azure-openai`: deployments of OpenAI's models in one's own Azure resource.
+
+_AZURE_KEYS = ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_AD_TOKEN")
+_ENDPOINTS = ("AZURE_OPENAI_ENDPOINT", "AZURE_BASE_URL")
+_RESOURCE = r"^[a-zA-Z0-9][a-zA-Z0-9-]{0,63}$"
+"""Pattern of a resource name, the first label of its host name."""
+
+
+class AzureSettings(CompatibleSettings):
+    """Settings of `azure-openai`."""
+
+    api: Api | None = None
+    """Wire format. None: Responses; Chat Completions with deployment-based URLs."""
+    resource_name: str | None = Field(default=None, pattern=_RESOURCE)
+    api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    use_deployment_based_urls: bool = False
+    documents: bool = True
+    reasoning: bool | None = None
+    reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+def azure_connection(config: ProviderConfig) -> Connection:
+    """Return the connection to a deployment at Azure, whose name is used as the model's.
+
+    Source: Azure OpenAI documentation, «API version lifecycle» (the v1 API) and «REST API reference»; the variables are
+    those of OpenAI's SDK for Azure, of the AI SDK and of the original Perstack.
+    """
+    settings, env = read_settings(AzureSettings, config.setting), config.env
+    base_url = _base_url(settings, env)
+    headers = {**_credential(env), **settings.headers}
+    if not has_credential(headers) and not is_loopback(base_url):
+        raise missing_key("azure-openai", "AZURE_OPENAI_API_KEY")
+    dialect = replace(
+        dialect_of(settings, "azure-openai"),
+        is_openai=True,
+        takes_documents=settings.documents,
+        reasoning=settings.reasoning,
+        reasoning_summary=settings.reasoning_summary,
+    )
+    api = settings.api or ("chat" if settings.use_deployment_based_urls else "responses")
+    prefix, query = _path(settings, env, api)
+    return Connection(endpoint_of(base_url, headers, settings, api), dialect, api, prefix, query)
+
+
+def _base_url(settings: AzureSettings, env: Mapping[str, str]) -> str:
+    """Return the address up to `/openai`."""
+    resource = None if settings.base_url is not None else _resource(settings, env)
+    address = f"https://{resource}.openai.azure.com" if resource else ""
+    if resource and settings.resource_name is None:
+        refuse_redirected(env, "AZURE_RESOURCE_NAME", _AZURE_KEYS)
+    variable = _endpoint_in(env) or _ENDPOINTS[0]
+    base_url = choose_base_url(settings, {} if resource else env, variable, address, keys=_AZURE_KEYS)
+    base_url = base_url.removesuffix("/v1")
+    return base_url if urlsplit(base_url).path else f"{base_url}/openai"
+
+
+def _endpoint_in(env: Mapping[str, str]) -> str | None:
+    return next((name for name in _ENDPOINTS if env.get(name)), None)
+
+
+def _resource(settings: AzureSettings, env: Mapping[str, str]) -> str | None:
+    """Return the resource name from the settings or the environment; None if that holds a whole address."""
+    if settings.resource_name is not None:
+        return settings.resource_name
+    if _endpoint_in(env):
+        return None
+    resource = env.get("AZURE_RESOURCE_NAME", "").strip()
+    if not resource:
+        raise MissingCredential(
+            "provider azure-openai has no address: set resourceName or baseUrl in [provider.setting],"
+            " or AZURE_RESOURCE_NAME or AZURE_OPENAI_ENDPOINT in the environment or in .env"
+        )
+    if not re.fullmatch(_RESOURCE, resource):
+        raise UsageError(
+            "AZURE_RESOURCE_NAME: this is not a name of a resource: give the first word of its address,"
+            " without .openai.azure.com"
+        )
+    return resource
+
+
+def _credential(env: Mapping[str, str]) -> dict[str, str]:
+    key = read_key(env, "AZURE_OPENAI_API_KEY") or read_key(env, "AZURE_API_KEY")
+    if key:
+        return {"api-key": key}
+    token = read_key(env, "AZURE_OPENAI_AD_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _path(settings: AzureSettings, env: Mapping[str, str], api: Api) -> tuple[str, str]:
+    """Return the path prefix and the query. The v1 API needs no version; the dated APIs before it do."""
+    if not settings.use_deployment_based_urls:
+        return "/v1", f"?api-version={settings.api_version}" if settings.api_version else ""
+    version = settings.api_version or (env.get("OPENAI_API_VERSION") or env.get("AZURE_API_VERSION") or "").strip()
+    if not version:
+        wrong = "deployment based URLs need a version, such as 2024-10-21: set it here or in OPENAI_API_VERSION"
+        raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.apiVersion"),))
+    return "/deployments/{model}" if api == "chat" else "", f"?api-version={quote(version)}"
+
+
+# Providers `deepseek` and `ollama`: Chat Completions at other addresses.
+
+DEEPSEEK_BASE_URL = "https://api.deepseek.com"
+OLLAMA_BASE_URL = "http://localhost:11434"
+
+_OLLAMA_PORT = 11434
+
+
+def deepseek_connection(config: ProviderConfig) -> Connection:
+    """Return the connection to DeepSeek. Source: DeepSeek API documentation, «Your First API Call»."""
+    settings = read_settings(CompatibleSettings, config.setting)
+    keys = ("DEEPSEEK_API_KEY",)
+    base_url = choose_base_url(settings, config.env, "DEEPSEEK_BASE_URL", DEEPSEEK_BASE_URL, keys=keys)
+    headers: dict[str, str] = {}
+    key = read_key(config.env, "DEEPSEEK_API_KEY")
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    headers.update(settings.headers)
+    if not has_credential(headers) and not is_loopback(base_url):
+        raise missing_key("deepseek", "DEEPSEEK_API_KEY")
+    return Connection(endpoint_of(base_url, headers, settings, "chat"), dialect_of(settings, "deepseek"), "chat")
+
+
+def ollama_connection(config: ProviderConfig) -> Connection:
+    """Return the connection to an Ollama server, which may use plain http, as is common in a local network.
+
+    A credential is never sent over plain http to another machine. Source: Ollama documentation, «OpenAI compatibility»
+    and «FAQ», section on OLLAMA_HOST.
+    """
+    settings, env = read_settings(CompatibleSettings, config.setting), config.env
+    variable = "OLLAMA_BASE_URL" if env.get("OLLAMA_BASE_URL") else "OLLAMA_HOST"
+    address = {variable: _ollama_url(env.get(variable, ""))}
+    if settings.base_url is None:
+        refuse_redirected(env, variable, ("OLLAMA_API_KEY",))
+    base_url = choose_base_url(settings, address, variable, OLLAMA_BASE_URL, allow_plain=True)
+    headers: dict[str, str] = {}
+    key = read_key(env, "OLLAMA_API_KEY")
+    is_safe = base_url.startswith("https:") or is_loopback(base_url)
+    if key and is_safe:
+        headers["Authorization"] = f"Bearer {key}"
+    headers.update(settings.headers)
+    if not is_safe and has_credential(headers):
+        wrong = f"a credential is not sent over http://, where others would see it: use https://{base_url[7:]}"
+        raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.headers"),))
+    base_url = re.sub(r"/(api|v1)$", "", base_url)
+    dialect = dialect_of(settings, "ollama")
+    return Connection(endpoint_of(base_url, headers, settings, "chat"), dialect, "chat", prefix="/v1")
+
+
+def _ollama_url(host: str) -> str:
+    """Convert a value of OLLAMA_HOST (`host`, `host:port`, `:port` or an address) to an address; empty for none."""
+    host = host.strip()
+    if not host:
+        return ""
+    given = "//" in host
+    if host.startswith(":"):
+        host = f"localhost{host}"
+    try:
+        parts = urlsplit(host if given else f"http://{host}")
+    except ValueError:
+        return host  # the later check reports the error
+    # A server's wildcard address is not an address to connect to.
+    netloc = re.sub(r"^(0\.0\.0\.0|\[::\])(?=:|$)", "localhost", parts.netloc)
+    if not given and not re.search(r":\d+$", netloc):
+        netloc = f"{netloc}:{_OLLAMA_PORT}"
+    return parts._replace(netloc=netloc).geturl()

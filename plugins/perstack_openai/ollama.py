@@ -1,4 +1,4 @@
-"""The models of a server of Ollama that runs."""
+"""Models of a running Ollama server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from perstack.errors import ProviderError
 from perstack.ports.provider import OfferedModel, ProviderConfig
-from perstack_http.endpoint import is_loopback
-from perstack_openai.compatible import ollama_connection
+from perstack.support.http.endpoint import is_loopback
+from perstack_openai.endpoints import ollama_connection
 
 _SECONDS = 2.0
 _MOST_BYTES = 4_000_000
@@ -25,7 +25,7 @@ class _Models(BaseModel):
 
 
 def models(env: Mapping[str, str]) -> Sequence[OfferedModel]:
-    """By name. Raises ProviderError if no server answers, or with something else.
+    """Return the server's models by name. Raises ProviderError without a valid answer.
 
     Source: Ollama documentation, «OpenAI compatibility», `/v1/models`.
     """
@@ -42,7 +42,7 @@ def models(env: Mapping[str, str]) -> Sequence[OfferedModel]:
 
 
 def _body(url: str, headers: Mapping[str, str]) -> bytes:
-    """As much of it as a list of models may have."""
+    """Return the response body, truncated above the maximum size of a model list."""
     body = b""
     with (
         httpx.Client(timeout=_SECONDS, trust_env=not is_loopback(url)) as client,

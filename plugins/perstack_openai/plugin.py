@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from collections.abc import Mapping, Sequence
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory
-from perstack_prices import PublishedPrices
+from perstack.support.prices import PublishedPrices
 
 _PRICES = PublishedPrices("openai")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAIProviderFactory:
-    """What the plugin registers: one for each endpoint, of which `openai` is the first."""
+    """Factory of one provider of this plugin."""
 
     name: str = "openai"
     priority: int = 20
     default_model: str | None = "gpt-5-mini"
     how_to_configure: str = "set OPENAI_API_KEY"
     needs: tuple[tuple[str, ...], ...] = (("OPENAI_API_KEY",),)
-    """Of each group, one variable must be set."""
+    """Groups of variables; one of each group must be set."""
     prices: PublishedPrices | None = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Whether the environment says all that is needed."""
+        """Return whether the environment has all required variables."""
         return all(any(env.get(variable, "").strip() for variable in group) for group in self.needs)
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Opens no connection yet.
+        """Create the provider without connecting yet.
 
-        Raises MissingCredential without a key or an address, DefinitionError if a setting is wrong, UsageError if a
-        variable is.
+        Raises MissingCredential without a key or an address, DefinitionError for an invalid setting, UsageError for an
+        invalid variable.
         """
-        from perstack_openai.endpoints import create
+        from perstack_openai.provider import create
 
         return create(self.name, config)
 
 
 @dataclass(frozen=True, slots=True)
 class OllamaProviderFactory(OpenAIProviderFactory):
-    """The same, for a server on this machine, which can be asked what it has."""
+    """Factory of `ollama`, whose server can list its models."""
 
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-        """Those that it has. Raises ProviderError if no server answers."""
+        """Return the server's models. Raises ProviderError if no server answers."""
         from perstack_openai.ollama import models
 
         return models(env)
@@ -84,5 +84,5 @@ FACTORIES = (
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Providers `openai`, `deepseek`, `azure-openai` and `ollama`."""
+    """Return the factories of `openai`, `deepseek`, `azure-openai` and `ollama`."""
     return FACTORIES

@@ -1,57 +1,75 @@
-"""The provider behind the port: codecs and connection put together."""
+"""Provider port implemented with OpenAI's APIs: Chat Completions and Responses.
+
+`endpoints` builds a `Connection` (address, credentials, wire format) from settings and environment, one function per
+provider name. `chat_completions` and `responses_api` are the codecs: pure functions that encode a request, and a
+decoder fed with the data of each server-sent event. `dialect` has what servers and models differ in: reasoning efforts,
+schemas, blobs, error codes.
+
+Each request extends the bytes of the Run's earlier requests, so that the vendor's prompt cache applies and each message
+is encoded once. Responses stores nothing at the vendor: reasoning comes back as encrypted items, which are sent again;
+if the server refuses them, the request is repeated without (`_without_encrypted`).
+
+Change together: a new option in `Dialect` with its settings classes and `reply_settings`; a new provider with
+`CONNECTIONS` and `plugin.FACTORIES`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack_http.lazy import LazyClient
-from perstack_http.transcript import missing_blobs
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack.support.http.messages import missing_blobs
+from perstack.support.http.provider import LazyClient
 from perstack_openai.dialect import Dialect
-from perstack_openai.settings import Connection
+from perstack_openai.endpoints import (
+    Connection,
+    azure_connection,
+    deepseek_connection,
+    ollama_connection,
+    openai_connection,
+)
 
 if TYPE_CHECKING:
-    from perstack_openai.chat_reply import ChatDecoder
-    from perstack_openai.responses_reply import ResponsesDecoder
+    from perstack_openai.chat_completions import ChatDecoder
+    from perstack_openai.responses_api import ResponsesDecoder
 
 
 class OpenAIProvider:
-    """One endpoint that speaks one of OpenAI's formats, whose codec is imported when it generates."""
+    """Provider of one endpoint in one wire format, whose codec is imported on the first generation."""
 
     def __init__(self, connection: Connection) -> None:
+        """Connect to nothing yet."""
         self._connection = connection
         self.reply_settings = connection.dialect.reply_settings()
         self.endpoint_id = connection.endpoint.id
         self._client = LazyClient(connection.endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """One try of one generation. Raises ProviderError."""
+        """Generate once, without retries. Raises ProviderError."""
         if self._connection.api == "chat":
             return await self._chat(request, on_delta)
         return await self._responses(request, on_delta)
 
     def takes(self, model: str, mime_type: str) -> bool:
-        """Whether the server is sent it as it is."""
+        """Return whether blobs of this type are sent unchanged."""
         return self._connection.dialect.takes(mime_type)
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._client.close()
 
     async def _chat(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        from perstack_openai.chat import encode_chat, items_of_chat
-        from perstack_openai.chat_reply import ChatDecoder
+        from perstack_openai.chat_completions import ChatDecoder, encode_chat, items_of_chat
 
         dialect = self._connection.dialect
         blobs = await missing_blobs(request, items_of_chat(request, dialect))
         return await self._posted(request.model, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
 
     async def _responses(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        from perstack_openai.responses import encode_responses, items_of_responses
-        from perstack_openai.responses_reply import ResponsesDecoder
+        from perstack_openai.responses_api import ResponsesDecoder, encode_responses, items_of_responses
 
         decoder = ResponsesDecoder(on_delta, self._connection.dialect.vendor)
 
@@ -73,12 +91,27 @@ class OpenAIProvider:
 
 
 def _without_encrypted(dialect: Dialect, error: ProviderError) -> Dialect | None:
-    """How to ask again after encrypted reasoning was refused; None if the error is another.
+    """Return options for a retry after encrypted reasoning was refused; None for another error.
 
-    Another organization's key cannot read it, and a model that does not reason has none, which the name of a
-    deployment does not tell: neither may stop a Run for good.
+    Another organization's key cannot read it, and a deployment's name does not tell whether its model reasons at all.
+    Neither may stop a Run permanently.
     """
     words = str(error).lower()
     if error.status_code != 400 or "encrypted content" not in words:
         return None
     return replace(dialect, vendor="", reasoning=False if "not supported" in words else dialect.reasoning)
+
+
+# Connection functions by provider name.
+
+CONNECTIONS: Mapping[str, Callable[[ProviderConfig], Connection]] = {
+    "openai": openai_connection,
+    "deepseek": deepseek_connection,
+    "azure-openai": azure_connection,
+    "ollama": ollama_connection,
+}
+
+
+def create(name: str, config: ProviderConfig) -> OpenAIProvider:
+    """Create the provider of that name from its settings and the environment."""
+    return OpenAIProvider(CONNECTIONS[name](config))

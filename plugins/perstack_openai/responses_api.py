@@ -1,23 +1,201 @@
-"""The reply side of the Responses API: the data of a stream's events to a reply.
+"""Responses API: pure functions that encode a request, and a decoder for the stream of a reply.
 
-Source: OpenAI API reference, «Responses», section «Streaming events», and the objects «Response» and its output items.
+Nothing is stored at the vendor: each request contains the whole conversation, with the reasoning as encrypted items.
+Source of the reply side: OpenAI API reference, «Responses», section «Streaming events», and the objects «Response» and
+its output items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar, assert_never
 
 from pydantic import JsonValue, ValidationError
 
-from perstack.core.base import JsonObject
-from perstack.core.events import FinishReason
-from perstack.core.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.usage import Usage
-from perstack.ports.provider import Delta, Generation
-from perstack_http.errors import bad_response, cut_stream
-from perstack_http.parts import Text, Wire, read_arguments
-from perstack_openai.stream_errors import stream_error
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.messages import (
+    BlobPart,
+    ExpertMessage,
+    Message,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.runs.step_events import FinishReason
+from perstack.dataclass import dataclass
+from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.support.http.errors import bad_response, cut_stream
+from perstack.support.http.messages import (
+    Items,
+    Text,
+    Wire,
+    arguments_of,
+    body_of,
+    head_of,
+    legal_id,
+    read_arguments,
+    transcript_of,
+)
+from perstack_openai.dialect import Dialect, effort_of, marked, shown, stream_error
+
+# Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning
+# models», section «Encrypted reasoning items», «Function calling» and «Conversation state».
+
+
+def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
+    """Encode the body of `POST /responses`.
+
+    A later request of a Run extends the bytes of an earlier one, for the vendor's prompt cache. `blobs` need only
+    contain what `items_of_responses` lacks.
+    """
+    items = items_of_responses(request, dialect)
+    items.extend(request.messages, blobs)
+    return body_of(head_of(request, "responses", dialect, lambda: _head(request, dialect)), items.parts)
+
+
+def items_of_responses(request: GenerationRequest, dialect: Dialect) -> Items:
+    """Return the Run's items encoded so far for this server."""
+
+    def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        return _items(message, _Contents(dialect, blobs))
+
+    return transcript_of(request, ("responses", dialect), Items, lambda: write)
+
+
+def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    head: JsonObject = {"model": request.model, "stream": True, "store": False}
+    limits: JsonObject = {
+        "max_output_tokens": dialect.most_tokens(request),
+        "temperature": dialect.temperature_for(request),
+        "top_p": dialect.top_p,
+    }
+    head.update({name: value for name, value in limits.items() if value is not None})
+    head.update(_reasoning(request, dialect))
+    if request.tools:
+        head["tools"] = [_tool(spec) for spec in request.tools]
+    if request.tools and not request.allow_tools:
+        head["tool_choice"] = "none"
+    schema = dialect.schema_format(request)
+    if schema is not None:
+        head["text"] = {"format": {"type": "json_schema", **schema}}
+    if request.instruction.strip():
+        head["instructions"] = request.instruction
+    return {**head, "input": []}
+
+
+def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
+    if not dialect.reasons(request.model):
+        return {}  # models without reasoning reject both fields
+    wanted = {
+        "effort": effort_of(request.model, request.reasoning_budget, dialect),
+        "summary": dialect.reasoning_summary,
+    }
+    said: JsonObject = {name: value for name, value in wanted.items() if value is not None}
+    include: JsonObject = {"include": ["reasoning.encrypted_content"]}
+    return {"reasoning": said, **include} if said else include
+
+
+def _tool(spec: ToolSpec) -> JsonObject:
+    parameters: JsonObject = {"type": "object", **spec.input_schema}
+    about: JsonObject = {"description": spec.description} if spec.description else {}
+    # strict is the default, and rejects most schemas of MCP servers
+    return {"type": "function", "name": spec.name, **about, "parameters": parameters, "strict": False}
+
+
+def _items(message: Message, contents: _Contents) -> list[JsonObject]:
+    match message:
+        case UserMessage():
+            return [{"type": "message", "role": "user", "content": contents.of(message.contents)}]
+        case ToolMessage():
+            return [_result(result, contents) for result in message.contents]
+        case ExpertMessage():
+            return _reply(message, contents.dialect.vendor)
+        case _:
+            assert_never(message)
+
+
+def _reply(message: ExpertMessage, vendor: str) -> list[JsonObject]:
+    """Encode the items of a reply in their original order."""
+    found: list[JsonObject] = []
+    phase: JsonObject = {}
+    for part in message.contents:
+        match part:
+            case TextPart():
+                if part.text.strip():
+                    found.append({"type": "message", "role": "assistant", "content": part.text, **phase})
+                phase = {}
+            case ToolCallPart():
+                found.append(_call(part))
+            case ThinkingPart():
+                ours = (part.opaque or {}).get(vendor)
+                if isinstance(ours, dict) and "phase" in ours:
+                    phase = ours
+                elif isinstance(ours, dict):
+                    found.append({"type": "reasoning", **ours})
+            case _:
+                assert_never(part)
+    # The API rejects reasoning without a following item, which a truncated reply may lack.
+    while found and found[-1]["type"] == "reasoning":
+        found.pop()
+    return found
+
+
+def _call(part: ToolCallPart) -> JsonObject:
+    return {
+        "type": "function_call",
+        "call_id": legal_id(part.tool_call_id),
+        "name": legal_tool_name(part.tool_name),
+        "arguments": json.dumps(arguments_of(part), ensure_ascii=False),
+    }
+
+
+def _result(result: ToolResultPart, contents: _Contents) -> JsonObject:
+    output = contents.of(result.contents)
+    if isinstance(output, str):
+        output = marked(result, output)
+    elif isinstance(output, list) and result.is_error:
+        told: list[JsonValue] = [{"type": "input_text", "text": "Error:"}]
+        output = told + output
+    return {"type": "function_call_output", "call_id": legal_id(result.tool_call_id), "output": output}
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """Encoder of contents for one server."""
+
+    dialect: Dialect
+    blobs: Mapping[str, bytes]
+
+    def of(self, contents: Iterable[ResultContent]) -> JsonValue:
+        """Encode text alone as a string, which every server accepts; else as parts."""
+        parts: list[JsonObject] = [
+            {"type": "input_text", "text": part.text} if isinstance(part, TextPart) else self._blob(part)
+            for part in contents
+        ]
+        if all(part["type"] == "input_text" for part in parts):
+            return "".join(str(part["text"]) for part in parts)
+        return [*parts]
+
+    def _blob(self, part: BlobPart) -> JsonObject:
+        kind, value = shown(part, self.dialect, self.blobs)
+        match kind:
+            case "image":
+                return {"type": "input_image", "image_url": value, "detail": "auto"}
+            case "file":
+                return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": value}
+            case "text":
+                return {"type": "input_text", "text": value}
+            case _:
+                assert_never(kind)
+
 
 _END = "[DONE]"
 
@@ -29,7 +207,7 @@ class _Content(Wire):
 
 
 class _Item(Wire):
-    """An output item; what its type does not have is empty."""
+    """Output item; fields that its type lacks are empty."""
 
     type: Text = ""
     id: Text = ""
@@ -76,7 +254,7 @@ class _Response(Wire):
 
 
 class _Event(Wire):
-    """Every kind of event at once; what a kind does not have is empty."""
+    """Fields of all event types; empty if a type lacks one."""
 
     type: Text = ""
     delta: JsonValue = None
@@ -100,16 +278,17 @@ _INCOMPLETE: dict[str, FinishReason] = {"max_output_tokens": "length", "content_
 
 
 class ResponsesDecoder:
-    """Puts a reply together from the data of its events."""
+    """Decoder of a reply from the data of its stream's events."""
 
     def __init__(self, on_delta: Callable[[Delta], None], vendor: str) -> None:
+        """Pass each piece of text to `on_delta`; `vendor` is the key of opaque parts."""
         self._on_delta = on_delta
         self._vendor = vendor
         self._done: list[tuple[int, _Item]] = []
         self._response: _Response | None = None
 
     def feed(self, data: str) -> bool:
-        """Take one event; true if it was the last. Raises ProviderError if it tells of one."""
+        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
         if data.strip() == _END:
             return True
         event = _read(_Event, data)
@@ -124,14 +303,14 @@ class ResponsesDecoder:
                 found = event.error or _Error(message=event.message, code=event.code)
                 raise stream_error(found.message, found.code)
             case "":
-                # the whole response as one document, from a server that does not stream; or an error without a type
+                # A whole response in one document, from a server that does not stream, or an error without a type.
                 self._take_document(_read(_Response, data))
             case _:
                 self._show(event)
         return self._response is not None
 
     def finish(self) -> Generation:
-        """The reply. Raises ProviderError if the stream ended before it did."""
+        """Return the reply. Raises ProviderError if the stream ended early."""
         if self._response is None:
             raise cut_stream("no response.completed came")
         items = self._items(self._response)
@@ -156,7 +335,7 @@ class ResponsesDecoder:
         self._response = response
 
     def _items(self, response: _Response) -> list[_Item]:
-        """Those that came one by one; some servers tell of them at the end alone, others not at the end."""
+        """Return the streamed items or those of the final response, whichever are more: some servers omit one."""
         done = [item for _, item in sorted(self._done, key=lambda one: one[0])]
         whole = response.output or []
         return whole if len(whole) > len(done) else done
@@ -174,7 +353,7 @@ def _read(kind: type[_W], data: str) -> _W:
 
 
 def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
-    """The parts of one item; none for what is not ours to understand."""
+    """Convert one item to parts; an unknown one has none."""
     match item.type:
         case "reasoning":
             return _thinking(item, vendor)
@@ -186,7 +365,7 @@ def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
             text = "".join(content.text or content.refusal for content in item.content or ())
             if not text:
                 return []
-            # the phase has to be sent back with its message
+            # the phase must be sent back with its message
             mark = [ThinkingPart(thinking="", opaque={vendor: {"phase": item.phase}})] if item.phase else []
             return [*mark, TextPart(text=text)]
         case _:
@@ -194,7 +373,7 @@ def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
 
 
 def _thinking(item: _Item, vendor: str) -> list[ReplyPart]:
-    """What can be read of a reasoning item, and what must be sent back. Without either there is nothing to keep."""
+    """Convert a reasoning item: its readable text, and the content to send back. Empty if there is neither."""
     summary, content = item.summary or [], item.content or []
     thinking = "\n\n".join(one.text for one in summary) or "".join(one.text for one in content)
     ours: JsonObject = {"id": item.id, "summary": [{"type": "summary_text", "text": one.text} for one in summary]}
@@ -205,7 +384,7 @@ def _thinking(item: _Item, vendor: str) -> list[ReplyPart]:
     elif not thinking:
         return []
     else:
-        # an item that is kept nowhere cannot be referred to
+        # the server stores no items, so this one cannot be referenced by id
         return [ThinkingPart(thinking=thinking)]
     return [ThinkingPart(thinking=thinking, opaque={vendor: ours})]
 
@@ -219,7 +398,7 @@ def _finish_reason(response: _Response, items: list[_Item]) -> FinishReason:
 
 
 def _usage(usage: _Usage | None) -> Usage:
-    """All zero if the server told nothing."""
+    """Convert the token counts; all are zero if the server sent none."""
     if usage is None:
         return Usage()
     sent, generated = usage.input_tokens or 0, usage.output_tokens or 0

@@ -1,1 +1,1 @@
-"""Jobs in the form of the original Perstack: read where that left them, and written as it would keep them."""
+"""Job format of the original Perstack: import of its directories, and export to them."""

@@ -1,8 +1,8 @@
-"""A Job of ours in the form in which the original Perstack keeps it: checkpoints with messages, one file an event.
+"""Export of a Job to the original Perstack's format: checkpoints with messages, and one file per event.
 
-It is `imports` backwards. A Run that went on after a stop becomes a run for each stretch; steps count over the
-whole Job; ids look like the original's and are made from ours, so that the same Job always makes the same files.
-What the original has no place for is left out: todos, a call's own text of arguments that were not JSON, durations.
+The inverse of `importing`. A Run that continued after a stop becomes several runs, one per segment; steps count over
+the whole Job. Ids look like the original's and are derived from ours, so the same Job always gives the same files. Data
+that the original cannot represent is omitted: todos, the raw text of invalid arguments, durations.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from dataclasses import field
 from hashlib import sha256
 from typing import assert_never
 
-from perstack.core import events as ours
-from perstack.core.base import Fact
-from perstack.core.chain import Head
-from perstack.core.messages import (
+from perstack.core.base.chain import Head
+from perstack.core.base.records import Fact
+from perstack.core.base.usage import NO_USAGE, Usage
+from perstack.core.runs import events as ours
+from perstack.core.runs import step_events
+from perstack.core.runs.evolve import evolve
+from perstack.core.runs.messages import (
     ExpertMessage,
     Message,
     ReplyPart,
@@ -28,12 +31,9 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.runs.begin import begin
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.state import Run
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
-from perstack_original import shapes as theirs
+from perstack_original import models as theirs
 
 _STATUS = {
     "running": "proceeding",
@@ -55,20 +55,19 @@ _STOPS: dict[type[Fact], str] = {
 
 @dataclass(slots=True)
 class _Stretch:
-    """What is being written: one Run of ours, and the run of the original that it is at the moment."""
+    """State of the export: one of our Runs, and the original's run that is currently written."""
 
     state: Run
     ids: list[str]
-    """The ids of its messages."""
     run_id: str
     offset: int
-    """What is added to its step numbers to count over the whole Job."""
+    """Difference between the Job's step numbers and the Run's."""
     clock: int
     part: int = 0
     goes_on: bool = False
-    """It began after a stop, and its calls have not all got their results yet."""
+    """True from a resume until all open calls have their results."""
     usage: Usage = field(default_factory=Usage)
-    """Of the last generation."""
+    """Usage of the last generation."""
 
     @property
     def step(self) -> int:
@@ -86,7 +85,7 @@ class _Export:
     last_start: int = 0
 
     def run(self, run_id: str, offset: int) -> None:
-        """Write a Run, and the Runs it started; `offset` is how many steps the Job had before it."""
+        """Write a Run and the Runs that it started; `offset` is the number of the Job's steps before it."""
         log = self.logs.get(run_id, ())
         if not log or run_id in self.last_steps:
             return
@@ -129,7 +128,7 @@ class _Export:
         return at
 
     def _go_on(self, at: _Stretch, event: ours.StoredEvent) -> None:
-        """A new run of the original for what comes after a stop."""
+        """Start a new run of the original for the segment after a stop."""
         started = [call.delegation.run_id for call in at.state.calls.values() if call.delegation]
         last = max([at.step, *(self.last_steps.get(run_id, 0) for run_id in started)])
         at.part += 1
@@ -144,68 +143,75 @@ class _Export:
         self, at: _Stretch, was: Run, event: ours.StoredEvent, follower: ours.StoredEvent | None
     ) -> None:
         match event:
-            case ours.StartGeneration():
+            case step_events.StartGeneration():
                 at.goes_on = False
                 kind = "startStreamingRunResult" if event.final else "startGeneration"
                 self._write(at, event, kind, messages=None if event.final else self._messages(at))
-            case ours.FinishGeneration():
+            case step_events.FinishGeneration():
                 at.usage = event.usage
                 if was.final:
                     self._write(at, event, "completeStreamingRunResult", text=event.message.text)
-            case ours.Retry():
+            case step_events.Retry():
                 self._write(at, event, "retry", reason=event.error.message, new_messages=(), usage=event.usage)
-            case ours.CallTools():
+            case step_events.CallTools():
                 calls = self._calls(at)
                 self._write(
                     at, event, "callTools", new_message=self._messages(at)[-1], tool_calls=calls, usage=at.usage
                 )
-            case ours.CallDelegate():
+            case step_events.CallDelegate():
                 self._delegate(at, event)
-            case ours.CallInteractiveTool() if event.question is None:
+            case step_events.CallInteractiveTool() if event.question is None:
                 call = next(call for call in self._calls(at) if call.id == event.tool_call_id)
                 self._write(at, event, "callInteractiveTool", tool_call=call, usage=at.usage)
-            case ours.FinishToolCall() | ours.AttemptCompletion():
+            case step_events.FinishToolCall() | step_events.AttemptCompletion():
                 self._results(at, was, event)
-            case ours.FinishStep():
+            case step_events.FinishStep():
                 if not isinstance(follower, ours.FinishRun):
                     checkpoint = self._checkpoint(at, at.state.head.seq, keep=True)
                     self._write(at, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
-            case ours.ResumeRun() | ours.StartRun() | ours.AnswerQuestion() | ours.CallInteractiveTool():
+            case ours.ResumeRun() | ours.StartRun() | step_events.AnswerQuestion() | step_events.CallInteractiveTool():
                 return
-            case ours.StartSample():
-                return  # the original knows no budgets
-            case ours.RequestApproval() | ours.DecideApproval() | ours.StartToolCall() | ours.WidenPermissions():
-                return  # the original knows no permissions
+            case step_events.StartSample():
+                return  # the original has no budgets
+            case (
+                step_events.RequestApproval()
+                | step_events.DecideApproval()
+                | step_events.StartToolCall()
+                | ours.WidenPermissions()
+            ):
+                return  # the original has no permissions
             case ours.ShrinkResults() | ours.StartCompaction():
-                return  # nor compaction: what the model was shown stands among the messages
+                return  # no compaction either: the texts shown to the model are among the messages
             case ours.CompactHistory():
                 at.ids = [_id(at.state.id, f"after {event.id}", n) for n in range(len(at.state.messages))]
             case ours.QueueRun():
-                return  # nor workers
+                return  # the original has no workers
             case ours.CloseRun() | ours.StartRewind() | ours.FinishRewind() | ours.RedactEvent():
-                return  # nor an end for good, nor redactions: what is left of an event was written in its place
+                return  # no final end or redactions: what remains of an event was written in its position
             case ours.RecordSnapshot():
-                return  # nor snapshots
+                return  # the original has no snapshots
             case ours.RejectResult():
-                return  # nor schemas: what the model was shown stands among the messages
+                return  # no schemas either: the texts shown to the model are among the messages
             case _:
                 self._stop(at, event)
 
-    def _delegate(self, at: _Stretch, event: ours.CallDelegate) -> None:
+    def _delegate(self, at: _Stretch, event: step_events.CallDelegate) -> None:
         called = {one.tool_call_id for one in event.delegates}
         calls = tuple(call for call in self._calls(at) if call.id in called)
         self._write(at, event, "callDelegate", tool_calls=calls, usage=at.usage)
         for delegation in event.delegates:
             self.run(delegation.run_id, at.step)
 
-    def _results(self, at: _Stretch, was: Run, event: ours.FinishToolCall | ours.AttemptCompletion) -> None:
-        """The original tells of results when all of a reply's calls have theirs."""
+    def _results(
+        self, at: _Stretch, was: Run, event: step_events.FinishToolCall | step_events.AttemptCompletion
+    ) -> None:
+        """Write the results; the original records them when all calls of a reply have one."""
         last = at.state.messages[-1]
         if len(at.state.messages) == len(was.messages) or not isinstance(last, ToolMessage):
             return
         message = self._messages(at)[-1]
         by_id = {part.tool_call_id: part for part in message.contents}
-        completion = by_id.pop(event.tool_call_id) if isinstance(event, ours.AttemptCompletion) else None
+        completion = by_id.pop(event.tool_call_id) if isinstance(event, step_events.AttemptCompletion) else None
         if by_id:
             kind = "finishAllToolCalls" if at.goes_on else "finishToolCall"
             others = message.model_copy(update={"contents": tuple(by_id.values())})
@@ -227,10 +233,8 @@ class _Export:
             facts["error"] = {"name": "Interrupted", "message": event.reason}
         self._write(at, event, _STOPS[type(event)], **facts)
 
-    # --- pieces ---------------------------------------------------------------------------------------------------
-
     def _checkpoint(self, at: _Stretch, seq: int, *, keep: bool = False) -> theirs.Checkpoint:
-        """The checkpoint of where a Run is; with `keep` it gets its file."""
+        """Return the checkpoint of the Run's current state; with `keep` also write its file."""
         state = at.state
         caller = state.start.delegated_by
         checkpoint = theirs.Checkpoint(
@@ -327,7 +331,7 @@ class _Export:
         return theirs.Part(type=kind, encoded_data=base64.b64encode(data).decode(), mime_type=part.mime_type)
 
     def _write(self, at: _Stretch, source: ours.StoredEvent, kind: str, **facts: object) -> None:
-        # strictly later than the one before, so that the names of the files keep the order
+        # strictly increasing, so that the file names keep the order
         at.clock = max(source.timestamp, at.clock + 1)
         start = at.state.start
         event = theirs.Event.model_validate(
@@ -356,10 +360,10 @@ class _Export:
 def to_original(
     logs: Mapping[str, Sequence[ours.StoredEvent]], blobs: Mapping[str, bytes] | None = None
 ) -> dict[str, bytes]:
-    """The files of a Job by their path below the state directory (`jobs/{jobId}/…`).
+    """Return the files of a Job by their path below the state directory (`jobs/{jobId}/…`).
 
-    `logs` are the events of each Run by its id, in the order of their numbers; `blobs` what their messages
-    refer to. A file that is not given is named in the text instead.
+    `logs` has each Run's events by its id, in the order of Run numbers; `blobs` the blobs of their messages. A missing
+    blob becomes a text that names it.
     """
     export = _Export(logs, blobs or {})
     for run_id, log in logs.items():
@@ -389,7 +393,7 @@ def _reply_part(part: ReplyPart) -> theirs.Part:
 
 
 def _id(owner: str, what: str, number: int) -> str:
-    """An id like the original's: 24 lower-case letters and digits, a letter first."""
+    """Return an id in the original's form: 24 lower-case letters and digits, the first a letter."""
     value = int.from_bytes(sha256(f"{owner} {what} {number}".encode()).digest())
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     made = letters[value % 26]

@@ -1,52 +1,149 @@
-"""A Job of the original Perstack as events of ours.
+"""Import of the original Perstack's Jobs as our events.
 
-The original begins a new run whenever a delegate returns or a question is answered; here that is one Run going on. So
-a chain of such runs becomes one log. Runs are numbered in the order in which they began, `{jobId}-{n}`, and steps are
-counted from 1 in each Run, as everywhere in this host: ids, totals and limits then mean what they always mean.
+The package registers one `JobFormat` (`plugin`): `read_job` here converts a Job directory when a storage opens it, and
+`export` writes one. `models` has the original's data as pydantic models. Imported directories are only read; a storage
+writes continued Runs next to them.
 
-What the original does not record stays unknown: the model if there is no run-setting.json, and the Expert's own
-instruction apart from the text that was made of it. A question answered a second time, from the same checkpoint,
-becomes a Run that continues from there with the answer as its query.
+The original starts a new run whenever a delegate returns or a question is answered; here the same Run continues. So a
+chain of such runs (`_Chain`) becomes one log. Runs are numbered in the order of their start, `{jobId}-{n}`, and steps
+count from 1 in each Run, as everywhere in this host: ids, totals and limits keep their usual meaning.
+
+Data that the original does not record stays unknown: the model without run-setting.json, and the Expert's own
+instruction apart from the final prompt. A question that was answered again from the same checkpoint becomes a Run that
+continues from there with the answer as its query.
+
+Change together: event types in `core` with `_convert` and `export`; both directions must stay deterministic, because
+ids and file names derive from them.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from hashlib import sha256
+from typing import TypeVar
 
-from perstack.core import events as ours
-from perstack.core import run_facts
-from perstack.core.chain import Head
-from perstack.core.definitions import Expert, Limits
-from perstack.core.ids import event_id_of, run_id_of
-from perstack.core.messages import (
+from pydantic import ValidationError
+
+from perstack.core.base.chain import Head
+from perstack.core.base.ids import event_id_of, run_id_of
+from perstack.core.base.records import Fact
+from perstack.core.base.usage import NO_USAGE
+from perstack.core.definitions.experts import Expert, Limits
+from perstack.core.definitions.skills import DecidedCall, ToolKind
+from perstack.core.runs import events as ours
+from perstack.core.runs import facts, step_events
+from perstack.core.runs.evolve import evolve
+from perstack.core.runs.facts import Todo
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
+    ReplyPart,
     ResultContent,
     TextPart,
+    ThinkingPart,
+    ToolCallPart,
 )
-from perstack.core.runs.begin import begin
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.state import Phase, Run
-from perstack.core.usage import NO_USAGE
+from perstack.core.runs.state import Phase, Run, begin
 from perstack.dataclass import dataclass
-from perstack.ports.formats import ForeignJob
-from perstack_original import shapes as theirs
-from perstack_original.pieces import (
-    answer_of,
-    callees_of,
-    decided,
-    error_of,
-    expert_message,
-    instruction_of,
-    last_message,
-    query_of,
-    remaining_todos,
-    result_order,
-)
+from perstack.errors import StorageError
+from perstack.ports.formats import Folder, ForeignJob
+from perstack_original import models as theirs
+from perstack_original.models import Event, RunSetting
+
+_BASE_KINDS: dict[str, ToolKind] = {
+    "todo": "todo",
+    "clearTodo": "clearTodo",
+    "attemptCompletion": "attemptCompletion",
+}
+
+
+class _Remaining(Fact):
+    remaining_todos: tuple[Todo, ...] = ()
+
+
+def last_message(checkpoint: theirs.Checkpoint | None) -> str:
+    """Return the id of the last message in a checkpoint; empty without one."""
+    return checkpoint.messages[-1].id if checkpoint and checkpoint.messages else ""
+
+
+def query_of(start: theirs.Event) -> str:
+    """Return the text of the user message with which a run begins; empty if it only continues."""
+    return "".join(_text(message) for message in start.input_messages or () if message.type == "userMessage")
+
+
+def answer_of(start: theirs.Event) -> str:
+    """Return the text of the results with which a run begins."""
+    partial = start.initial_checkpoint.partial_tool_results if start.initial_checkpoint else ()
+    return "\n".join("".join(part.text or "" for part in result.result) for result in partial)
+
+
+def instruction_of(messages: Iterable[theirs.Message]) -> str:
+    """Return the text of the first instruction among these messages; empty without one."""
+    return next((_text(message) for message in messages if message.type == "instructionMessage"), "")
+
+
+def _text(message: theirs.Message) -> str:
+    return "".join(part.text or "" for part in message.contents)
+
+
+def callees_of(event: theirs.Event) -> tuple[theirs.Callee, ...]:
+    """Return the delegates that a run waits for after this event."""
+    return event.checkpoint.delegate_to if event.checkpoint else ()
+
+
+def result_order(events: Sequence[theirs.Event], reply: theirs.Event) -> dict[str, int]:
+    """Return the position of each result in the message that answers this reply."""
+    asked = {call.id for call in reply.tool_calls or ()}
+    messages = (message for event in events for message in event.new_messages or ())
+    ids = [part.tool_call_id for message in messages for part in message.contents if part.tool_call_id in asked]
+    return {str(call_id): index for index, call_id in enumerate(ids)}
+
+
+def decided(part: ToolCallPart, skill: str, events: Sequence[theirs.Event]) -> DecidedCall:
+    """Return the decided call, with its kind derived from the events that followed."""
+    kind: ToolKind = "tool"
+    if part.tool_name in _BASE_KINDS and skill in ("@perstack/base", ""):
+        kind = _BASE_KINDS[part.tool_name]
+    for event in events:
+        if event.type == "callDelegate" and any(call.id == part.tool_call_id for call in event.tool_calls or ()):
+            kind = "delegate"
+        if event.type == "callInteractiveTool" and event.tool_call and event.tool_call.id == part.tool_call_id:
+            kind = "interactive"
+    return DecidedCall(id=part.tool_call_id, tool_name=part.tool_name, skill_name=skill, kind=kind)
+
+
+def expert_message(message: theirs.Message | None) -> ExpertMessage:
+    """Convert a reply message; None gives an empty one."""
+    return ExpertMessage(contents=tuple(_reply_part(part) for part in (message.contents if message else ())))
+
+
+def _reply_part(part: theirs.Part) -> ReplyPart:
+    if part.type == "toolCallPart":
+        return ToolCallPart(tool_call_id=part.tool_call_id or "", tool_name=part.tool_name or "", args=part.args or {})
+    if part.type == "thinkingPart":
+        return ThinkingPart(thinking=part.thinking or "")
+    return TextPart(text=part.text or "")
+
+
+def remaining_todos(result: Iterable[theirs.Part]) -> tuple[Todo, ...]:
+    """Return the todos that kept an Expert from completing, read from the tool's result."""
+    try:
+        return _Remaining.model_validate_json("".join(part.text or "" for part in result)).remaining_todos
+    except ValidationError:
+        return ()
+
+
+def error_of(event: theirs.Event) -> facts.ErrorInfo:
+    """Return why a run stopped, as far as its last event says."""
+    error = event.error or {}
+    return facts.ErrorInfo(
+        name=str(error.get("name", "Error")), message=str(error.get("message", event.reason or "unknown"))
+    )
+
 
 _LIFE = (
     "startRun",
@@ -68,7 +165,7 @@ _LIFE = (
 
 @dataclass(slots=True)
 class _Chain:
-    """Runs of the original that are one Run of ours."""
+    """Runs of the original that form one of our Runs."""
 
     id: str
     events: list[theirs.Event]
@@ -76,7 +173,7 @@ class _Chain:
     state: Run | None = None
     log: list[ours.StoredEvent] = field(default_factory=list[ours.StoredEvent])
     step: tuple[str, int] = ("", 0)
-    """The original's run and number of the step in hand."""
+    """Run and step number of the current step, as the original counts."""
 
 
 def from_original(
@@ -84,7 +181,7 @@ def from_original(
     runs: Mapping[str, Sequence[theirs.Event]],
     settings: Mapping[str, theirs.RunSetting] | None = None,
 ) -> ForeignJob:
-    """The logs of a Job, given the events of each of its original runs, in any order, and their settings."""
+    """Convert the events of a Job's original runs, in any order, to logs."""
     return _Upgrade(job_id, runs, settings or {}).result()
 
 
@@ -99,20 +196,20 @@ class _Upgrade:
         self._settings = settings
         self._blobs: dict[str, bytes] = {}
         self._places: dict[str, tuple[Run, str]] = {}
-        """By the id of the last message of a checkpoint: the Run as it was there."""
+        """Run as it was at a checkpoint and the event's id, by the id of the checkpoint's last message."""
         self._checkpoints: dict[str, str] = {}
         self._chain_of: dict[str, _Chain] = {}
-        """By the original's run id."""
+        """Chains by the original's run ids."""
         self._chains: list[_Chain] = []
         self._delegates: dict[tuple[str, str], str] = {}
-        """By the original's run id and call: the Run of ours that was called."""
+        """Our Run ids of delegates, by the original's run and call ids."""
         ordered = [sorted(events, key=_order) for events in runs.values()]
         for run in sorted((run for run in ordered if run), key=lambda run: (run[0].timestamp, run[0].run_id)):
             self._link(run)
         self._next = len(self._chains) + 1
 
     def result(self) -> ForeignJob:
-        """Convert chain by chain: what a Run continues from began before it."""
+        """Convert the chains in order: a Run that another one continues from began before it."""
         for chain in self._chains:
             for event in chain.events:
                 self._convert(chain, event)
@@ -120,7 +217,7 @@ class _Upgrade:
         return ForeignJob(logs, self._blobs, self._checkpoints)
 
     def _link(self, run: list[theirs.Event]) -> None:
-        """Make a run a chain of its own, or the end of the one that it goes on with."""
+        """Append a run to the chain that it continues, or start a new chain."""
         start = run[0]
         before = None if query_of(start) else self._predecessor(start, run)
         if before is None:
@@ -150,7 +247,9 @@ class _Upgrade:
             case "startGeneration":
                 self._generate(chain, event)
             case "retry":
-                self._emit(chain, event, ours.Retry, error=error_of(event), attempt=1, delay_ms=0, usage=event.usage)
+                self._emit(
+                    chain, event, step_events.Retry, error=error_of(event), attempt=1, delay_ms=0, usage=event.usage
+                )
             case "callTools":
                 self._reply(chain, event)
             case "callDelegate":
@@ -160,7 +259,7 @@ class _Upgrade:
             case "attemptCompletion":
                 self._attempt(chain, event)
             case "finishToolCall" | "finishAllToolCalls" | "resumeToolCalls":
-                self._finish_calls(chain, event)
+                self._finish_calls(chain, event, event.new_messages or ())
             case "continueToNextStep":
                 self._finish_step(chain, event)
             case "completeRun":
@@ -180,24 +279,27 @@ class _Upgrade:
         instruction = instruction_of((*(event.input_messages or ()), *(checkpoint.messages if checkpoint else ())))
         expert = checkpoint.expert if checkpoint else theirs.ExpertName(key=event.expert_key)
         delegates = {callee.expert.key for one in chain.events for callee in callees_of(one)}
-        facts = {
+        fields = {
             "query": query_of(event) or answer_of(event),
-            "model": setting.model or ours.UNKNOWN,
-            "provider": provider if isinstance(provider, str) else ours.UNKNOWN,
+            "model": setting.model or step_events.UNKNOWN,
+            "provider": provider if isinstance(provider, str) else step_events.UNKNOWN,
             "instruction": instruction,
             "expert": Expert(
                 key=expert.key, version=expert.version, instruction=instruction, delegates=tuple(sorted(delegates))
             ),
             "limits": Limits(),
             "delegated_by": self._caller(checkpoint.delegated_by if checkpoint else None),
-            "continued_from": run_facts.ContinuedFrom(run_id=place[0].id, checkpoint_id=place[1]) if place else None,
+            "continued_from": facts.ContinuedFrom(run_id=place[0].id, checkpoint_id=place[1]) if place else None,
         }
-        start = ours.StartRun.model_validate({**self._common(chain, event, step=0), **facts})
+        start = ours.StartRun.model_validate({**self._common(chain, event, step=0), **fields})
         chain.state = begin(start, Head(1), place[0] if place else None)
         chain.log.append(start)
 
     def _place(self, checkpoint: theirs.Checkpoint | None) -> tuple[Run, str] | None:
-        """The Run that a run continues from, as it was there; its own last message may only close open calls."""
+        """Return the Run that a run continues from, as it was there.
+
+        The run's last message may only close open calls.
+        """
         messages = reversed(checkpoint.messages if checkpoint else ())
         return next((self._places[message.id] for message in messages if message.id in self._places), None)
 
@@ -208,14 +310,14 @@ class _Upgrade:
         again = here == chain.step and chain.state is not None
         step = chain.state.step if again and chain.state else (chain.state.step if chain.state else 0) + 1
         chain.step = here
-        self._emit(chain, event, ours.StartGeneration, step_number=step)
+        self._emit(chain, event, step_events.StartGeneration, step_number=step)
 
     def _reply(self, chain: _Chain, event: theirs.Event) -> None:
         reply = expert_message(event.new_message)
         self._emit(
             chain,
             event,
-            ours.FinishGeneration,
+            step_events.FinishGeneration,
             usage=event.usage or NO_USAGE,
             reply=reply.contents,
             finish_reason="toolCalls" if reply.tool_calls else "stop",
@@ -226,13 +328,13 @@ class _Upgrade:
         parts = sorted(reply.tool_calls, key=lambda part: order.get(part.tool_call_id, len(order)))
         if parts:
             calls = tuple(decided(part, skills.get(part.tool_call_id, ""), chain.events) for part in parts)
-            self._emit(chain, event, ours.CallTools, calls=calls)
+            self._emit(chain, event, step_events.CallTools, calls=calls)
 
     def _call_delegates(self, chain: _Chain, event: theirs.Event) -> None:
         callees = [callee for one in chain.events if one.run_id == event.run_id for callee in callees_of(one)]
         keys = {callee.tool_call_id: callee.expert.key for callee in callees}
         delegations = tuple(
-            run_facts.Delegation(
+            facts.Delegation(
                 tool_call_id=call.id,
                 tool_name=call.tool_name,
                 expert_key=keys.get(call.id, call.tool_name),
@@ -243,11 +345,11 @@ class _Upgrade:
             if call.id in _open(chain)
         )
         if delegations:
-            self._emit(chain, event, ours.CallDelegate, delegates=delegations)
+            self._emit(chain, event, step_events.CallDelegate, delegates=delegations)
 
     def _delegate_run(self, caller: str, call_id: str) -> str:
         if (caller, call_id) not in self._delegates:
-            # it was decided on and never began: a number that nobody has
+            # a delegate that was decided on but never started gets an unused number
             self._delegates[caller, call_id] = run_id_of(self._job_id, self._next)
             self._next += 1
         return self._delegates[caller, call_id]
@@ -256,17 +358,16 @@ class _Upgrade:
         call = event.tool_call
         if call is not None and call.id in _open(chain):
             facts = call.model_dump(exclude={"id"})
-            self._emit(chain, event, ours.CallInteractiveTool, tool_call_id=call.id, **facts)
+            self._emit(chain, event, step_events.CallInteractiveTool, tool_call_id=call.id, **facts)
 
     def _attempt(self, chain: _Chain, event: theirs.Event) -> None:
         result = event.tool_result
         if result is not None and result.id in _open(chain):
             left = remaining_todos(result.result)
-            self._emit(chain, event, ours.AttemptCompletion, tool_call_id=result.id, remaining_todos=left)
+            self._emit(chain, event, step_events.AttemptCompletion, tool_call_id=result.id, remaining_todos=left)
 
-    def _finish_calls(self, chain: _Chain, event: theirs.Event) -> None:
-        messages = event.new_messages or ()
-        # files that a tool read come as a message of the user behind the result: here they belong to the result
+    def _finish_calls(self, chain: _Chain, event: theirs.Event, messages: Sequence[theirs.Message]) -> None:
+        # the original puts files read by a tool in a user message after the result; here they are part of the result
         extra = tuple(part for one in messages if one.type == "userMessage" for part in one.contents)
         results = [part for one in messages if one.type == "toolMessage" for part in one.contents]
         for index, part in enumerate(results):
@@ -276,7 +377,7 @@ class _Upgrade:
             self._emit(
                 chain,
                 event,
-                ours.FinishToolCall,
+                step_events.FinishToolCall,
                 tool_call_id=part.tool_call_id,
                 tool_name=part.tool_name or "",
                 contents=tuple(self._content(one) for one in contents),
@@ -284,13 +385,13 @@ class _Upgrade:
             )
 
     def _finish_partial(self, chain: _Chain, event: theirs.Event) -> None:
-        """The results that a stop found there already."""
+        """Add the results that existed when the run stopped."""
         for result in event.checkpoint.partial_tool_results if event.checkpoint else ():
             if result.id in _open(chain):
                 self._emit(
                     chain,
                     event,
-                    ours.FinishToolCall,
+                    step_events.FinishToolCall,
                     tool_call_id=result.id,
                     tool_name=result.tool_name,
                     contents=tuple(self._content(part) for part in result.result),
@@ -299,7 +400,7 @@ class _Upgrade:
     def _finish_step(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is not None and chain.state.phase is Phase.SETTLED:
             usage = chain.state.step_usage
-            self._emit(chain, event, ours.FinishStep, checkpoint_id=_next(chain.state), usage=usage)
+            self._emit(chain, event, step_events.FinishStep, checkpoint_id=_next(chain.state), usage=usage)
 
     def _complete(self, chain: _Chain, event: theirs.Event) -> None:
         state, checkpoint = chain.state, event.checkpoint
@@ -309,15 +410,17 @@ class _Upgrade:
         reply = expert_message(last) if last and last.type == "expertMessage" else ExpertMessage()
         if not reply.contents:
             reply = ExpertMessage(contents=(TextPart(text=event.text or ""),))
+        self._settle(chain, event)
+        state = chain.state or state
         has_text = last is None or last.type == "expertMessage"
         if state.phase is Phase.SETTLED and state.result is None and has_text:
-            self._emit(chain, event, ours.StartGeneration, final=True)
+            self._emit(chain, event, step_events.StartGeneration, final=True)
         if chain.state is not None and chain.state.phase is Phase.GENERATING:
             usage = event.usage or NO_USAGE
             self._emit(
                 chain,
                 event,
-                ours.FinishGeneration,
+                step_events.FinishGeneration,
                 usage=usage,
                 reply=reply.contents,
                 finish_reason="stop",
@@ -325,6 +428,21 @@ class _Upgrade:
             )
         self._finish_step(chain, event)
         self._stop(chain, event)
+
+    def _settle(self, chain: _Chain, event: theirs.Event) -> None:
+        """Give results to the calls that are open at the end of a run.
+
+        For `attemptCompletion` the original records none if the reply has a text: that text is the result.
+        """
+        if chain.state is None:
+            return
+        for call in chain.state.open_calls:
+            if call.decided.kind == "attemptCompletion":
+                self._emit(
+                    chain, event, step_events.AttemptCompletion, tool_call_id=call.decided.id, result=event.text or None
+                )
+        messages = event.checkpoint.messages if event.checkpoint else ()
+        self._finish_calls(chain, event, [one for one in messages if one.type == "toolMessage"])
 
     def _stop(self, chain: _Chain, event: theirs.Event) -> None:
         if chain.state is None:
@@ -350,7 +468,6 @@ class _Upgrade:
                 return
 
     def _emit(self, chain: _Chain, source: theirs.Event, kind: type[ours.StoredEvent], **facts: object) -> None:
-        """Add an event, and let the Run's state follow."""
         if chain.state is None:
             return
         common = self._common(chain, source, chain.state.step)
@@ -373,11 +490,11 @@ class _Upgrade:
             "step_number": step,
         }
 
-    def _caller(self, caller: theirs.Caller | None) -> run_facts.DelegatedBy | None:
+    def _caller(self, caller: theirs.Caller | None) -> facts.DelegatedBy | None:
         if caller is None:
             return None
         chain = self._chain_of.get(caller.run_id)
-        return run_facts.DelegatedBy(
+        return facts.DelegatedBy(
             expert_key=caller.expert.key,
             run_id=chain.id if chain else caller.run_id,
             tool_call_id=caller.tool_call_id,
@@ -397,7 +514,7 @@ class _Upgrade:
 
 
 def _order(event: theirs.Event) -> tuple[int, int]:
-    """Events of one millisecond in the order of a step's life; what ends a step comes last."""
+    """Return the sort key of an event: its time, then its position in a step. Events that end a step come last."""
     return event.timestamp, _LIFE.index(event.type) if event.type in _LIFE else len(_LIFE)
 
 
@@ -406,9 +523,50 @@ def _here(state: Run) -> str:
 
 
 def _next(state: Run) -> str:
-    """The id of the event that is added next, which names its checkpoint."""
+    """Return the id of the next event, which names its checkpoint."""
     return event_id_of(state.id, state.head.seq + 1)
 
 
 def _open(chain: _Chain) -> frozenset[str | None]:
     return frozenset(call.decided.id for call in chain.state.open_calls) if chain.state else frozenset()
+
+
+T = TypeVar("T", bound=Fact)
+
+_UNREAD = ("-streamRunResult.json", "-startStreamingRunResult.json", "-resolveToolResults.json")
+"""File name endings of events without data of their own."""
+
+
+def read_job(job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:
+    """Read a Job's directories. Raises StorageError, naming the file, if one is unreadable."""
+    events: dict[str, list[Event]] = {}
+    settings: dict[str, RunSetting] = {}
+    for name in names:
+        found = runs.find(name)
+        if found is None:
+            continue
+        with found as folder:
+            files = sorted(entry.name for entry in folder.entries() if _is_event(entry))
+            if not files:
+                continue
+            settings[name] = _parse(RunSetting, folder, "run-setting.json") or RunSetting()
+            events[name] = [read for file in files if (read := _parse(Event, folder, file)) is not None]
+            if all(event.type != "startRun" for event in events[name]):
+                raise StorageError(f"{folder.path}: it has events, and none of them is startRun")
+    return from_original(job_id, events, settings)
+
+
+def _is_event(entry: os.DirEntry[str]) -> bool:
+    return entry.name.startswith("event-") and entry.name.endswith(".json") and not entry.name.endswith(_UNREAD)
+
+
+def _parse(shape: type[T], folder: Folder, name: str) -> T | None:
+    data = folder.read(name)
+    if data is None:
+        return None
+    try:
+        return shape.model_validate_json(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise StorageError(f"{folder.path / name}: {where or 'the file'}: {problem['msg']}") from error

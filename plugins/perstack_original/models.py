@@ -1,18 +1,18 @@
-"""The shapes in which the original Perstack keeps a Job: one file an event, messages inline.
+"""Data of the original Perstack as pydantic models: one file per event, with messages inline.
 
-Only what is read or written here is named; other keys are ignored.
+Only fields that are read or written here are declared; other keys are ignored.
 """
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.usage import NO_USAGE, Usage
 
 
 class Part(Fact):
-    """A part of a message; which fields it has follows from its type."""
+    """Part of a message; its fields depend on its type."""
 
     type: str
     id: str = ""
@@ -29,7 +29,7 @@ class Part(Fact):
 
 
 class Message(Fact):
-    """A message of any role."""
+    """Message of any role."""
 
     type: str
     contents: tuple[Part, ...] = ()
@@ -37,7 +37,7 @@ class Message(Fact):
 
 
 class ExpertName(Fact):
-    """Which Expert."""
+    """Expert reference."""
 
     key: str
     name: str = ""
@@ -45,7 +45,7 @@ class ExpertName(Fact):
 
 
 class Caller(Fact):
-    """Which call of which Run a delegate works for."""
+    """Call of a Run that a delegate works for."""
 
     expert: ExpertName
     tool_call_id: str
@@ -55,7 +55,7 @@ class Caller(Fact):
 
 
 class Callee(Fact):
-    """A delegate that a Run waits for."""
+    """Delegate that a Run waits for."""
 
     expert: ExpertName
     tool_call_id: str
@@ -64,7 +64,7 @@ class Callee(Fact):
 
 
 class ToolCall(Fact):
-    """A call, with the skill it goes to."""
+    """Tool call, with its skill."""
 
     id: str
     skill_name: str = ""
@@ -73,7 +73,7 @@ class ToolCall(Fact):
 
 
 class ToolResult(Fact):
-    """A call's result before it is a message."""
+    """Result of a call that is not in a message yet."""
 
     id: str
     skill_name: str = ""
@@ -82,7 +82,7 @@ class ToolResult(Fact):
 
 
 class Checkpoint(Fact):
-    """checkpoints/{id}.json, and the same inside events."""
+    """Checkpoint: checkpoints/{id}.json, also inside events."""
 
     id: str
     job_id: str
@@ -98,7 +98,7 @@ class Checkpoint(Fact):
 
 
 class Event(Fact):
-    """event-{timestamp}-{step}-{type}.json of any type."""
+    """Event of any type: event-{timestamp}-{step}-{type}.json."""
 
     type: str
     id: str
@@ -123,12 +123,12 @@ class Event(Fact):
 
     @property
     def file_name(self) -> str:
-        """What its file is called."""
+        """Name of the event's file."""
         return f"event-{self.timestamp}-{self.step_number}-{self.type}.json"
 
 
 class RunSetting(Fact):
-    """run-setting.json, as far as it says what model was used."""
+    """Model settings of a run: run-setting.json."""
 
     model: str = ""
     provider_config: JsonObject = Field(default_factory=dict)

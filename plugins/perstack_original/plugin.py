@@ -1,35 +1,35 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perstack.core.events import StoredEvent
+from perstack.core.runs.events import StoredEvent
 from perstack.ports.formats import Folder, ForeignJob, JobFormat
 from perstack.ports.hooks import hookimpl
 
 
 class OriginalFormat:
-    """`perstack export --format perstack`, and the Jobs that stand in such folders."""
+    """Format of `perstack export --format perstack`, and of Job directories that the original Perstack wrote."""
 
     name = "perstack"
     writer = "the original Perstack"
 
     def read(self, job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:
-        """The Job of those folders. Raises StorageError, naming the file, if one cannot be read."""
-        # imported here, for a start has no use for the original's shapes
-        from perstack_original.folders import read_job
+        """Read a Job's directories. Raises StorageError, naming the file, if one is unreadable."""
+        # imported here, because most processes never need it
+        from perstack_original.importing import read_job
 
         return read_job(job_id, runs, names)
 
     def write(self, logs: Mapping[str, Sequence[StoredEvent]], blobs: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Its files. A blob that is not given is named in the text instead."""
-        from perstack_original.exports import to_original
+        """Return the files of a Job. A missing blob becomes a text that names it."""
+        from perstack_original.export import to_original
 
         return to_original(logs, blobs)
 
 
 @hookimpl
 def perstack_formats() -> Sequence[JobFormat]:
-    """Format `perstack`."""
+    """Return the format `perstack`."""
     return [OriginalFormat()]

@@ -1,1 +1,1 @@
-"""A storage in a PostgreSQL database."""
+"""Storage in a PostgreSQL database."""

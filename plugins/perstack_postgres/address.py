@@ -1,7 +1,7 @@
-"""Addresses of databases: what is given to libpq, and what of it is shown.
+"""Database addresses: the part for libpq, and the part that may be shown.
 
-What is shown has the user, the hosts, the database and the schema, and nothing else: no part of an address that is not
-understood is shown either, for it may be a password that was not escaped.
+Only hosts, database and schema are shown. Parts that are not understood are hidden, because they may be an unescaped
+password, and so is the user, which may be a pasted key.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from perstack.errors import UsageError
 DEFAULT_SCHEMA = "perstack"
 _HOSTS = re.compile(r"(?:(?:[\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(?::\d*)?)(?:,(?:[\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(?::\d*)?)*")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
-_SHOWN = ("host", "port", "dbname", "user")
+_SHOWN = ("host", "port", "dbname")
 _FORM = "write it as postgresql://USER:PASSWORD@HOST/DATABASE, with %-escapes for what is special in a password"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a store is."""
+    """Parsed address of a database."""
 
     conninfo: str
-    """For libpq. It may have a password."""
+    """Connection URI for libpq; may contain a password."""
     schema: str
     shown: str
-    """For people: no password."""
+    """Address for messages, without user and password."""
+    users: tuple[str, ...]
+    """User names of the address, as messages of the server may quote them."""
     secrets: tuple[str, ...]
-    """What must not be shown, as it may stand in messages of others."""
+    """Passwords of the address, longest first, to be removed from messages of other programs."""
     given: frozenset[str]
-    """The settings of libpq that it names."""
+    """Names of the libpq settings in the address."""
     setting: str = "storage"
-    """Where a person writes it."""
+    """Configuration setting that contains the address, for messages."""
 
 
 def parse(location: str, setting: str = "storage") -> Address:
-    """The address whose scheme is followed by `location`. Raises UsageError, which shows nothing of it."""
+    """Parse an address without its scheme. Raises UsageError, whose message shows no part of the address."""
     try:
         parts = urlsplit("postgresql:" + location)
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -58,22 +60,25 @@ def parse(location: str, setting: str = "storage") -> Address:
     return Address(
         conninfo=parts._replace(query=urlencode(kept, quote_via=quote)).geturl(),
         schema=schema,
-        shown=_shown(user, hosts, database, [(name, value) for name, value in kept if name in _SHOWN], schema),
+        shown=_shown(hosts, database, [(name, value) for name, value in kept if name in _SHOWN], schema),
+        users=tuple(one for one in {unquote(user), *(value for name, value in kept if name == "user")} if one),
         secrets=tuple(sorted((one for one in secrets if one), key=len, reverse=True)),
         given=frozenset(given),
         setting=setting,
     )
 
 
-def _shown(user: str, hosts: str, database: str, query: list[tuple[str, str]], schema: str) -> str:
+def _shown(hosts: str, database: str, query: list[tuple[str, str]], schema: str) -> str:
     if schema != DEFAULT_SCHEMA:
         query = [*query, ("schema", schema)]
     ending = "?" + urlencode(query, safe="/", quote_via=quote) if query else ""
-    return f"postgresql://{user + '@' if user else ''}{hosts}/{database}{ending}"
+    return f"postgresql://{hosts}/{database}{ending}"
 
 
 def without_secrets(address: Address, text: str) -> str:
-    """A message of somebody else, on one line, with nothing of the address that is secret."""
+    """Return a message of the server or driver on one line, with users and passwords of the address masked."""
     for secret in address.secrets:
         text = text.replace(secret, "***")
+    for user in address.users:
+        text = re.sub(rf'\b(user|role|user name) "{re.escape(user)}"', r'\1 "***"', text)
     return " ".join(text.split())

@@ -1,56 +1,248 @@
-"""The connections of a storage: each is to a schema of this version."""
+"""Connections to the server: timeouts, keep-alives, session settings, a pool with retries, pooler checks."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import asyncio
+import logging
+import os
+import time
+import traceback
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias, TypeVar
 
-from perstack.errors import StorageError
-from perstack.ports.uninterrupted import uninterrupted
+from psycopg import AsyncConnection, sql
+from psycopg.pq import TransactionStatus
+from psycopg.rows import TupleRow
+
+from perstack.errors import PerstackError, StorageError
+from perstack.system.concurrency import uninterrupted
 from perstack_postgres.address import Address
-from perstack_postgres.faults import FAILURES
-from perstack_postgres.pool import Pool
-from perstack_postgres.schema import VERSION, migrate, version_of
-from perstack_postgres.session import STATEMENT_SECONDS, Connection
+from perstack_postgres.errors import FAILURES, is_passing, is_there, reason
+from perstack_postgres.schema import OLDEST_SERVER, create_tables, has_tables
+
+# psycopg logs lost connections. Our errors report them where they matter; unhandled, the log would go to stderr.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
+
+Connection: TypeAlias = AsyncConnection[TupleRow]
+
+CONNECT_SECONDS = 10
+STATEMENT_SECONDS = 30
+"""Seconds that the server may work on one statement, including waiting for locks."""
+
+_LOCK_SECONDS = 10
+_ROUNDS = 3
+"""Rounds of the pooler check before a pooler counts as one that keeps sessions."""
+
+_DEFAULTS: dict[str, Any] = {
+    "application_name": "perstack",
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+# An append must be durable when it returns, so synchronous_commit = off in the server's settings is overridden.
+_BEGIN = sql.SQL(
+    "SELECT set_config('statement_timeout', {statement}, false), set_config('lock_timeout', {lock}, false),"
+    " set_config('idle_in_transaction_session_timeout', {statement}, false),"
+    " set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'off' THEN 'on'"
+    " ELSE current_setting('synchronous_commit') END, false),"
+    " current_setting('server_version_num')::int, pg_backend_pid()"
+).format(statement=f"{STATEMENT_SECONDS}s", lock=f"{_LOCK_SECONDS}s")
+
+
+async def connect(address: Address) -> Connection:
+    """Open a connection. Raises psycopg's errors, TimeoutError, and StorageError for an unsuitable server."""
+    connection = await _connect(address)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await connection.set_autocommit(True)
+            await _begin(connection, address)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+def settings_of(address: Address) -> dict[str, Any]:
+    """Return the timeouts and keep-alives for a connection, except those that the address sets."""
+    return {name: value for name, value in _DEFAULTS.items() if name not in address.given}
+
+
+async def _connect(address: Address) -> Connection:
+    try:
+        # libpq applies the timeout to each host of the address
+        return await AsyncConnection.connect(address.conninfo, **settings_of(address))
+    except asyncio.CancelledError as error:
+        traceback.clear_frames(error.__traceback__)  # one of the frames holds the only reference to the connection
+        raise
+
+
+async def _begin(connection: Connection, address: Address) -> None:
+    row = await (await connection.execute(_BEGIN)).fetchone()
+    version, pid = (0, 0) if row is None else (int(row[-2]), int(row[-1]))
+    if version < OLDEST_SERVER:
+        raise StorageError(f"{address.shown}: PostgreSQL {version // 10000} is too old: use 13 or newer")
+    if connection.info.backend_pid != pid:
+        await _check_pooler(connection, address)
+
+
+async def _check_pooler(connection: Connection, address: Address) -> None:
+    """Raise StorageError behind a pooler that assigns a session per transaction.
+
+    A second connection tries to get the session of the first while the first may not use it. A pooler that keeps
+    sessions cannot hand it out.
+    """
+    other = await _connect(address)
+    try:
+        for _ in range(_ROUNDS):
+            mine = await _pid(connection)
+            theirs = await _pid(other)  # its open transaction keeps the session
+            if mine == theirs or await _pid(connection) != mine:
+                raise StorageError(
+                    f"{address.shown}: between is a pooler in transaction mode, which breaks locks and notices:"
+                    " set `pool_mode = session` (pgbouncer) for this database, or connect to the server itself"
+                )
+            await other.rollback()
+    finally:
+        await other.close()
+
+
+async def _pid(connection: Connection) -> int:
+    row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def is_idle(connection: Connection) -> bool:
+    """Return whether the connection is open and no transaction is active on it."""
+    return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
+
 
 T = TypeVar("T")
 
+PATIENCE = 30.0
+"""Seconds of retries while a server that answered before is unreachable, such as during a restart."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+
+_OF_PARENTS: list[object] = []
+"""Connections inherited across a fork: this process must neither use nor close them."""
+
+
+class Pool:
+    """Pool of connections to one database. It connects on first use, and again in a forked child."""
+
+    def __init__(self, address: Address, most: int, failure: Callable[[str], PerstackError]) -> None:
+        """Allow `most` connections. `failure` makes the exception for a message."""
+        self.address = address
+        self._most = most
+        self._failure = failure
+        self._idle: list[Connection] = []
+        self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._process = os.getpid()
+        self._was_there = False
+
+    def error(self, error: BaseException) -> PerstackError:
+        """Return the exception for a failure: the address, the server's message and the remedy, on one line."""
+        return self._failure(f"{self.address.shown}: {reason(self.address, error)}")
+
+    async def close(self) -> None:
+        """Close the idle connections."""
+        self._leave_to_parent()
+        await self._drop_idle()
+
+    async def patiently(self, attempt: Callable[[bool], Awaitable[T]]) -> T:
+        """Return the result of `attempt`, retried for PATIENCE seconds while the failure is transient.
+
+        `attempt` is called with True for a retry. Raises the exception of `failure`. A server that never answered is
+        not waited for, unless it says that it is starting up or busy.
+        """
+        end, pause, is_again = time.monotonic() + PATIENCE, 0.0, False
+        while True:
+            try:
+                return await attempt(is_again)
+            except FAILURES as error:
+                is_worth_it = is_passing(error) and (self._was_there or is_there(error))
+                if not is_worth_it or time.monotonic() + pause > end:
+                    raise self.error(error) from error
+            await self._drop_idle()  # other idle connections are probably lost too
+            await asyncio.sleep(pause)
+            pause, is_again = min(2 * pause + _FIRST_PAUSE, _LONGEST_PAUSE), True
+
+    @asynccontextmanager
+    async def connection(self, seconds: float) -> AsyncGenerator[Connection]:
+        """Borrow a connection for at most `seconds`. Raises psycopg's errors and TimeoutError."""
+        async with self._turn():
+            self._leave_to_parent()
+            connection = self._idle.pop() if self._idle else await self.open_once()
+            try:
+                async with asyncio.timeout(seconds):
+                    yield connection
+            finally:
+                if is_idle(connection):
+                    self._idle.append(connection)
+                else:
+                    await connection.close()
+
+    async def open_once(self) -> Connection:
+        """Open a connection without retries. Raises psycopg's errors."""
+        connection = await connect(self.address)
+        self._was_there = True
+        return connection
+
+    def _turn(self) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        if self._turns is None or self._turns[0] is not loop:
+            self._turns = (loop, asyncio.Semaphore(self._most))
+        return self._turns[1]
+
+    def _leave_to_parent(self) -> None:
+        if self._process != os.getpid():
+            _OF_PARENTS.extend(self._idle)
+            self._idle, self._process = [], os.getpid()
+
+    async def _drop_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+
 _MOST = 8
-"""Connections of one process, those of leases and notices left out."""
+"""Maximum pooled connections per process; leases and notifications have their own."""
 
 _READ_SECONDS = 120.0
 _WRITE_SECONDS = STATEMENT_SECONDS + 5.0
 _BYTES_PER_SECOND = 500_000
-"""What a slow network carries."""
+"""Assumed throughput of a slow network, which extends the timeout of large writes."""
 
 
 class Connections(Pool):
-    """Makes the schema, or brings it to this version, before the first write."""
+    """Pool of a storage. Creates the schema before the first write."""
 
     def __init__(self, address: Address) -> None:
+        """Connect to nothing yet."""
         super().__init__(address, _MOST, StorageError)
-        self._version = 0
+        self._has_tables = False
 
     async def read(self, work: Callable[[Connection], Awaitable[T]], nothing: T) -> T:
-        """What `work` returns, and `nothing` where there is no schema yet. A cancellation abandons it.
+        """Return the result of `work`, or `nothing` if the schema does not exist yet.
 
-        Raises StorageError, as all of these do.
+        Retries transient failures. A cancellation abandons the read. Raises StorageError, as all methods here do.
         """
 
         async def reading(_: bool) -> T:
             async with self.connection(_READ_SECONDS) as connection:
-                if not self._version:
-                    self._version = await version_of(connection, self.address)
-                if self._version:
-                    await self._prepare(connection)
-                return await work(connection) if self._version else nothing
+                self._has_tables = self._has_tables or await has_tables(connection, self.address)
+                return await work(connection) if self._has_tables else nothing
 
         return await self.patiently(reading)
 
     async def write(self, work: Callable[[Connection, bool], Awaitable[T]], size: int = 0) -> T:
-        """What `work` returns. Where an answer is lost it is done again, and told so by its second argument: it then
-        finds out whether it has been done. A cancellation waits until it has been done or not. `size` is how many bytes
-        it sends.
+        """Return the result of `work`, retried after transient failures; a cancellation waits for its end.
+
+        The second argument of `work` is True on a retry: the first attempt's answer may have been lost after its
+        commit, so `work` must find out whether that write is in the database. `size` is the number of bytes sent.
         """
 
         async def writing(is_again: bool) -> T:
@@ -61,7 +253,7 @@ class Connections(Pool):
         return await uninterrupted(self.patiently(writing))
 
     async def once(self, work: Callable[[Connection], Awaitable[T]], seconds: float = _READ_SECONDS) -> T:
-        """What `work` returns, with no second try."""
+        """Return the result of `work` without retries."""
         try:
             async with self.connection(seconds) as connection:
                 return await work(connection)
@@ -69,7 +261,7 @@ class Connections(Pool):
             raise self.error(error) from error
 
     async def open_ready(self) -> Connection:
-        """A connection for the caller alone, who closes it, to a schema of this version. Raises what psycopg raises."""
+        """Open a connection to a schema with its tables, which the caller must close. Raises psycopg's errors."""
         connection = await self.open_once()
         try:
             await self._prepare(connection)
@@ -79,6 +271,6 @@ class Connections(Pool):
         return connection
 
     async def _prepare(self, connection: Connection) -> None:
-        if self._version != VERSION:
-            await migrate(connection, self.address)
-            self._version = VERSION
+        if not self._has_tables:
+            await create_tables(connection, self.address)
+            self._has_tables = True

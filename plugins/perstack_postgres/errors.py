@@ -1,4 +1,4 @@
-"""What an error of the server, or of the way to it, means: whether to try again, and what a person is told."""
+"""Classification of errors of the server and the connection: whether to retry, and which message to show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import psycopg
 from perstack_postgres.address import Address, without_secrets
 
 _PASSING = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01", "55P03"}
-"""The server ends or begins, was idle for too long, has no connection free, broke a deadlock, or a table is locked."""
+"""SQLSTATEs of transient failures: shutdown or start, idle timeout, no free connection, deadlock, locked table."""
 
 _REMEDIES = {
     "42501": "give the role its rights on the schema (docs/storages.md)",
@@ -21,16 +21,16 @@ _REMEDIES = {
 
 _POOLING = "pooling mode"
 _LASTING = (_POOLING, "certificate", "does not support SSL")
-"""Of messages that come with the code of a connection that was lost, and will come again."""
+"""Texts of permanent failures that carry the SQLSTATE of a lost connection or none."""
 
 _THERE = ("starting up", "not yet accepting", "shutting down", "too many clients", "connection slots")
 
 FAILURES = (psycopg.Error, TimeoutError, OSError)
-"""What an attempt may fail with."""
+"""Exceptions that an attempt may fail with."""
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same may work in a moment, on another connection."""
+    """Return whether the operation may succeed soon on another connection."""
     if isinstance(error, TimeoutError | OSError):
         return True
     if isinstance(error, psycopg.Error) and not any(words in str(error) for words in _LASTING):
@@ -40,7 +40,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def is_there(error: BaseException) -> bool:
-    """Whether a server that was not connected to says that it is there, and has no time or no connection now."""
+    """Return whether a server refused the connection because it is starting, stopping or busy."""
     return any(words in str(error) for words in _THERE)
 
 
@@ -49,7 +49,7 @@ def _is_of_connection(error: psycopg.Error) -> bool:
 
 
 def reason(address: Address, error: BaseException) -> str:
-    """On one line: the server's words and the remedy."""
+    """Return the server's message and the remedy on one line."""
     if isinstance(error, TimeoutError):
         return "no answer in time: see whether the server runs and can be reached"
     code = error.sqlstate if isinstance(error, psycopg.Error) else None

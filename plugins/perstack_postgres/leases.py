@@ -1,9 +1,9 @@
-"""Who drives a Job: a row with an expiry and a number, and a lock that ends with the connection that took it.
+"""Leases: a row with an expiry and a fence, and an advisory lock that ends with the connection that took the lease.
 
-A lease is free when it was given up, when the connection that took it is gone, and when nothing was heard of its holder
-for some seconds by the server's clock. Whoever takes it gets a greater number; what a holder writes is refused by the
-server once its number is not the one of the row any more. All leases of a process are on one connection, which is made
-anew when it is lost: those that nobody took meanwhile go on.
+A lease is free after its release, when the connection that took it is gone, or when its heartbeat has been missing for
+EXPIRY seconds by the server's clock. Each new holder gets a greater fence number, and the server refuses writes whose
+fence is not the one in the row. All leases of a process share one connection; after a reconnect the process keeps those
+that nobody else took meanwhile.
 """
 
 from __future__ import annotations
@@ -15,28 +15,26 @@ from typing import NamedTuple, TypeVar
 
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotFound, StorageError
-from perstack.ports.uninterrupted import uninterrupted
-from perstack_postgres.background import end
-from perstack_postgres.connections import Connections
-from perstack_postgres.faults import FAILURES
+from perstack.system.concurrency import end, uninterrupted
+from perstack_postgres.connections import Connection, Connections, is_idle
+from perstack_postgres.errors import FAILURES
 from perstack_postgres.schema import key_of
-from perstack_postgres.session import Connection, is_idle
 from perstack_postgres.statements import Statements
 
 T = TypeVar("T")
 
 EXPIRY = 8.0
-"""Seconds after which a holder of whom nothing was heard has lost its lease."""
+"""Seconds without a heartbeat after which a lease is lost."""
 
 _BEAT = 2.0
 _BEAT_PATIENCE = 3.0
-"""Seconds that a beat may take before its connection counts as lost."""
+"""Seconds that a heartbeat may take before its connection counts as lost."""
 
 _LONGEST_HOLDER = 1000
 
 
 class JobKey(NamedTuple):
-    """A Job, and the space that it is in."""
+    """Job id with its namespace."""
 
     space: str
     job_id: str
@@ -49,9 +47,10 @@ class _Held:
 
 
 class Leases:
-    """Those of one process in one schema."""
+    """Leases of this process in one schema."""
 
     def __init__(self, connections: Connections, statements: Statements) -> None:
+        """Connect to nothing yet."""
         self._connections = connections
         self._statements = statements
         self._key = key_of(connections.address.schema)
@@ -61,15 +60,17 @@ class Leases:
         self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     def fence(self, key: JobKey) -> int | None:
-        """The number of the lease that this process has on a Job; None if it has none. Raises Conflict if it has lost
-        it."""
+        """Return the fence of this process's lease on a Job; None without a lease.
+
+        Raises Conflict if the lease is lost.
+        """
         held = self._held.get(key)
         if held is not None and held.is_lost:
             raise self.lost(key)
         return None if held is None else held.fence
 
     def lost(self, key: JobKey) -> Conflict:
-        """The error for a holder that is none any more."""
+        """Mark a lease as lost and return the exception for its former holder."""
         if held := self._held.get(key):
             held.is_lost = True
         return Conflict(
@@ -79,10 +80,10 @@ class Leases:
 
     @asynccontextmanager
     async def hold(self, key: JobKey, holder: str) -> AsyncGenerator[None]:
-        """The right to drive a Job. Raises Conflict, naming the holder, and NotFound."""
+        """Hold a Job's lease. Raises NotFound, and Conflict naming the holder."""
         try:
             await uninterrupted(self._take(key, holder))
-        except asyncio.CancelledError:  # it has been taken
+        except asyncio.CancelledError:  # the lease has been taken
             await uninterrupted(self._give_up(key))
             raise
         try:
@@ -91,7 +92,7 @@ class Leases:
             await uninterrupted(self._give_up(key))
 
     async def holder(self, key: JobKey) -> str | None:
-        """Who holds the lease now, in its own words; None if nobody does."""
+        """Return the current holder's description of itself; None if the lease is free."""
         values = {"space": key.space, "job": key.job_id, "key": self._key}
 
         async def work(connection: Connection) -> str | None:
@@ -101,7 +102,7 @@ class Leases:
         return await self._connections.read(work, None)
 
     async def close(self) -> None:
-        """Close the connection of the leases, which frees those that are still held."""
+        """Stop the heartbeat and close the connection, which frees the leases still held."""
         await self._stop_beating()
         await self._drop()
 
@@ -115,7 +116,10 @@ class Leases:
             self._beating = asyncio.create_task(self._beat())
 
     async def _taken(self, connection: Connection, key: JobKey, words: bytes, tried: set[int]) -> int:
-        """The number of the lease. `tried` are those of tries before, whose answers were lost: they may be in force."""
+        """Take the lease and return its fence.
+
+        `tried` has the fences of earlier attempts whose answers were lost: a lease with one of them is our own.
+        """
         values = {"space": key.space, "job": key.job_id, "key": self._key}
         async with connection.transaction():
             row = await (await connection.execute(self._statements.job_to_lease, values)).fetchone()
@@ -141,16 +145,15 @@ class Leases:
                 try:
                     async with asyncio.timeout(_BEAT_PATIENCE):
                         await connection.execute(self._statements.free_lease, values)
-                except FAILURES:  # it ends with the connection
+                except FAILURES:  # the lease ends with the connection
                     await self._drop()
         if not self._held:
             await self._stop_beating()
 
     async def _beat(self) -> None:
-        """Say at regular times that this process is there, as long as it holds a lease."""
         while self._held:
             await asyncio.sleep(_BEAT)
-            with suppress(StorageError):  # whoever writes meets it too
+            with suppress(StorageError):  # the next write reports it too
                 async with self._turn():
                     await self._do(self._kept, _BEAT_PATIENCE)
 
@@ -164,7 +167,7 @@ class Leases:
             held.is_lost = fence not in kept
 
     async def _do(self, work: Callable[[Connection], Awaitable[T]], seconds: float = EXPIRY) -> T:
-        """What `work` returns, on the connection of the leases. Raises StorageError."""
+        """Return the result of `work`, run on the connection of the leases with retries. Raises StorageError."""
 
         async def attempt(_: bool) -> T:
             try:
@@ -177,7 +180,7 @@ class Leases:
         return await self._connections.patiently(attempt)
 
     async def _connected(self) -> Connection:
-        """The connection; a new one holds again what the last one held, and nobody has taken meanwhile."""
+        """Return the connection. A new one first renews and locks the leases that nobody else took meanwhile."""
         if self._connection is None:
             self._connection = await self._connections.open_ready()
             await self._kept(self._connection)
@@ -187,7 +190,8 @@ class Leases:
         return self._connection
 
     async def _lock(self, connection: Connection, fence: int) -> None:
-        # shared: the connection before this one may not have been missed by the server yet
+        # A shared lock: the server may not have noticed the loss of the previous connection, which still holds its
+        # lock.
         await connection.execute(self._statements.lock_lease, {"key": self._key, "fence": fence})
 
     async def _drop(self) -> None:

@@ -1,4 +1,4 @@
-"""The logs of Runs: appending, reading, taking content out."""
+"""Logs of Runs: appending, reading and redaction."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from typing import NamedTuple
 
 import psycopg
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
-from perstack.core.ids import check_id, check_job_id
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
+from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import Damaged, NotFound
-from perstack.ports.appending import check_redaction, head_after, stale
 from perstack.ports.storage import RunRef
-from perstack_postgres.connections import Connections
+from perstack.support.storage import check_redaction, head_after, stale
+from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, Leases
-from perstack_postgres.session import Connection
 from perstack_postgres.statements import Statements
 
 _LONGEST = 1 << 28
-"""Bytes of a record that is read: a longer one was not written by us."""
+"""Maximum bytes of a record that is read; longer ones were not written by perstack."""
 
 _MOST_KNOWN = 1000
 _LAST = (1 << 62) - 1
 
 
 class _End(NamedTuple):
-    """A log that we know: its number in this schema, and its head."""
+    """Run number of a known log, and its head."""
 
     run: int
     head: Head
 
 
 class RunLogs:
-    """The logs in one space."""
+    """Logs of one namespace."""
 
     def __init__(self, connections: Connections, statements: Statements, leases: Leases, space: str) -> None:
+        """Read nothing yet."""
         self._connections = connections
         self._statements = statements
         self._leases = leases
         self._space = space
         self._known: dict[RunRef, _End] = {}
-        """What this process wrote last: it saves asking. A Run that is made anew has another number."""
+        """Ends of the logs that this process wrote last, to save a query. A re-created Run has another number."""
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Add records after the first `expected_seq`. Raises Conflict."""
+        """Append records. Raises NotFound, and Conflict unless the log has exactly `expected_seq` records."""
         check_id(run.run_id, "run")
         key = self._key(run)
         fence = self._leases.fence(key)
@@ -70,12 +70,12 @@ class RunLogs:
         self._know(run, await self._connections.write(work, sum(map(len, lines))))
 
     async def read(self, run: RunRef, after: int, limit: int | None) -> list[bytes]:
-        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         check_id(run.run_id, "run")
         key = self._key(run)
         last = _LAST if limit is None else min(after + limit, _LAST)
         values = {"space": key.space, "job": key.job_id, "run": run.run_id, "longest": _LONGEST}
-        # the record before is read too: the chain goes on from it
+        # The record before is read too: the hash chain continues from it.
         values |= {"first": max(after, 1), "last": last}
 
         async def work(connection: Connection) -> list[tuple[int, bytes | None]]:
@@ -85,7 +85,7 @@ class RunLogs:
         return self._verified(run, after, await self._connections.read(work, []))
 
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """The last records, at most so many, unchecked."""
+        """Return the last `count` records without verifying them."""
         check_id(run.run_id, "run")
         key = self._key(run)
         values = {"space": key.space, "job": key.job_id, "run": run.run_id, "longest": _LONGEST, "count": count}
@@ -97,7 +97,7 @@ class RunLogs:
         return await self._connections.read(work, [])
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         check_id(run.run_id, "run")
         fence = self._leases.fence(self._key(run))
 
@@ -116,13 +116,13 @@ class RunLogs:
         await self._connections.write(work, len(record))
 
     async def check_length(self, connection: Connection, number: int, run: RunRef, seq: int) -> None:
-        """Raises Conflict unless a log has so many records."""
+        """Raise Conflict unless the log has exactly `seq` records."""
         head = await self._head(connection, number, run)
         if head.seq != seq:
             raise stale(self._place(run), seq, head.seq)
 
     def no_job(self, job_id: str) -> NotFound:
-        """The error for a Job that is not there."""
+        """Return the exception for an unknown Job."""
         return NotFound(f"there is no Job {job_id} in {self._connections.address.shown}")
 
     def _know(self, run: RunRef, end: _End) -> None:
@@ -133,8 +133,10 @@ class RunLogs:
     async def _added(
         self, connection: Connection, run: RunRef, end: _End, lines: list[bytes], fence: int | None
     ) -> _End | None:
-        """Where the log ends with these records; None if it does not end where we think. Raises Conflict without our
-        lease, or for records that do not continue it."""
+        """Append records and return the new end of the log; None if its end is not where expected.
+
+        Raises Conflict without our lease, or for records that do not continue the log.
+        """
         head = head_after(end.head, lines, self._place(run))
         values = {"run": end.run, "seq": end.head.seq, "lines": lines, "fence": fence}
         query = self._statements.append if fence is None else self._statements.append_fenced
@@ -153,7 +155,7 @@ class RunLogs:
         raise stale(self._place(run), end.head.seq, (await self._head(connection, end.run, run)).seq)
 
     async def _end(self, connection: Connection, run: RunRef) -> _End:
-        """Where a log ends; it is given a number if it has none. Raises NotFound for an unknown Job."""
+        """Return the end of a log, inserting the Run if it has no number. Raises NotFound for an unknown Job."""
         number = await self._number(connection, run)
         if number is None:
             ids = {"space": self._space, "job": run.job_id, "run": run.run_id}
@@ -178,13 +180,13 @@ class RunLogs:
             raise self._damaged(run, int(row[0]) - 1, broken) from broken
 
     async def _has(self, connection: Connection, number: int, seq: int, lines: list[bytes]) -> bool:
-        """Whether these are the last records of a log: an append whose answer was lost was done."""
+        """Return whether the log ends with these records, so that an append whose answer was lost has been done."""
         values = [number, seq]
         cursor = await connection.execute(self._statements.lines_after, values, binary=True)
         return [bytes(line) for (line,) in await cursor.fetchall()] == lines
 
     def _verified(self, run: RunRef, after: int, rows: list[tuple[int, bytes | None]]) -> list[bytes]:
-        """The records behind place `after`, each checked against the one before it."""
+        """Return the records after `after`, each verified against the one before it."""
         lines: list[bytes] = []
         head = EMPTY_LOG
         try:

@@ -1,7 +1,7 @@
-"""Telling others at once that something of a Job was written, by NOTIFY, and hearing it, by LISTEN.
+"""Notifications of writes to Jobs: sent with NOTIFY, received with LISTEN.
 
-A notice is sent on its own soon after what it tells of: within a transaction it would have all commits of the database
-wait for each other. One that is lost costs a watcher nothing but the time until it looks by itself.
+Notifications are sent in a separate statement soon after the write: inside the write's transaction, NOTIFY would
+serialize all commits of the database. A lost notification only delays a watcher until its next poll.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from contextlib import asynccontextmanager, suppress
 from psycopg import sql
 
 from perstack.errors import StorageError
-from perstack_postgres.background import end
-from perstack_postgres.connections import Connections
-from perstack_postgres.faults import FAILURES
+from perstack.system.concurrency import end
+from perstack_postgres.connections import Connection, Connections
+from perstack_postgres.errors import FAILURES
 from perstack_postgres.leases import JobKey
-from perstack_postgres.session import Connection
 
 _SOON = 0.02
 _PATIENCE = 5.0
 _PAUSE = 1.0
-"""Seconds until a server that does not let us listen is asked again."""
+"""Seconds between two attempts to listen after a failure."""
 
 
 class Watching:
-    """What a watcher of a Job waits on."""
+    """Event that a watcher of a Job waits for."""
 
     def __init__(self) -> None:
+        """Start with nothing reported."""
         self.changed = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
-        """Returns when something may have been written since the last wait, or after so many seconds."""
+        """Wait until something may have been written since the last wait, or until `seconds` have passed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.changed.wait()
@@ -40,9 +40,10 @@ class Watching:
 
 
 class Notices:
-    """Those of one process in one schema."""
+    """Notifications of this process in one schema."""
 
     def __init__(self, connections: Connections) -> None:
+        """Connect to nothing yet."""
         self._connections = connections
         self._channel = f"perstack_{connections.address.schema}"
         self._unsent: set[JobKey] = set()
@@ -51,14 +52,14 @@ class Notices:
         self._listening: asyncio.Task[None] | None = None
 
     def written(self, key: JobKey) -> None:
-        """Something was written to a Job."""
+        """Queue a notification that something was written to a Job."""
         self._unsent.add(key)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_soon())
 
     @asynccontextmanager
     async def watching(self, key: JobKey) -> AsyncGenerator[Watching]:
-        """Listen for a Job."""
+        """Watch a Job; the first watcher starts the listening connection."""
         watching, name = Watching(), _name(key)
         self._watched.setdefault(name, []).append(watching)
         if self._listening is None or self._listening.done():
@@ -73,10 +74,10 @@ class Notices:
                 await end(self._listening)
 
     async def close(self) -> None:
-        """Send what is unsent, and listen no more."""
+        """Stop listening and send the queued notifications."""
         await end(self._listening)
         await end(self._sending)
-        # one that was cancelled while it connected would keep the connection
+        # A cancelled task would keep its half-open connection alive.
         self._listening = self._sending = None
         if self._unsent:
             await self._send()
@@ -113,7 +114,7 @@ class Notices:
             await asyncio.sleep(_PAUSE)
 
     def _wake_all(self) -> None:
-        """What was written before anybody listened was not heard of."""
+        """Wake all watchers, since writes before LISTEN took effect were not reported."""
         for watchers in self._watched.values():
             for watching in watchers:
                 watching.changed.set()

@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from perstack.ports.storage import Storage, StorageFactory
 
 
 class PostgresStorages:
-    """`storage = "postgresql://user@host/database"`: an address as libpq takes it, and `schema=` in its query."""
+    """Factory for `storage = "postgresql://user@host/database"`.
+
+    The address is one of libpq, with an optional `schema=` in its query.
+    """
 
     credentials = ("PGPASSWORD",)
 
     def __init__(self, scheme: str) -> None:
+        """Accept addresses that begin with `scheme`."""
         self.scheme = scheme
 
     def open(self, location: str, workspace: Path) -> Storage:
-        """A storage in that database. Nothing is connected before the first use. Raises UsageError."""
+        """Open the storage in that database without connecting yet. Raises UsageError."""
         from perstack_postgres.address import parse
 
         address = parse(location)
@@ -34,5 +38,5 @@ class PostgresStorages:
 
 @hookimpl
 def perstack_storages() -> Sequence[StorageFactory]:
-    """The PostgreSQL storage, under both names that its addresses begin with."""
+    """Return the PostgreSQL storage factories, one for each scheme of its addresses."""
     return [PostgresStorages("postgresql"), PostgresStorages("postgres")]

@@ -1,4 +1,4 @@
-"""The tables, and how an older schema becomes the one of this version: forward only, by one process at a time."""
+"""Schema, which one process at a time creates."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from perstack.errors import StorageError
 from perstack_postgres.address import Address
 
 APPLICATION = "perstack"
-VERSION = 2
+VERSION = 3
+"""Schema version. Lower ones were never released."""
 OLDEST_SERVER = 130000
 
-# Ids are compared byte by byte wherever the database is. What is content is bytes: text of PostgreSQL has no NUL.
-_STEPS: dict[int, LiteralString] = {
-    1: """
+# Collation "C" compares ids by bytes in every database. Content is bytea because PostgreSQL's text has no NUL.
+_TABLES: LiteralString = """
 CREATE TABLE jobs (n bigint GENERATED ALWAYS AS IDENTITY UNIQUE, space text COLLATE "C" NOT NULL,
     job_id text COLLATE "C" NOT NULL, made bytea NOT NULL, written bigint NOT NULL, summary bytea,
     PRIMARY KEY (space, job_id));
@@ -30,21 +30,16 @@ CREATE TABLE entries (space text COLLATE "C" NOT NULL, job_id text COLLATE "C" N
     entry bytea NOT NULL, PRIMARY KEY (space, job_id));
 CREATE TABLE checkpoints (job bigint NOT NULL REFERENCES jobs (n) ON DELETE CASCADE,
     checkpoint_id text COLLATE "C" NOT NULL, data bytea NOT NULL, PRIMARY KEY (job, checkpoint_id));
-CREATE TABLE blobs (job bigint NOT NULL REFERENCES jobs (n) ON DELETE CASCADE, sha256 text COLLATE "C" NOT NULL,
-    data bytea NOT NULL, PRIMARY KEY (job, sha256));
+CREATE TABLE blobs (sha256 text COLLATE "C" PRIMARY KEY, data bytea NOT NULL);
+CREATE TABLE job_blobs (job bigint NOT NULL REFERENCES jobs (n) ON DELETE CASCADE,
+    sha256 text COLLATE "C" NOT NULL REFERENCES blobs (sha256), PRIMARY KEY (job, sha256));
+CREATE INDEX job_blobs_by_blob ON job_blobs (sha256);
 CREATE TABLE leases (job bigint PRIMARY KEY REFERENCES jobs (n) ON DELETE CASCADE, fence bigint NOT NULL UNIQUE,
     holder bytea NOT NULL, expires timestamptz NOT NULL);
 CREATE SEQUENCE fences;
 CREATE SEQUENCE writings;
-""",
-    2: """
-CREATE TABLE contents (sha256 text COLLATE "C" PRIMARY KEY, data bytea NOT NULL);
-CREATE TABLE shared (job bigint NOT NULL REFERENCES jobs (n) ON DELETE CASCADE,
-    sha256 text COLLATE "C" NOT NULL REFERENCES contents (sha256), PRIMARY KEY (job, sha256));
-CREATE INDEX shared_by_content ON shared (sha256);
-""",
-}
-"""What each version has more than the one before it."""
+CREATE TABLE meta (application text NOT NULL, version integer NOT NULL);
+"""
 
 _HAS_META: LiteralString = (
     "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
@@ -53,18 +48,18 @@ _HAS_META: LiteralString = (
 
 
 def key_of(schema: str) -> int:
-    """The first half of the advisory locks of a schema."""
+    """Return the first key of the schema's advisory locks."""
     return crc32(f"{APPLICATION} {schema}".encode()) - (1 << 31)
 
 
-async def version_of(connection: AsyncConnection[tuple[object, ...]], address: Address) -> int:
-    """Which version the schema has; 0 if there is none yet. Raises StorageError if it is of a newer perstack.
+async def has_tables(connection: AsyncConnection[tuple[object, ...]], address: Address) -> bool:
+    """Return whether the schema has its tables, without writing.
 
-    Writes nothing.
+    Raises StorageError if they are of another version or another program.
     """
-    # the catalogue itself: to_regclass() may still answer by what this session knew before another made the tables
+    # Queries the catalogue: to_regclass() may answer from a cache that is older than another process's tables.
     if await (await connection.execute(_HAS_META, [address.schema])).fetchone() is None:
-        return 0
+        return False
     query = sql.SQL("SELECT application, version FROM {}.meta").format(sql.Identifier(address.schema))
     row = await (await connection.execute(query)).fetchone()
     if row is None or row[0] != APPLICATION or not isinstance(row[1], int):
@@ -73,24 +68,24 @@ async def version_of(connection: AsyncConnection[tuple[object, ...]], address: A
         )
     if row[1] > VERSION:
         raise StorageError(f"{address.shown}: written by a newer perstack (schema {row[1]}); upgrade perstack")
-    return row[1]
+    if row[1] < VERSION:
+        raise StorageError(
+            f"{address.shown}: written before the first release of perstack (schema {row[1]}); name another schema by"
+            " `?schema=`"
+        )
+    return True
 
 
-async def migrate(connection: AsyncConnection[tuple[object, ...]], address: Address) -> None:
-    """Bring the schema to this version. Others that do so at the same time wait for it."""
+async def create_tables(connection: AsyncConnection[tuple[object, ...]], address: Address) -> None:
+    """Create the schema and its tables, unless they exist. Concurrent calls wait for an advisory lock."""
     schema = sql.Identifier(address.schema)
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s, -1)", [key_of(address.schema)])
-        version = await version_of(connection, address)
-        if version == VERSION:
+        if await has_tables(connection, address):
             return
         found = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [address.schema])
         if await found.fetchone() is None:
             await connection.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
         await connection.execute(sql.SQL("SET LOCAL search_path = {}").format(schema))
-        if version == 0:
-            await connection.execute("CREATE TABLE meta (application text NOT NULL, version integer NOT NULL)")
-            await connection.execute("INSERT INTO meta VALUES (%s, 0)", [APPLICATION])
-        for step in range(version + 1, VERSION + 1):
-            await connection.execute(_STEPS[step])
-        await connection.execute("UPDATE meta SET version = %s", [VERSION])
+        await connection.execute(_TABLES)
+        await connection.execute("INSERT INTO meta VALUES (%s, %s)", [APPLICATION, VERSION])

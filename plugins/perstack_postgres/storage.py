@@ -1,31 +1,175 @@
-"""The storage: one schema of a database. A space is a column in its tables."""
+"""Storage port implemented in one schema of a PostgreSQL database; a namespace is a column in its tables.
+
+`Store` has what all namespaces share: the connection pool, the statements, the leases and the notifications. This
+module implements the port; `logs` has the logs, `leases` the leases, `connections` pooling and retries, `schema` the
+tables.
+
+Writes are single statements where possible, and carry the fence of this process's lease: the server itself refuses a
+write after the lease was lost. A write whose answer was lost is retried with `is_again`, and must find out whether the
+first attempt was committed. Concurrent appends collide on the primary key of `records`.
+
+`blobs` has the bytes of each blob once, `job_blobs` says which Jobs have it. A blob that no Job has any more is deleted
+in the same transaction.
+
+Change together: a table in `schema` with `statements`, `_SIZES`, `delete_job` and `rewrite`; the lease condition in
+`statements` with `leases`. `perstack.testing.storage_contract` checks the port's promises.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from hashlib import sha256 as new_sha256
 from typing import TypeAlias
 
-from perstack.core.chain import Head
-from perstack.core.ids import check_id, check_job_id
+import psycopg
+
+from perstack.core.base.chain import Head
+from perstack.core.base.ids import check_id, check_job_id
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotFound, StorageError
-from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
+from perstack.support.storage import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
 from perstack_postgres.address import Address
-from perstack_postgres.blobs import drop, in_parts, named, put_part
-from perstack_postgres.checks import checks_of
-from perstack_postgres.connections import Connections
+from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, Leases
 from perstack_postgres.logs import RunLogs
-from perstack_postgres.notices import Notices, Watching
-from perstack_postgres.session import Connection
-from perstack_postgres.sizes import size_of_schema, sizes_of
+from perstack_postgres.notifications import Notices, Watching
+from perstack_postgres.schema import VERSION, has_tables
 from perstack_postgres.statements import Statements
+
+_SECONDS = 15.0
+_MOST_APART = 60.0
+"""Seconds between the server's clock and ours that are reported; events have this machine's time."""
+
+_ASKED = (
+    "SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, pg_is_in_recovery(),"
+    " has_database_privilege(current_database(), 'CREATE'),"
+    " coalesce((SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %(schema)s), false),"
+    " coalesce((SELECT bool_and(has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')"
+    " AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')) FROM pg_class AS c"
+    " JOIN pg_namespace AS s ON s.oid = c.relnamespace WHERE s.nspname = %(schema)s AND c.relkind = 'r'), true)"
+)
+
+
+async def checks_of(connections: Connections) -> tuple[StorageCheck, ...]:
+    """Check the server, the role's rights and the clock. Creates nothing."""
+    try:
+        return await connections.once(lambda connection: _asked(connection, connections), _SECONDS)
+    except StorageError as error:
+        return (StorageCheck("server", False, error.message),)
+
+
+async def _asked(connection: Connection, connections: Connections) -> tuple[StorageCheck, ...]:
+    address = connections.address
+    began = time.time()
+    row = await (await connection.execute(_ASKED, {"schema": address.schema})).fetchone()
+    is_there = await has_tables(connection, address)
+    if row is None:
+        return ()
+    server, now, is_standby, may_make, may_change, may_write = row
+    state = f"schema {address.schema} of version {VERSION}" if is_there else f"no schema {address.schema} yet"
+    found = [StorageCheck("server", True, f"{address.shown}, PostgreSQL {server}, {state}")]
+    if is_standby:
+        found.append(
+            StorageCheck("rights", False, "the server is a standby, which takes no writes", "name the primary")
+        )
+    elif not (may_write if is_there else may_change or may_make):
+        remedy = f"make it the owner of the schema, or GRANT CREATE ON DATABASE: {address.shown}"
+        found.append(StorageCheck("rights", False, "the role may not write there", remedy))
+    else:
+        found.append(StorageCheck("rights", True, "the role may write there"))
+    apart = float(now) - (began + time.time()) / 2
+    if abs(apart) > _MOST_APART:
+        found.append(StorageCheck("clock", False, f"{apart:+.0f} s from this machine's", "set both by NTP"))
+    return tuple(found)
+
+
+# A transaction that takes blobs from a Job locks them first, so that the second of two concurrent ones sees what the
+# first left. A transaction that gives them to a Job meanwhile waits, finds them deleted, and inserts them again.
+
+_AT_ONCE = 1 << 25
+"""Maximum bytes of blobs per SQL statement."""
+
+
+def named(blobs: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
+    """Return the distinct blobs with their names."""
+    return tuple({new_sha256(data).hexdigest(): data for data in blobs}.items())
+
+
+def in_parts(blobs: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    """Split the blobs into parts of at most _AT_ONCE bytes."""
+    part, size = list[tuple[str, bytes]](), 0
+    for name, data in blobs:
+        if part and size + len(data) > _AT_ONCE:
+            yield part
+            part, size = [], 0
+        part.append((name, data))
+        size += len(data)
+    if part:
+        yield part
+
+
+async def put_part(
+    statements: Statements, given: Mapping[str, object], connection: Connection, _: bool
+) -> tuple[int, int]:
+    """Store one part; return the number of Jobs with this id, and of those whose lease is not lost (0 or 1 each)."""
+    while True:
+        try:
+            row = await (await connection.execute(statements.put_blobs, given)).fetchone()
+        except psycopg.errors.ForeignKeyViolation as error:
+            if "sha256" in (error.diag.constraint_name or ""):
+                continue  # the last Job that had this blob was deleted meanwhile
+            return 0, 0
+        return (0, 0) if row is None else (int(row[0]), int(row[1]))
+
+
+async def drop(connection: Connection, statements: Statements, number: int, name: str | None) -> None:
+    """Take one blob, or with None every one, from a Job. Call it within a transaction."""
+    wanted = {"n": number, "id": None if name is None else check_id(name, "blob")}
+    locked = [row[0] for row in await (await connection.execute(statements.lock_blobs, wanted)).fetchall()]
+    if locked:
+        await connection.execute(statements.take_blobs, wanted)
+        await connection.execute(statements.drop_blobs, [locked])
+
+
+_OF = "j.space = %(space)s AND (%(jobs)s::text[] IS NULL OR j.job_id = ANY (%(jobs)s::text[]))"
+_SIZES = (
+    "SELECT j.job_id,"
+    " coalesce((SELECT sum(octet_length(s.line)) FROM $.runs AS r JOIN $.records AS s ON s.run = r.n"
+    " WHERE r.job = j.n), 0)::bigint,"
+    " coalesce((SELECT sum(octet_length(b.data)) FROM $.job_blobs AS o JOIN $.blobs AS b ON b.sha256 = o.sha256"
+    " WHERE o.job = j.n), 0)::bigint,"
+    " coalesce((SELECT sum(octet_length(c.data)) FROM $.checkpoints AS c WHERE c.job = j.n), 0)::bigint,"
+    " (coalesce(octet_length(j.summary), 0)"
+    " + coalesce((SELECT sum(octet_length(r.setting)) FROM $.runs AS r WHERE r.job = j.n), 0)"
+    " + coalesce((SELECT octet_length(e.entry) FROM $.entries AS e"
+    " WHERE e.space = j.space AND e.job_id = j.job_id), 0))::bigint"
+    f" FROM $.jobs AS j WHERE {_OF}"
+)
+_WHOLE = (
+    "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c"
+    " JOIN pg_namespace AS s ON s.oid = c.relnamespace WHERE s.nspname = %s AND c.relkind IN ('r', 'S')"
+)
+
+
+async def sizes_of(
+    connection: Connection, statements: Statements, space: str, job_ids: list[str] | None
+) -> dict[str, JobSize]:
+    """Return the sizes of these Jobs, or of all Jobs of the namespace. Measures values without reading them."""
+    cursor = await connection.execute(statements.of(_SIZES), {"space": space, "jobs": job_ids})
+    return {str(job_id): JobSize(*map(int, sizes)) for job_id, *sizes in await cursor.fetchall()}
+
+
+async def size_of_schema(connection: Connection, schema: str) -> int:
+    """Return the bytes of all tables with their indexes."""
+    row = await (await connection.execute(_WHOLE, [schema])).fetchone()
+    return 0 if row is None else int(row[0])
+
 
 _LATEST = (1 << 63) - 1
 _ERASING_SECONDS = 3600.0
@@ -36,7 +180,7 @@ Values: TypeAlias = Sequence[object] | Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What all spaces of one schema share."""
+    """Resources that all namespaces of one schema share."""
 
     address: Address
     connections: Connections
@@ -46,15 +190,16 @@ class Store:
 
 
 def store_at(address: Address) -> Store:
-    """Nothing is connected yet."""
+    """Return the store of an address without connecting."""
     connections, statements = Connections(address), Statements(address.schema)
     return Store(address, connections, statements, Leases(connections, statements), Notices(connections))
 
 
 class PostgresStorage:
-    """Keeps Jobs in one schema of a PostgreSQL database. Processes on many machines may use it at a time."""
+    """Jobs in one schema of a PostgreSQL database. Processes on many machines may use it at once."""
 
     def __init__(self, store: Store, space: str = "") -> None:
+        """Connect to nothing yet."""
         self._store = store
         self._space = space
         self._logs = RunLogs(store.connections, store.statements, store.leases, space)
@@ -62,24 +207,24 @@ class PostgresStorage:
 
     @property
     def location(self) -> str:
-        """The address, without its secrets."""
+        """Address without user and password."""
         return self._store.address.shown
 
     def space(self, name: str) -> Storage:
-        """Another set of Jobs in the same schema."""
+        """Return the storage of another namespace in the same schema."""
         if name not in self._spaces:
             self._spaces[name] = PostgresStorage(self._store, check_space(name))
         return self._spaces[name]
 
     async def create_job(self, job_id: str) -> None:
-        """Make an empty Job. Raises Conflict if the id exists."""
+        """Create an empty Job. Raises Conflict if the id exists."""
         key, made = self._key(job_id), secrets.token_bytes(16)
         statements = self._store.statements
 
         async def work(connection: Connection, _: bool) -> bool:
             if await (await connection.execute(statements.create_job, [*key, made])).fetchone() is not None:
                 return True
-            # it may have been made by a try whose answer was lost
+            # An earlier attempt whose answer was lost may have created it.
             row = await (await connection.execute(statements.made, key, binary=True)).fetchone()
             return row is not None and row[0] == made
 
@@ -87,106 +232,105 @@ class PostgresStorage:
             raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
 
     async def has_job(self, job_id: str) -> bool:
-        """Whether there is a Job of that id."""
+        """Return whether a Job with this id exists."""
         return bool(await self._rows(self._store.statements.has_job, self._key(job_id)))
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Job ids, the one whose summary was written last first."""
+        """Return a page of Job ids, most recently written summary first."""
         written, job_id = (_LATEST, "") if after is None else place_in_jobs(after)
-        # one more than is wanted, to see whether there are more
+        # one more than wanted, to learn whether more follow
         values = (self._space, written, job_id, limit + 1)
         rows = await self._rows(self._store.statements.jobs, values)
         return newest_first(((int(str(at)), str(one)) for at, one in rows), limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        """Return a page of the Runs that have a log, by Run number. Raises NotFound for an unknown Job."""
         rows = await self._rows_of_job(job_id, self._store.statements.runs)
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
+        """Append records durably. Raises Conflict unless the log has exactly `expected_seq` records."""
         if records:
             await self._logs.append(run, expected_seq, records)
             self._store.notices.written(self._key(run.job_id))
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         return await self._logs.read(run, after, limit)
 
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """The last records, unchecked."""
+        """Return the last `count` records without verifying them."""
         return await self._logs.end(run, count)
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         await self._logs.redact(run, seq, record)
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace the Job's summary."""
+        """Replace the Job's summary. Raises NotFound for an unknown Job."""
         await self._put(job_id, self._store.statements.put_summary, {"data": summary})
 
     async def summary(self, job_id: str) -> bytes | None:
-        """The summary; None if there is none."""
+        """Return the Job's summary; None if there is none."""
         return await self._one(self._store.statements.summary, self._key(job_id))
 
     async def summaries(self) -> Mapping[str, bytes]:
-        """The summary of every Job."""
+        """Return the summary of every Job."""
         return _texts(await self._rows(self._store.statements.summaries, [self._space]))
 
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
+        """Replace a Job's index entry, unless the stored one is newer or the log lacks the expected record."""
         run, head = (None, Head()) if expected is None else (expected[0].run_id, expected[1])
         end = b',"hash":"%b"}' % head.hash.encode()
         values = {"seq": seq, "data": entry, "run": run, "at": head.seq, "end": end}
         await self._put(job_id, self._store.statements.put_entry(synced=synced), values)
 
     async def entries(self) -> Mapping[str, bytes]:
-        """The entry of every Job."""
+        """Return the index entry of every Job; empty bytes for a Job without one."""
         return _texts(await self._rows(self._store.statements.entries, [self._space]))
 
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """The entry of one Job, and the place that it tells of."""
+        """Return a Job's index entry and the sequence number it describes; None without one."""
         rows = await self._rows(self._store.statements.entry, self._key(job_id))
         return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
 
     async def lost_jobs(self) -> tuple[str, ...]:
-        """The ids that have an entry and no row among the Jobs."""
+        """Return the ids that have an index entry but no Job."""
         return tuple(str(one) for (one,) in await self._rows(self._store.statements.lost_jobs, [self._space]))
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Replace the Run's setting."""
+        """Replace the Run's settings."""
         values = {"run": check_id(run.run_id, "run"), "data": setting}
         await self._put(run.job_id, self._store.statements.put_setting, values)
 
     async def run_setting(self, run: RunRef) -> bytes | None:
-        """The Run's setting; None if there is none."""
+        """Return the Run's settings; None if there are none."""
         return await self._one(self._store.statements.setting, [*self._key(run.job_id), check_id(run.run_id, "run")])
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Replace a checkpoint."""
+        """Store a checkpoint, replacing an earlier one with this id."""
         values = {"id": check_id(checkpoint_id, "checkpoint"), "data": data}
         await self._put(job_id, self._store.statements.put_checkpoint, values)
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """What was put under that id; None if nothing was."""
+        """Return a checkpoint's data; None if there is none."""
         ids = [*self._key(job_id), check_id(checkpoint_id, "checkpoint")]
         return await self._one(self._store.statements.checkpoint, ids)
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
+        """Return a page of checkpoint ids, ordered by Run and sequence number."""
         rows = await self._rows_of_job(job_id, self._store.statements.checkpoints)
         return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
-        name = new_sha256(data).hexdigest()
-        await self._put(job_id, self._store.statements.put_blob, {"id": name, "data": data}, len(data))
+        """Store a blob durably and return its SHA-256 in hex. Bytes that are stored already are not stored again."""
+        (name,) = await self.put_blobs(job_id, (data,))
         return name
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Keep many bytes, each content once for all Jobs; returns their names. Synced before it returns."""
+        """Store many blobs durably, each once for all Jobs, and return their SHA-256 names."""
         key, statements = self._key(job_id), self._store.statements
         pairs = named(blobs)
         for part in in_parts(pairs) if pairs else ([],):
@@ -198,10 +342,8 @@ class PostgresStorage:
         return tuple(new_sha256(data).hexdigest() for data in blobs)
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Raises NotFound, and StorageError if the content is not what its name says."""
-        key = self._key(job_id)
-        ids = {"space": key.space, "job": key.job_id, "id": check_id(sha256, "blob")}
-        data = await self._one(self._store.statements.blob, ids)
+        """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
+        data = await self._one(self._store.statements.blob, [*self._key(job_id), check_id(sha256, "blob")])
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if new_sha256(data).hexdigest() != sha256:
@@ -211,15 +353,12 @@ class PostgresStorage:
         return data
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """The names of a Job's blobs."""
-        numbers = await self._rows(self._store.statements.has_job, self._key(job_id))
-        if not numbers:
-            raise self._logs.no_job(job_id)
-        names = await self._rows(self._store.statements.blobs, {"n": numbers[0][0]})
+        """Return the names of a Job's blobs."""
+        names = await self._rows_of_job(job_id, self._store.statements.blobs)
         return tuple(str(name) for (name,) in names)
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob, if it is there."""
+        """Remove a blob. Does nothing if it does not exist."""
         key, store = self._key(job_id), self._store
         name, fence = check_id(sha256, "blob"), store.leases.fence(key)
 
@@ -234,9 +373,9 @@ class PostgresStorage:
         await store.connections.write(work)
 
     async def erase_traces(self, job_id: str) -> None:
-        """Write the tables anew, without the rows that are none any more. All who use them wait meanwhile.
+        """Rewrite the tables without dead rows, which blocks all their users meanwhile.
 
-        What the server keeps beside them, such as its log and copies of it, is its own.
+        Copies that the server keeps outside the tables, such as its write-ahead log, are not erased.
         """
         if not await self.has_job(job_id):
             raise self._logs.no_job(job_id)
@@ -246,41 +385,43 @@ class PostgresStorage:
             try:
                 await connection.execute(self._store.statements.rewrite)
             finally:
-                await connection.close()  # it would keep that setting
+                await connection.close()  # a pooled connection would keep the setting
 
         await self._store.connections.once(work, _ERASING_SECONDS)
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """How many bytes each Job takes, the tables' own structure left out."""
+        """Return the stored bytes of each Job, without the overhead of tables and indexes."""
         wanted = None if job_ids is None else list(job_ids)
         statements, space = self._store.statements, self._space
         nothing: dict[str, JobSize] = {}
         return await self._store.connections.read(lambda db: sizes_of(db, statements, space, wanted), nothing)
 
     async def size(self) -> int:
-        """All tables of the schema, with their indexes."""
+        """Return the size of all tables of the schema, with their indexes."""
         return await self._store.connections.read(lambda db: size_of_schema(db, self._store.address.schema), 0)
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """The right to drive a Job, free when its holder's connection ends, or when the server has not heard of it for
-        some seconds. Raises Conflict, naming the holder."""
+        """Hold a Job's lease. Raises Conflict, naming the holder.
+
+        It is released when the holder's connection ends, or after EXPIRY seconds without a heartbeat.
+        """
         key = self._key(job_id)
         async with self._store.leases.hold(key, holder):
             yield
         self._store.notices.written(key)
 
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Who holds the lease now; None if nobody does."""
+        """Return the current lease holder; None if the lease is free."""
         holder = await self._store.leases.holder(self._key(job_id))
         return None if holder is None else LeaseInfo(holder)
 
     def watch(self, job_id: str) -> AbstractAsyncContextManager[Watching]:
-        """Tells at once when something of a Job was written, and when its driver gives it up."""
+        """Watch a Job: the watcher wakes when something was written to it, or when its lease is released."""
         return self._store.notices.watching(self._key(job_id))
 
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
+        """Remove a Job. Raises NotFound, and Conflict while it is leased or if its log is not as expected."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             key = self._key(job_id)
             await self._store.connections.write(lambda db, is_again: self._delete(db, key, expected, is_again))
@@ -292,7 +433,7 @@ class PostgresStorage:
         async with connection.transaction():
             row = await (await connection.execute(statements.lock_job, key)).fetchone()
             if row is None:
-                if is_again:  # the answer of the first try was lost
+                if is_again:  # the first attempt was committed, its answer lost
                     return
                 raise self._logs.no_job(key.job_id)
             runs = await (await connection.execute(statements.lock_runs, [row[0]])).fetchall()
@@ -305,16 +446,16 @@ class PostgresStorage:
             await connection.execute(statements.delete_job, {"space": key.space, "job": key.job_id})
 
     async def checks(self) -> Sequence[StorageCheck]:
-        """Whether the server is there, and what this role may do in the schema."""
+        """Check the server, the role's rights in the schema, and the clock."""
         return await checks_of(self._store.connections)
 
     async def close(self) -> None:
-        """Close the connections of all spaces."""
+        """Close the connections of all namespaces."""
         await self._store.notices.close()
         await self._store.leases.close()
         await self._store.connections.close()
 
-    async def _put(self, job_id: str, query: bytes, values: Mapping[str, object], size: int = 0) -> None:
+    async def _put(self, job_id: str, query: bytes, values: Mapping[str, object]) -> None:
         key = self._key(job_id)
         given = {"space": key.space, "job": key.job_id, "fence": self._store.leases.fence(key), **values}
 
@@ -322,7 +463,7 @@ class PostgresStorage:
             row = await (await connection.execute(query, given)).fetchone()
             return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
-        self._check_put(key, await self._store.connections.write(work, size))
+        self._check_put(key, await self._store.connections.write(work))
 
     def _check_put(self, key: JobKey, found: tuple[int, int]) -> None:
         jobs, ours = found

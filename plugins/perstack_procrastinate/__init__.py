@@ -1,1 +1,1 @@
-"""procrastinate, an engine of queues in PostgreSQL, as the dispatcher that says which worker drives a Job."""
+"""Dispatcher on procrastinate, a job queue in PostgreSQL."""

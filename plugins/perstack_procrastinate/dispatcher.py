@@ -1,4 +1,18 @@
-"""The dispatcher: orders as jobs of procrastinate. What takes time to import is imported at the first use."""
+"""Dispatcher port implemented with jobs of procrastinate, in a schema next to the storage's.
+
+An order is one procrastinate job (`engine`). Its `lock` allows one running, its `queueing_lock` one waiting job per Job
+or Run; submitting again makes the waiting one earlier and more urgent. Labels and refusals are expressed as queues: all
+orders with the same labels and refusals share one, and a worker claims from the queues that fit it.
+
+A worker (`worker`) is a row of procrastinate with a heartbeat. A claim is identified by job number and attempt count;
+the server checks both, and the worker's number, before each change. An order of a worker that has been silent for
+SILENT_AFTER seconds can be claimed by another.
+
+Change together: `job_of` with `statements`, which read the same arguments; our tables in `schema` with its VERSION and
+`statements`. Procrastinate's own migrations are applied by `schema`.
+
+Imports that take time are made on first use. `perstack.testing` has the contract tests of dispatchers.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +27,16 @@ from perstack_postgres.address import Address
 if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
-    from perstack_postgres.session import Connection
+    from perstack_postgres.connections import Connection
     from perstack_procrastinate.engine import Engine
-    from perstack_procrastinate.seat import ProcrastinateSeat
+    from perstack_procrastinate.worker import ProcrastinateSeat
 
 
 class ProcrastinateDispatcher:
-    """One process's view of the orders in a database. Each call takes a bounded time."""
+    """Orders in one database, as one process accesses them. Each call takes a bounded time."""
 
     def __init__(self, address: Address) -> None:
+        """Connect to nothing yet."""
         self._address = address
         self.location = address.shown
 
@@ -32,10 +47,12 @@ class ProcrastinateDispatcher:
         return Engine(self._address)
 
     async def submit(self, order: Order) -> None:
+        """Queue an order, or merge it into the one that waits for the same Job or Run."""
         engine = self._engine
         await engine.use(lambda connection: engine.submit_on(connection, order))
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
+        """Remove the waiting order. Return False if there is none."""
         from procrastinate.manager import JobManager
 
         key = order_key(job_id, run_id)
@@ -47,7 +64,11 @@ class ProcrastinateDispatcher:
         return False
 
     async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
-        from perstack.ports.stored_orders import order_of
+        """Return the waiting order, else the claimed one; None without either.
+
+        Raises DispatcherError if it is unreadable.
+        """
+        from perstack.support.work_items import order_of
 
         key = order_key(job_id, run_id)
         found = await self._engine.call(lambda manager: manager.list_jobs_async(lock=key))
@@ -60,11 +81,13 @@ class ProcrastinateDispatcher:
         return order
 
     def seat(self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1) -> ProcrastinateSeat:
-        from perstack_procrastinate.seat import ProcrastinateSeat
+        """Return a worker session, to be entered as a context manager."""
+        from perstack_procrastinate.worker import ProcrastinateSeat
 
         return ProcrastinateSeat(self._engine, name, dict(labels or {}), concurrency)
 
     async def workers(self) -> Sequence[WorkerInfo]:
+        """Return the workers whose heartbeat is recent, by name."""
         from perstack_procrastinate import statements
 
         async def work(connection: Connection) -> list[TupleRow]:
@@ -74,11 +97,13 @@ class ProcrastinateDispatcher:
         return [WorkerInfo(row[0], row[1], row[2], row[3], row[4], tuple(row[5])) for row in rows]
 
     async def load(self) -> Load:
+        """Return the numbers of due, later and running orders, and the time of the oldest due one."""
         from perstack_procrastinate import statements
 
         row = await self._engine.row(statements.LOAD)
         return Load() if row is None else Load(*row)
 
     async def close(self) -> None:
+        """Close the connections."""
         if "_engine" in vars(self):
             await self._engine.close()

@@ -1,50 +1,109 @@
-"""procrastinate at one database: its job manager, and connections for what that has no call for."""
+"""Connections to procrastinate's database, its job manager, and the conversion of orders to its jobs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, LiteralString, TypeVar
 
 from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
+from procrastinate.jobs import Job
 from procrastinate.manager import JobManager
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
+from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError, StorageError
 from perstack.ports.dispatcher import Order
-from perstack.ports.stored_orders import priority_of
+from perstack.support.work_items import priority_of, storable, stored
 from perstack_postgres.address import Address
-from perstack_postgres.faults import FAILURES
-from perstack_postgres.pool import Pool
-from perstack_postgres.session import Connection, settings_of
+from perstack_postgres.connections import Connection, Pool, settings_of
+from perstack_postgres.errors import FAILURES
 from perstack_procrastinate import statements
-from perstack_procrastinate.orders import PLAIN, job_of, queue_of, time_of
 from perstack_procrastinate.schema import look_in, prepare
+
+# Conversion between orders and procrastinate jobs.
+#
+# The whole order is in the job's arguments. The job's other fields serve the selection: priority, scheduled time, a
+# lock that one running job per id may have, a lock that one waiting job per id may have, and the queue. A queue has all
+# orders with the same labels and refusals. Its name is a digest of them, because names of queues are short; the table
+# `queues` lists its labels and refusals.
+
+TASK = "perstack.job"
+PLAIN = "perstack"
+"""Queue of the orders without labels and refusals."""
+
+_LATEST = 253_402_300_799_000
+"""End of the year 9999 in milliseconds, the last one that datetime supports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Queue of an order."""
+
+    name: str
+    labels: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def job_of(order: Order) -> Job:
+    """Return the procrastinate job for an order."""
+    return Job(
+        queue=queue_of(order).name,
+        priority=priority_of(order),
+        lock=order.key,
+        queueing_lock=order.key,
+        task_name=TASK,
+        task_kwargs=stored(order),
+        scheduled_at=time_of(order.due),
+    )
+
+
+def queue_of(order: Order) -> Queue:
+    """Return the queue for an order."""
+    labels, refused = labels_of(order.labels), tuple(sorted(storable(name) for name in order.refused))
+    if not labels and not refused:
+        return Queue(PLAIN, (), ())
+    return Queue(sha256(json.dumps([labels, refused]).encode()).hexdigest()[:32], labels, refused)
+
+
+def labels_of(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Encode labels as strings that are equal if and only if key and value are."""
+    return tuple(sorted(json.dumps([storable(key), storable(value)]) for key, value in labels.items()))
+
+
+def time_of(milliseconds: int) -> datetime | None:
+    """Convert milliseconds since 1970 to a datetime; None for 0 or less (due at once)."""
+    return datetime.fromtimestamp(min(milliseconds, _LATEST) / 1000, UTC) if milliseconds > 0 else None
+
 
 T = TypeVar("T")
 
 CONNECTIONS = 2
-"""Of one process; each seat has one more, on which it listens."""
+"""Connections per process; each worker has one more, for LISTEN."""
 
 _SECONDS = 10.0
-"""How long one call may take."""
+"""Seconds that one call may take."""
 _ROUNDS = 10
-"""How often an order may be claimed under the hands of who queues it, before something is wrong."""
+"""Attempts to queue an order while workers claim the waiting one, before that is an error."""
 
 
 class Engine(Pool):
-    """The connections, each with the schema to look in, and procrastinate on them."""
+    """Pool of connections with the search path set, and procrastinate's job manager on it."""
 
     def __init__(self, address: Address) -> None:
+        """Connect to nothing yet."""
         super().__init__(address, CONNECTIONS, DispatcherError)
         self._is_prepared = False
         self._lent = _Lent(self)
         self._app = App(connector=PsycopgConnector())
 
     async def open_once(self) -> Connection:
-        """A connection, with no second try. Raises what psycopg raises, and DispatcherError."""
+        """Open a prepared connection without retries. Raises psycopg's errors and DispatcherError."""
         try:
             connection = await super().open_once()
         except StorageError as error:
@@ -58,12 +117,12 @@ class Engine(Pool):
         return connection
 
     async def manager(self) -> JobManager:
-        """procrastinate's. What it raises is put right by `attempted`."""
+        """Return procrastinate's job manager. Await its calls through `attempted`, which unwraps their errors."""
         await self._app.open_async(self._lent)
         return self._app.job_manager
 
     async def call(self, work: Callable[[JobManager], Awaitable[T]]) -> T:
-        """What procrastinate returns, tried for a while. Raises DispatcherError."""
+        """Return the result of a call to procrastinate, with retries. Raises DispatcherError."""
 
         async def attempt(_: bool) -> T:
             return await attempted(work(await self.manager()))
@@ -71,7 +130,7 @@ class Engine(Pool):
         return await self.patiently(attempt)
 
     async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """What is done on a connection, tried for a while. Raises DispatcherError."""
+        """Return the result of work on a connection, with retries. Raises DispatcherError."""
 
         async def attempt(_: bool) -> T:
             async with self.connection(_SECONDS) as connection:
@@ -80,16 +139,16 @@ class Engine(Pool):
         return await self.patiently(attempt)
 
     async def row(self, query: LiteralString, values: Mapping[str, object] | None = None) -> TupleRow | None:
-        """The first row, tried for a while. Raises DispatcherError."""
+        """Return a query's first row, with retries. Raises DispatcherError."""
         return await self.use(lambda connection: row_on(connection, query, values))
 
     async def row_once(self, query: LiteralString, values: Mapping[str, object] | None = None) -> TupleRow | None:
-        """The first row. Raises what psycopg raises."""
+        """Return a query's first row without retries. Raises psycopg's errors."""
         async with self.connection(_SECONDS) as connection:
             return await row_on(connection, query, values)
 
     async def submit_on(self, connection: Connection, order: Order) -> None:
-        """Queue an order, or make the one that waits for its Job as early and as urgent."""
+        """Queue an order, or merge it into the waiting one of its key, which becomes as early and as urgent."""
         manager, job, queue = await self.manager(), job_of(order), queue_of(order)
         merging = {
             "key": order.key,
@@ -117,7 +176,7 @@ class Engine(Pool):
 
 
 async def attempted(work: Awaitable[T]) -> T:
-    """What procrastinate returns. Raises what was wrong below it."""
+    """Await a call to procrastinate. Raises the driver's error in place of procrastinate's wrapper."""
     try:
         return await work
     except UniqueViolation:
@@ -131,24 +190,25 @@ async def attempted(work: Awaitable[T]) -> T:
 async def row_on(
     connection: Connection, query: LiteralString, values: Mapping[str, object] | None = None
 ) -> TupleRow | None:
-    """The first row of what is asked."""
+    """Return a query's first row; None without one."""
     cursor = await connection.execute(query, values)
     return await cursor.fetchone() if cursor.description else None
 
 
 class _Lent(AsyncConnectionPool[Any]):
-    """Our connections in the form that procrastinate takes.
+    """Adapter that gives procrastinate our connections as a psycopg pool.
 
-    A pool of psycopg's own makes them in a task of its own, from which nobody learns why a server cannot be reached,
-    and waits longer and longer between two tries.
+    psycopg's own pool connects in a background task, which hides why a server cannot be reached, and waits longer and
+    longer between two attempts.
     """
 
     def __init__(self, ours: Engine) -> None:
+        """Borrow connections from `ours`."""
         super().__init__(ours.address.conninfo, kwargs=settings_of(ours.address), open=False)
         self._ours = ours
 
     @asynccontextmanager
     async def connection(self, timeout: float | None = None) -> AsyncGenerator[Connection]:
-        """One in turn."""
+        """Borrow a connection."""
         async with self._ours.connection(timeout or _SECONDS) as connection:
             yield connection

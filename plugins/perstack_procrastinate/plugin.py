@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from perstack.ports.hooks import hookimpl
 
 
 class ProcrastinateDispatchers:
-    """`dispatcher = "postgresql://user@host/database"`: an address as a PostgreSQL storage has it, `schema=` included.
+    """Factory for `dispatcher = "postgresql://user@host/database"`, an address as for the PostgreSQL storage.
 
-    The tables are in a schema of their own, `perstack_workers` beside `perstack`, so the two may share a database.
+    The tables have their own schema, `perstack_workers` next to `perstack`, so the two may share a database.
     """
 
     def __init__(self, scheme: str) -> None:
+        """Accept addresses that begin with `scheme`."""
         self.scheme = scheme
 
     def open(self, location: str) -> Dispatcher:
-        """A dispatcher in that database. Nothing is connected before the first use. Raises UsageError."""
+        """Return the dispatcher in that database without connecting yet. Raises UsageError."""
         from perstack_postgres.address import parse
         from perstack_procrastinate.dispatcher import ProcrastinateDispatcher
 
@@ -32,5 +33,5 @@ class ProcrastinateDispatchers:
 
 @hookimpl
 def perstack_dispatchers() -> Sequence[DispatcherFactory]:
-    """The dispatcher in PostgreSQL, under both names that its addresses begin with."""
+    """Return the PostgreSQL dispatcher factories, one for each scheme of its addresses."""
     return [ProcrastinateDispatchers("postgresql"), ProcrastinateDispatchers("postgres")]

@@ -1,8 +1,10 @@
-"""The tables: procrastinate's own, made by its migrations, and two of ours beside them. Forward only, one at a time.
+"""Tables of procrastinate, made by its migrations, and our own next to them.
 
-procrastinate says in the name of each migration whether it comes before its code is upgraded (`pre`: the older code
-works on) or after (`post`). So the first process of a newer one makes what is `pre`, and what is `post` waits until no
-worker is at work whose code is older.
+Migrations go forward only, one at a time.
+
+The name of each procrastinate migration says whether it comes before its code is upgraded (`pre`: older code keeps
+working) or after (`post`). The first process with newer code applies the `pre` migrations; a `post` one waits until no
+worker with older code is running.
 """
 
 from __future__ import annotations
@@ -14,20 +16,21 @@ from typing import LiteralString
 from procrastinate.schema import SchemaManager
 from psycopg import sql
 
-from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError
 from perstack_postgres.address import Address
+from perstack_postgres.connections import Connection
 from perstack_postgres.schema import APPLICATION, key_of
-from perstack_postgres.session import Connection
 
 VERSION = 2
+"""Version of our tables. Lower ones were never released."""
 _PRE = re.compile(r"\d+\.\d+\.\d+_\d+_pre_")
 _MOST_NAMED = 5
 _GONE_AFTER = 60.0
-"""Seconds after which a worker that is not heard counts as gone: one that comes back later finds newer tables."""
+"""Seconds without a heartbeat after which a worker counts as gone; if it comes back later it finds newer tables."""
 
-# One index for each question that is asked at each claim: procrastinate's own go by number alone, and with many orders
-# that wait each claim would look at all of them.
+# One index for each query of a claim: procrastinate's own index goes by number alone, so that with many waiting orders
+# each claim would scan all of them. In `meta`, `engine` is the name of the latest applied procrastinate migration, and
+# `floor` that of the latest one that older code does not work with.
 _OURS: LiteralString = """
 CREATE INDEX perstack_by_lock ON procrastinate_jobs (lock);
 CREATE INDEX perstack_by_time ON procrastinate_jobs (scheduled_at) WHERE status = 'todo';
@@ -42,33 +45,16 @@ CREATE TABLE meta (application text NOT NULL, version integer NOT NULL, engine t
     floor text COLLATE "C" NOT NULL);
 """
 
-_TO_2: LiteralString = """
-ALTER TABLE seats ADD COLUMN engine text COLLATE "C";
-ALTER TABLE meta ADD COLUMN floor text COLLATE "C" NOT NULL DEFAULT '';
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the tables are."""
-
-    version: int
-    """Of ours."""
-    engine: str
-    """The latest of procrastinate's migrations that was made."""
-    floor: str
-    """The latest of those that older code does not work with."""
-
 
 def schema_of(address: Address) -> str:
-    """Beside the storage's, so that both may be at one address."""
+    """Return the schema's name. It differs from the storage's, so that both may use one address."""
     return f"{address.schema}_workers"
 
 
 async def prepare(connection: Connection, address: Address) -> None:
-    """Have the connection look in the schema, which is made, or brought to this version, if need be.
+    """Create or migrate the schema if needed, and set the connection's search path to it.
 
-    Raises DispatcherError for one of a newer version, and what psycopg raises.
+    Raises DispatcherError for a schema of another version, and psycopg's errors.
     """
     if not await _is_current(connection, address):
         async with connection.transaction():
@@ -79,24 +65,27 @@ async def prepare(connection: Connection, address: Address) -> None:
 
 
 async def look_in(connection: Connection, address: Address) -> None:
-    """Where its statements find their tables."""
+    """Set the connection's search path to the schema."""
     await connection.execute("SELECT set_config('search_path', %s, false)", [schema_of(address)])
 
 
 async def _is_current(connection: Connection, address: Address) -> bool:
-    found = await _found(connection, address)
-    return found is not None and found.version == VERSION and found.engine >= engine_here()
+    engine = await _engine(connection, address)
+    return engine is not None and engine >= engine_here()
 
 
 def engine_here() -> str:
-    """The latest migration of the procrastinate that is installed."""
+    """Return the name of the latest migration of the installed procrastinate."""
     return _migrations()[-1].name
 
 
-async def _found(connection: Connection, address: Address) -> Found | None:
-    """None if there are none. Raises DispatcherError for those of a newer version, or of another program."""
+async def _engine(connection: Connection, address: Address) -> str | None:
+    """Return the name of the latest applied procrastinate migration; None without tables.
+
+    Raises DispatcherError if the tables are not ours, or not of this version.
+    """
     schema = schema_of(address)
-    # of the catalogue itself: what a session has found missing once, it may not see until its next transaction
+    # Queries the catalogue: a session may not see a table it has missed once until its next transaction.
     there = await connection.execute(
         "SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname = 'meta'",
@@ -110,42 +99,45 @@ async def _found(connection: Connection, address: Address) -> Found | None:
     row = await (await connection.execute(query)).fetchone()
     if row is None or row[0] != APPLICATION:
         raise DispatcherError(f"{address.shown}: schema {schema} is of another program; name another by `?schema=`")
-    found = Found(row[1], row[2], row[3] or "")  # the first version had no floor
-    if found.version > VERSION or found.floor > engine_here():
+    _, version, engine, floor = row
+    if version < VERSION:
+        raise DispatcherError(
+            f"{address.shown}: schema {schema} was made before the first release of perstack (schema {version});"
+            " name another by `?schema=`"
+        )
+    if version > VERSION or floor > engine_here():
         raise DispatcherError(
             f"{address.shown}: schema {schema} was made by a newer perstack or procrastinate; upgrade perstack[workers]"
         )
-    return found
+    return str(engine)
 
 
 async def _migrate(connection: Connection, address: Address) -> None:
     schema = sql.Identifier(schema_of(address))
-    found = await _found(connection, address)
-    if found is None:
+    engine = await _engine(connection, address)
+    if engine is None:
         known = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema_of(address)])
         if await known.fetchone() is None:
             await connection.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
     await connection.execute(sql.SQL("SET LOCAL search_path = {}").format(schema))
-    if found is None:
+    if engine is None:
         await connection.execute(SchemaManager.get_schema())
         await connection.execute(_OURS)
         await connection.execute("INSERT INTO meta VALUES (%s, %s, '', '')", [APPLICATION, VERSION])
         engine = engine_here()
     else:
-        if found.version < VERSION:
-            await connection.execute(_TO_2)
-        engine = await _brought_on(connection, address, found.engine)
+        engine = await _brought_on(connection, address, engine)
     floor = max((step.name for step in _migrations() if not _PRE.match(step.name) and step.name <= engine), default="")
     await connection.execute(
-        "UPDATE meta SET version = %s, engine = greatest(engine, %s), floor = greatest(floor, %s)",
-        [VERSION, engine, floor],
+        "UPDATE meta SET engine = greatest(engine, %s), floor = greatest(floor, %s)",
+        [engine, floor],
     )
 
 
 async def _brought_on(connection: Connection, address: Address, engine: str) -> str:
-    """Make the migrations after one, as far as workers of older code let it; the latest that was made then.
+    """Apply the migrations after `engine` that running workers permit, and return the latest applied one.
 
-    Raises DispatcherError where the code that is installed needs more.
+    Raises DispatcherError if the installed code needs one that they do not permit.
     """
     left = [step for step in _migrations() if step.name > engine]
     while left:
@@ -165,7 +157,7 @@ async def _brought_on(connection: Connection, address: Address, engine: str) -> 
 
 
 async def _older(connection: Connection, name: str) -> list[str]:
-    """The workers at work whose code does not know a migration."""
+    """Return the names of the running workers whose code does not know a migration."""
     query = (
         "SELECT s.name FROM seats AS s JOIN procrastinate_workers AS w ON w.id = s.id"
         " WHERE w.last_heartbeat >= clock_timestamp() - make_interval(secs => %s)"
@@ -175,5 +167,5 @@ async def _older(connection: Connection, name: str) -> list[str]:
 
 
 def _migrations() -> list[Path]:
-    """Those of the procrastinate that is installed, oldest first."""
+    """Return the migration files of the installed procrastinate, oldest first."""
     return sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))

@@ -1,6 +1,6 @@
-"""What procrastinate has no call for: changes of a job that only its holder may make, and what people ask for.
+"""SQL statements for which procrastinate has no call: changes that only a claim's holder may make, and statistics.
 
-The names are those of its own tables, and of ours in the same schema, which each connection looks in.
+The names are those of procrastinate's tables and of ours in the same schema; each connection has it as search path.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import LiteralString
 _NEWS: LiteralString = (
     "pg_notify('procrastinate_any_queue_v1', json_build_object('type', 'job_inserted', 'job_id', id)::text)"
 )
-"""What procrastinate's own trigger says of a new job: whoever waits looks again."""
+"""Notification that procrastinate's trigger sends for a new job; it wakes the waiting workers."""
 
 _HELD: LiteralString = "id = %(id)s AND attempts = %(attempts)s AND worker_id = %(seat)s AND status = 'doing'"
 
@@ -18,7 +18,7 @@ KEEP_QUEUE: LiteralString = (
     "INSERT INTO queues (name, labels, refused, used) VALUES (%(name)s, %(labels)s, %(refused)s, now())"
     " ON CONFLICT (name) DO UPDATE SET used = excluded.used"
 )
-"""A queue that is in use is not swept: the row is locked until the order is queued."""
+"""Records that a queue is used. The row stays locked until the order is queued, so the queue is not swept."""
 
 MERGE: LiteralString = (
     "WITH merged AS (UPDATE procrastinate_jobs SET"
@@ -34,7 +34,7 @@ TAKE_OVER: LiteralString = (
     "WITH silent AS (SELECT j.id FROM procrastinate_jobs AS j"
     " LEFT JOIN procrastinate_workers AS w ON w.id = j.worker_id"
     " WHERE j.status = 'doing' AND j.worker_id IS DISTINCT FROM %(seat)s"
-    # a server that was away heard of nobody: each seat has its time again once it is back
+    # After a server restart every worker gets the full timeout again, since nobody could send heartbeats.
     " AND (w.id IS NULL OR greatest(w.last_heartbeat, pg_postmaster_start_time())"
     " < clock_timestamp() - make_interval(secs => %(silent_after)s))"
     " AND (%(queues)s::text[] IS NULL OR j.queue_name = ANY (%(queues)s::text[]))"
@@ -67,7 +67,7 @@ QUEUES: LiteralString = (
     " THEN NULL ELSE ARRAY(SELECT name FROM queues WHERE (%(labels)s::text[] = '{}' OR labels && %(labels)s::text[])"
     " AND NOT refused @> ARRAY[%(name)s]) END"
 )
-"""Those that fit a seat; null: all that there are."""
+"""Selects the queues that fit a worker; null for all queues."""
 
 SWEEP: LiteralString = (
     "DELETE FROM queues AS q WHERE name <> %(plain)s AND used < now() - interval '1 day'"

@@ -1,4 +1,4 @@
-"""A worker's seat: claims, beats and releases, each checked by the server against who holds the order."""
+"""Worker session: claims, heartbeats and releases, each checked by the server against the claim's current holder."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from psycopg.types.json import Jsonb
 
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order
-from perstack.ports.stored_orders import order_of, stored
-from perstack.ports.uninterrupted import uninterrupted
-from perstack_postgres.background import end
-from perstack_postgres.faults import FAILURES
-from perstack_postgres.session import Connection
+from perstack.support.work_items import order_of, stored
+from perstack.system.concurrency import end, uninterrupted
+from perstack_postgres.connections import Connection
+from perstack_postgres.errors import FAILURES
 from perstack_procrastinate import statements
-from perstack_procrastinate.engine import Engine, attempted, row_on
-from perstack_procrastinate.orders import PLAIN, labels_of
+from perstack_procrastinate.engine import PLAIN, Engine, attempted, labels_of, row_on
 from perstack_procrastinate.schema import engine_here
 
 _LEAVE_SECONDS = 5.0
 _FORGOTTEN_AFTER = 3600.0
-"""Seconds after which a seat that fell silent is swept."""
+"""Seconds without a heartbeat after which a worker's row is deleted."""
 _PAUSE = 1.0
-"""Seconds until a server that does not let us listen is asked again."""
+"""Seconds between two attempts to listen after a failure."""
 _LOOK_EACH = BEATS_EACH
-"""How long nothing is looked for at most: nobody says that a seat fell silent."""
+"""Maximum seconds of waiting without a look at the queue, since nobody sends a notification for a silent worker."""
 
 
 class ProcrastinateSeat:
-    """One seat."""
+    """Registration of one worker, with its claims."""
 
     def __init__(self, engine: Engine, name: str, labels: Mapping[str, str], concurrency: int) -> None:
+        """Register nothing yet."""
         self._engine = engine
         self._name = name
         self._labels = labels
@@ -51,7 +50,7 @@ class ProcrastinateSeat:
         self._listening: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Take the seat, and listen."""
+        """Register the worker and start listening."""
         await self._engine.call(lambda manager: manager.prune_stalled_workers(_FORGOTTEN_AFTER))
         await self._engine.row(statements.SWEEP, {"plain": PLAIN})
         await self._sit()
@@ -59,7 +58,7 @@ class ProcrastinateSeat:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Free the seat, for so long: one that cannot be freed falls silent."""
+        """Unregister the worker, for at most _LEAVE_SECONDS; if that fails its heartbeat times out."""
         try:
             with suppress(DispatcherError, TimeoutError):
                 await uninterrupted(asyncio.wait_for(self._stand_up(), _LEAVE_SECONDS))
@@ -67,10 +66,11 @@ class ProcrastinateSeat:
             await end(self._listening)
 
     async def claim(self) -> Claim | None:
+        """Claim an order that fits; None if there is none now."""
         async with self._claiming:
             heard, was_unsure, self._is_unsure = self._heard, self._is_unsure, True
             claim = await self._engine.patiently(lambda is_again: self._attempt(is_again or was_unsure))
-            self._is_unsure = False  # else the server may have given us an order, and its answer was lost
+            self._is_unsure = False  # if it stays set, the server may have given us an order whose answer was lost
             if claim is None:
                 self._seen = heard
             else:
@@ -78,6 +78,7 @@ class ProcrastinateSeat:
             return claim
 
     async def wait(self, seconds: float) -> None:
+        """Wait until an order may be available, or until `seconds` have passed."""
         self._news.clear()
         if self._heard != self._seen:
             return
@@ -91,10 +92,11 @@ class ProcrastinateSeat:
                 await self._news.wait()
 
     async def beat(self) -> Sequence[str]:
+        """Send a heartbeat and return the ids of the claims lost since the last one."""
         had = [id for id in self._had if id not in self._releasing]
         row = await self._engine.row(statements.BEAT, {"seat": self._number})
         if row is None:
-            await self._sit()  # it was silent for so long that it was swept
+            await self._sit()  # deleted after a long silence
         held = set[str](() if row is None else row[0])
         lost = [id for id in had if id not in held and id in self._had and id not in self._releasing]
         for id in lost:
@@ -102,6 +104,7 @@ class ProcrastinateSeat:
         return lost
 
     async def change(self, claim: Claim, order: Order) -> Claim:
+        """Replace the claimed order and return the changed claim."""
         changed = Claim(claim.id, order, claim.is_taken_over)
         if claim.id in self._had:
             await self._engine.row(statements.CHANGE, {**self._holding(claim), "args": Jsonb(stored(order))})
@@ -109,6 +112,7 @@ class ProcrastinateSeat:
         return changed
 
     async def release(self, claim: Claim, again: Order | None = None) -> None:
+        """Release a claim, and queue `again` in the same transaction if it is given."""
         if claim.id not in self._had:
             return
 
@@ -132,7 +136,7 @@ class ProcrastinateSeat:
         try:
             return await self._claim(is_unsure)
         except ForeignKeyViolation:
-            await self._sit()  # it was silent for so long that it was swept
+            await self._sit()  # deleted after a long silence
             return await self._claim(is_unsure)
 
     async def _claim(self, is_unsure: bool) -> Claim | None:
@@ -147,14 +151,14 @@ class ProcrastinateSeat:
         if row is not None:
             return await self._claim_of(row[0], row[1], row[2])
         manager = await self._engine.manager()
-        with suppress(UniqueViolation):  # another has claimed an order of the same Job in this moment
+        with suppress(UniqueViolation):  # another worker has just claimed an order of the same Job
             job = await attempted(manager.fetch_job(queues, self._number))
             if job is not None:
                 return await self._claim_of(job.id or 0, job.attempts, job.task_kwargs)
         return None
 
     async def _unknown(self) -> Claim | None:
-        """An order that is ours, and of which we were not told."""
+        """Return a claim that the server has given us without our knowledge, its answer being lost."""
         manager = await self._engine.manager()
         for job in await attempted(manager.list_jobs_async(worker_id=self._number, status="doing")):
             if _id(job.id or 0, job.attempts) not in self._had:
@@ -162,7 +166,10 @@ class ProcrastinateSeat:
         return None
 
     async def _claim_of(self, number: int, attempts: int, arguments: object) -> Claim | None:
-        """The claim of a job. One that is none of ours is set aside, so that it is in nobody's way."""
+        """Return the claim of a job.
+
+        A job that is no readable order is marked as failed, so that nobody claims it again.
+        """
         order = order_of(arguments)
         if order is None:
             manager = await self._engine.manager()
@@ -187,7 +194,7 @@ class ProcrastinateSeat:
 
     async def _listen(self) -> None:
         while True:
-            # anybody may send to the channel: a notice that does not read says no less that there is something
+            # Anybody may send to the channel. An unreadable notification still means that something may have changed.
             with suppress(ConnectorException, *FAILURES, ValueError, LookupError, TypeError):
                 manager = await self._engine.manager()
                 await manager.listen_for_jobs(on_notification=self._on_notification)
@@ -203,5 +210,5 @@ class ProcrastinateSeat:
 
 
 def _id(number: int, attempts: int) -> str:
-    """Each claim of a job has its own."""
+    """Return the claim's id, which is unique per attempt."""
     return f"{number}.{attempts}"

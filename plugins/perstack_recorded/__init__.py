@@ -1,1 +1,1 @@
-"""Provider `recorded`: plays a Job that `perstack record` has kept, without a key, a server or a person."""
+"""Provider `recorded`, which plays a Job recorded by `perstack record` without a key, a server or a person."""

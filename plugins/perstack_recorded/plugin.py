@@ -1,4 +1,4 @@
-"""Registration with the host. The recording is read when a Run first wants it."""
+"""Registration of the plugin with the host. The recording is read when a Run first needs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
 
 @dataclass(frozen=True, slots=True)
 class RecordedProviderFactory:
-    """Makes a provider from a recording's file."""
+    """Factory for providers that play a recording's file."""
 
     name: str = "recorded"
     priority: int = 1000
@@ -20,13 +20,14 @@ class RecordedProviderFactory:
     reports_cost: bool = True
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Never of itself: what is played is always asked for by name."""
+        """Return False: this provider must be chosen by name."""
         return False
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Settings `recording`, a path from the working directory, `tools` and `definition`.
+        """Open the recording that the settings `recording`, `tools` and `definition` describe.
 
-        Raises MissingCredential without a recording, and UsageError for one that does not read, or a wrong setting.
+        `recording` is a path from the working directory. Raises MissingCredential without a recording, and UsageError
+        for an unreadable one or an invalid setting.
         """
         from perstack_recorded.provider import recorded_provider
 
@@ -35,5 +36,5 @@ class RecordedProviderFactory:
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Provider `recorded`."""
+    """Return the factory of provider `recorded`."""
     return [RecordedProviderFactory()]

@@ -1,14 +1,16 @@
-"""The provider: gives each Run the reply that it was given when it was recorded."""
+"""Provider that gives each Run the reply that it received when the Job was recorded.
+
+Which reply comes next follows from the request alone: its Run, purpose, step and messages (`ports.playing`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from perstack.core.base import JsonObject
-from perstack.core.messages import TextPart, ThinkingPart
-from perstack.core.recording.play import Player, message_of, not_recorded
-from perstack.core.recording.tools import chosen_tools
+from perstack.core.base.records import JsonObject
+from perstack.core.recordings.play import Player, chosen_tools, message_of, not_recorded
+from perstack.core.runs.messages import TextPart, ThinkingPart
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.playing import read_recording
 from perstack.ports.provider import Delta, Generation, GenerationRequest
@@ -18,13 +20,14 @@ _DEFINITIONS = ("same", "any")
 
 
 class RecordedProvider:
-    """Plays one recording, for any number of Runs at once. Which reply is next is read from each request."""
+    """Player of one recording, for any number of concurrent Runs."""
 
     def __init__(self, player: Player) -> None:
+        """Play the recording of `player`."""
         self.player = player
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """The recorded reply. Raises ProviderError `NotRecorded`, which names what is missing or differs."""
+        """Return the recorded reply. Raises ProviderError `NotRecorded`, which names what is missing or differs."""
         if request.place is None:
             raise not_recorded(f"{self.player.name} plays Runs of Jobs only")
         purpose = "result" if request.purpose == "reply" and not request.allow_tools else request.purpose
@@ -41,11 +44,11 @@ class RecordedProvider:
         return Generation(reply, usage, found.finish_reason, found.context_window)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def recorded_provider(setting: JsonObject, how_to_configure: str) -> RecordedProvider:
-    """The provider of `[provider.setting]`. Raises MissingCredential and UsageError."""
+    """Create the provider for `[provider.setting]`. Raises MissingCredential and UsageError."""
     unknown = sorted(setting.keys() - {*_SETTINGS})
     if unknown:
         raise UsageError(f"[provider.setting] of recorded has no {unknown[0]}: it has {', '.join(_SETTINGS)}")

@@ -1,1 +1,1 @@
-"""Jobs in a bucket of S3, or of whatever speaks its protocol with conditional writes."""
+"""Storage in an S3 bucket, or in any server with the S3 protocol and conditional writes."""

@@ -1,4 +1,4 @@
-"""Whether a bucket is there, and can do what a store needs. Makes one object, and removes it."""
+"""Checks of a store's layout version and of its server, made once before the first use."""
 
 from __future__ import annotations
 
@@ -7,16 +7,63 @@ import time
 
 from perstack.errors import StorageError
 from perstack.ports.storage import StorageCheck
-from perstack_s3.layout import PROBE
+from perstack_s3.layout import PROBE, VERSION, Version, read
 from perstack_s3.objects import Objects
-from perstack_s3.version import check_conditional_writes, check_version
+
+_VERSION = 1
+
+
+async def check_version(objects: Objects, *, is_for_writing: bool) -> None:
+    """Check the store's layout, and before the first write also the server, whose result is remembered.
+
+    Raises StorageError for an unreadable or newer layout, or for a server without conditional writes.
+    """
+    if objects.is_checked:
+        return
+    found = await objects.get(VERSION)
+    if found is not None:
+        version = read(Version, found.data)
+        if version is None:
+            raise StorageError(f"{objects.place}: {VERSION} cannot be read: is this a store of perstack?")
+        if version.version != _VERSION:
+            raise StorageError(
+                f"{objects.place} was written by a newer perstack (layout {version.version}): use that one"
+            )
+        objects.is_checked = True
+    elif is_for_writing:
+        await check_conditional_writes(objects)
+        await objects.create(VERSION, Version(version=_VERSION).to_bytes())
+        objects.is_checked = True
+
+
+async def check_conditional_writes(objects: Objects) -> None:
+    """Raise StorageError unless the server refuses to overwrite an existing, or a changed, object."""
+    key = f"{PROBE}/{secrets.token_hex(8)}"
+    tag = await objects.create(key, b"one")
+    try:
+        if tag is None or await objects.create(key, b"two") is not None:
+            raise _unfit(objects, "writes over an object that is to be created only if absent")
+        if await objects.replace(key, b"two", tag) is None or await objects.replace(key, b"three", tag) is not None:
+            raise _unfit(objects, "does not hold to the tag under which an object is to be replaced")
+    finally:
+        await objects.remove([key])
+
+
+def _unfit(objects: Objects, what: str) -> StorageError:
+    return StorageError(
+        f"{objects.place}: this server {what}: perstack needs conditional writes (If-None-Match, If-Match)"
+    )
+
 
 _MOST_APART = 60.0
-"""Seconds between two clocks that somebody should know of: times of events are this machine's."""
+"""Seconds between the server's clock and ours that are reported; events have this machine's time."""
 
 
 async def checks_of(objects: Objects) -> tuple[StorageCheck, ...]:
-    """The server, the layout, the rights of the keys, conditional writes, and the clock."""
+    """Check the server, the layout, the keys' rights, conditional writes and the clock.
+
+    Creates an object and removes it again.
+    """
     try:
         await check_version(objects, is_for_writing=False)
     except StorageError as error:

@@ -1,27 +1,34 @@
-"""Where things are below the prefix. `{space}` is `jobs`, or the name of the space.
-
-    perstack.json                                     the version of this layout
-    {space}/markers/{job}                             the Job is there; names its incarnation
-    {space}/leases/{job}                              who drives it
-    {space}/summaries/{job}, {space}/entries/{job}    what lists are made of
-    {space}/logs/{job}/{incarnation}/runs             ids of the Runs that have a log
-    {space}/logs/{job}/{incarnation}/{run}/a{n}       the n-th append, from 0
-    {space}/logs/{job}/{incarnation}/{run}/p{k}       appends 64k to 64k+63, merged
-    {space}/blobs/{job}/{incarnation}/{sha256}
-    {space}/deleting/{job}.{incarnation}              a deletion that has been decided on
-    {space}/index/{entries|summaries}                 those objects in one: a cache of a cache
-
-A Job that is deleted and made anew under its id has another incarnation, so nothing of the old one is met in the new.
-"""
+"""Layout of a store: object keys, the small JSON objects as models, and the formats of appends and merged appends."""
 
 from __future__ import annotations
 
-from perstack.core.ids import check_id, check_job_id
+import secrets
+from collections.abc import Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from perstack.core.base.ids import check_id, check_job_id
 from perstack.dataclass import dataclass
 from perstack.ports.storage import RunRef
 
+# Objects below the prefix. `{space}` is `jobs` or the name of another namespace.
+#
+#     perstack.json                                     the version of this layout
+#     {space}/markers/{job}                             the Job exists; names its incarnation
+#     {space}/leases/{job}                              the Job's lease
+#     {space}/summaries/{job}, {space}/entries/{job}    caches for lists
+#     {space}/logs/{job}/{incarnation}/runs             ids of the Runs that have a log
+#     {space}/logs/{job}/{incarnation}/{run}/a{n}       the n-th append, from 0
+#     {space}/logs/{job}/{incarnation}/{run}/p{k}       appends 64k to 64k+63, merged
+#     {space}/blobs/{job}/{incarnation}/{sha256}
+#     {space}/deleting/{job}.{incarnation}              a deletion in progress
+#     {space}/index/{entries|summaries}                 all objects of that kind in one: a cache of a cache
+#
+# A Job that is created again under a deleted Job's id has another incarnation, so it never sees the old objects.
+
 MERGED = 64
-"""How many appends one merged object has."""
+"""Appends per merged object."""
 
 VERSION = "perstack.json"
 PROBE = "perstack-probe"
@@ -29,42 +36,192 @@ PROBE = "perstack-probe"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Names of the objects of one space. Ids are checked here: raises UsageError."""
+    """Object keys of one namespace. Its methods raise UsageError for an invalid id."""
 
     space: str
 
     def below(self, kind: str) -> str:
-        """What all objects of a kind begin with."""
+        """Return the key prefix of all objects of a kind."""
         return f"{self.space}/{kind}/"
 
     def of_job(self, kind: str, job_id: str) -> str:
-        """The object of a kind that a Job has one of."""
+        """Return the key of a Job's object of a kind of which it has one."""
         return f"{self.space}/{kind}/{check_job_id(job_id)}"
 
     def of_incarnation(self, kind: str, job_id: str, incarnation: str) -> str:
-        """What all objects of a kind of one incarnation begin with."""
+        """Return the key prefix of an incarnation's objects of a kind."""
         return f"{self.space}/{kind}/{check_job_id(job_id)}/{incarnation}/"
 
     def blob(self, job_id: str, incarnation: str, sha256: str) -> str:
-        """One blob."""
+        """Return the key of a blob."""
         return self.of_incarnation("blobs", job_id, incarnation) + check_id(sha256, "blob")
 
     def runs(self, job_id: str, incarnation: str) -> str:
-        """The list of a Job's Runs."""
+        """Return the key of the list of a Job's Runs."""
         return self.of_incarnation("logs", job_id, incarnation) + "runs"
 
     def append(self, run: RunRef, incarnation: str, number: int) -> str:
-        """One append."""
+        """Return the key of an append, numbered from 0."""
         return f"{self.of_incarnation('logs', run.job_id, incarnation)}{check_id(run.run_id, 'run')}/a{number:010d}"
 
     def merged(self, run: RunRef, incarnation: str, number: int) -> str:
-        """Many appends in one: `number` is the first of them divided by MERGED."""
+        """Return the key of a merged object; `number` is the number of its first append divided by MERGED."""
         return f"{self.of_incarnation('logs', run.job_id, incarnation)}{check_id(run.run_id, 'run')}/p{number:010d}"
 
     def deleting(self, job_id: str, incarnation: str) -> str:
-        """That a deletion has been decided on."""
+        """Return the key of the object that records a deletion in progress."""
         return f"{self.space}/deleting/{check_job_id(job_id)}.{incarnation}"
 
     def index(self, kind: str) -> str:
-        """The objects of a kind in one."""
+        """Return the key of the object that combines all objects of a kind."""
         return f"{self.space}/index/{kind}"
+
+
+_LONGEST = 1_000_000
+
+M = TypeVar("M", bound="Stored")
+
+
+class Stored(BaseModel):
+    """Base of the JSON objects."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    def to_bytes(self) -> bytes:
+        """Return the object as one line of JSON."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+class Marker(Stored):
+    """Object whose existence makes a Job exist."""
+
+    incarnation: str = Field(pattern="^[A-Za-z0-9_-]{1,64}$")
+    made: int = 0
+
+
+class RunList(Stored):
+    """Run ids of a Job."""
+
+    runs: tuple[str, ...] = Field(strict=False)
+    nonce: str = ""
+
+
+class LeaseState(Stored):
+    """State of a Job's lease; an empty holder means that it is free."""
+
+    holder: str = Field(max_length=4000)
+    fence: int = Field(ge=0, le=1 << 53)
+    nonce: str
+    beat: str = ""
+    unfenced: bool = False
+    """True if a holder that lost the lease may still write; the next holder must fence the logs first."""
+
+
+class EntryHeader(Stored):
+    """Incarnation (`of`) of an index entry, and the sequence number that it describes."""
+
+    of: str
+    seq: int
+    nonce: str = ""
+
+
+class Stamp(Stored):
+    """Time at which a summary was written, in nanoseconds since 1970."""
+
+    at: int
+
+
+class AppendHeader(Stored):
+    """First line of an append."""
+
+    fence: int = 0
+    writer: str
+    records: int = 0
+    end: bool = False
+
+
+class MergedHeader(Stored):
+    """First line of a merged object: the sizes of its appends in bytes."""
+
+    sizes: tuple[int, ...] = Field(strict=False, min_length=MERGED, max_length=MERGED)
+
+
+class Version(Stored):
+    """Layout version of a store."""
+
+    version: int
+
+
+def read(model: type[M], data: bytes) -> M | None:
+    """Parse a JSON object; None if it is invalid or too long."""
+    if len(data) > _LONGEST:
+        return None
+    try:
+        return model.model_validate_json(data)
+    except (ValidationError, RecursionError):
+        return None
+
+
+LARGEST_MERGED = 8_000_000
+"""Maximum bytes of a merged object; larger groups of appends are left unmerged."""
+
+
+class NotAnAppend(ValueError):
+    """Error for an object in a log that is not in this plugin's format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Records of one append; none if it only fences the log, or marks its end before a deletion."""
+
+    records: tuple[bytes, ...]
+    is_end: bool = False
+
+
+def append_bytes(records: Sequence[bytes], fence: int) -> bytes:
+    """Encode an append with the fence of its lease (0 without one) and a random number that makes its bytes unique."""
+    header = AppendHeader(fence=fence, writer=secrets.token_hex(8), records=len(records))
+    return b"".join(line + b"\n" for line in (header.to_bytes(), *records))
+
+
+def end_bytes() -> bytes:
+    """Encode the object that takes the place of the next append when a Job is deleted."""
+    return AppendHeader(writer=secrets.token_hex(8), end=True).to_bytes() + b"\n"
+
+
+def read_append(data: bytes) -> Append:
+    """Decode an append. Raises NotAnAppend."""
+    first, _, body = data.partition(b"\n")
+    header = read(AppendHeader, first)
+    if header is None:
+        raise NotAnAppend("it does not begin as an append does")
+    if header.end:
+        return Append((), is_end=True)
+    *records, rest = body.split(b"\n")
+    if rest or len(records) != header.records:
+        raise NotAnAppend("it does not have the records that it says it has")
+    return Append(tuple(records))
+
+
+def merged_bytes(appends: Sequence[bytes]) -> bytes | None:
+    """Merge MERGED appends into one object; None if it would be too large.
+
+    The result depends only on the appends, so concurrent writers write the same bytes.
+    """
+    if sum(map(len, appends)) > LARGEST_MERGED:
+        return None
+    return MergedHeader(sizes=tuple(map(len, appends))).to_bytes() + b"\n" + b"".join(appends)
+
+
+def read_merged(data: bytes) -> list[bytes]:
+    """Split a merged object into its appends. Raises NotAnAppend."""
+    first, _, body = data.partition(b"\n")
+    header = read(MergedHeader, first)
+    if header is None or min(header.sizes) <= 0 or sum(header.sizes) != len(body):
+        raise NotAnAppend("it does not have the appends that it says it has")
+    appends: list[bytes] = []
+    at = 0
+    for size in header.sizes:
+        appends.append(body[at : at + size])
+        at += size
+    return appends

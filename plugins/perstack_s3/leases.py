@@ -1,8 +1,8 @@
-"""Who drives a Job: an object that its holder writes anew every few seconds, each time only if nobody else has.
+"""Leases: an object that its holder rewrites every few seconds, each time only if it is unchanged.
 
-A clean end frees it at once; a holder that is silent for EXPIRY seconds, by the server's clock, has lost it. The
-number of the lease, which grows with each holder, is in every append. Whoever takes one from a silent holder fences the
-logs before anything else (`S3Storage`), for the write that the other was about to make when it fell silent.
+A release frees the lease at once; after EXPIRY seconds without a heartbeat, by the server's clock, it is lost. Each new
+holder has a greater fence number, which is written into every append. A process that takes a lease from a silent holder
+first fences the logs (`S3Storage`), to stop a write that the old holder was about to make.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from datetime import datetime
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import LeaseInfo
-from perstack.ports.uninterrupted import uninterrupted
-from perstack_s3.layout import Layout
+from perstack.system.concurrency import uninterrupted
+from perstack_s3.layout import Layout, LeaseState, read
 from perstack_s3.objects import Found, Objects
-from perstack_s3.stored import LeaseState, read
 
 EXPIRY = 10.0
-"""Seconds. The server's times are whole seconds, so a dead holder blocks others for 11 at most."""
+"""Seconds. The server's times are whole seconds, so a dead holder blocks others for at most 11."""
 
 _BEAT = 2.5
 _SURE = 7.0
-"""For how many seconds after it was written last a holder need not look whether the lease is still its own."""
+"""Seconds after its last renewal during which a lease certainly is still ours, without asking the server."""
 
 _LAST = 3.0
-"""Seconds that a server which is gone is waited for to give a lease up: it expires by itself."""
+"""Seconds of retries for a release; without an answer the lease expires by itself."""
 
 _CLOCK = "clock"
 _TRIES = 5
@@ -38,13 +37,13 @@ _LONGEST_HOLDER = 1000
 
 
 def elapsed() -> float:
-    """Seconds of a clock that goes on while a machine sleeps, where there is one."""
+    """Return seconds of a clock that runs during system sleep, where the system has one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(slots=True)
 class Held:
-    """A lease of this process."""
+    """Lease of this process."""
 
     fence: int
     nonce: str
@@ -53,15 +52,15 @@ class Held:
     renewed: float
     is_lost: bool = False
     is_fenced: bool = True
-    """Whether nobody who had it before can write any more."""
+    """True if no earlier holder can write any more."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether nobody else can have it by now."""
+        """True if the lease certainly is still ours, without asking the server."""
         return not self.is_lost and elapsed() - self.renewed < _SURE
 
     def bytes(self, holder: str | None = None) -> bytes:
-        """The object; every writing of it has other bytes."""
+        """Return the object's bytes, which differ each time."""
         words = self.holder if holder is None else holder
         beat = secrets.token_hex(8)
         state = LeaseState(
@@ -74,25 +73,26 @@ class Held:
         return state.to_bytes()
 
     def is_in(self, state: LeaseState) -> bool:
-        """Whether the object that was read is of this lease."""
+        """Return whether the stored state is of this lease."""
         return (state.fence, state.nonce) == (self.fence, self.nonce)
 
 
 class Leases:
-    """The leases of one space."""
+    """Leases of one namespace."""
 
     def __init__(self, objects: Objects, layout: Layout) -> None:
+        """Hold nothing yet."""
         self._objects = objects
         self._layout = layout
         self._held: dict[str, Held] = {}
         self._clock: tuple[float, float] | None = None
 
     def held(self, job_id: str) -> Held | None:
-        """The lease of a Job, if this process holds it."""
+        """Return this process's lease on a Job; None without one."""
         return self._held.get(job_id)
 
     async def info(self, job_id: str) -> LeaseInfo | None:
-        """Who holds it; None if nobody does, or has been silent for too long."""
+        """Return the current holder; None if the lease is free or expired."""
         found = await self._objects.get(self._key(job_id))
         if found is None:
             return None
@@ -103,13 +103,13 @@ class Leases:
         return LeaseInfo(holder) if is_held else None
 
     async def is_still(self, job_id: str, held: Held) -> bool:
-        """Whether a lease that may have been lost is still this process's: asks the server."""
+        """Ask the server whether a lease that may be lost is still ours."""
         found = await self._objects.get(self._key(job_id))
         return found is not None and not held.is_lost and held.is_in(_state(found))
 
     @asynccontextmanager
     async def hold(self, job_id: str, holder: str) -> AsyncGenerator[Held]:
-        """Hold it. Raises Conflict, naming the holder, if another does."""
+        """Hold the lease. Raises Conflict, naming the holder."""
         try:
             held = await uninterrupted(self._take(job_id, holder))
         except asyncio.CancelledError:
@@ -127,7 +127,7 @@ class Leases:
             await uninterrupted(self._freed(job_id, held))
 
     async def forget(self, job_id: str) -> None:
-        """Remove what is left of the leases of a Job that is gone."""
+        """Remove the lease object of a deleted Job."""
         await self._objects.remove([self._key(job_id)])
 
     async def _take(self, job_id: str, holder: str) -> Held:
@@ -159,12 +159,12 @@ class Leases:
         while not held.is_lost:
             await asyncio.sleep(_BEAT)
             now = elapsed()
-            with suppress(StorageError):  # the next beat may get through; meanwhile appends look for themselves
+            with suppress(StorageError):  # the next heartbeat may succeed; appends check the lease too
                 tag = await self._objects.replace(self._key(job_id), held.bytes(), held.tag, patience=0)
                 if tag is not None:
                     held.tag, held.renewed = tag, now
                     continue
-                # a beat whose answer was lost may have written it
+                # A heartbeat whose answer was lost may have changed the object.
                 found = await self._objects.get(self._key(job_id), patience=0)
                 if found is not None and held.is_in(_state(found)):
                     held.tag = found.tag
@@ -176,7 +176,7 @@ class Leases:
             key = self._key(job_id)
             if held.is_lost or await self._objects.replace(key, held.bytes(""), held.tag, patience=_LAST) is not None:
                 return
-            # a beat was cut off, and has written it all the same
+            # A cancelled heartbeat may have changed the object all the same.
             found = await self._objects.get(key, patience=_LAST)
             if found is not None and held.is_in(_state(found)):
                 await self._objects.replace(key, held.bytes(""), found.tag, patience=_LAST)
@@ -185,7 +185,7 @@ class Leases:
         return await self._now(may_be_old=by_old_clock) - _seconds(found.written) >= EXPIRY
 
     async def _now(self, *, may_be_old: bool) -> float:
-        """The server's time, in seconds since 1970: what it says that an object was written at just now."""
+        """Return the server's time in seconds since 1970: the modification time of an object written just now."""
         if may_be_old and self._clock is not None:
             server, at = self._clock
             return server + elapsed() - at
@@ -194,7 +194,8 @@ class Leases:
             await self._objects.put(_CLOCK, secrets.token_hex(8).encode())
             seen = await self._objects.head(_CLOCK)
         except StorageError:
-            # who may only read sees who drives by the clock of this machine; to take a lease takes a write anyway
+            # A reader without write permission judges leases by this machine's clock; taking a lease needs a write
+            # anyway.
             return time.time()
         if seen is None:
             raise StorageError(f"{self._objects.place}: what was written is not there: is something removing it?")

@@ -1,20 +1,24 @@
-"""What lists are made of: an object for each Job, and all of them in one, which spares asking for thousands."""
+"""Lists of Jobs: one object per Job, and an index object that combines them and saves thousands of requests."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from itertools import groupby
 
 from pydantic import TypeAdapter, ValidationError
 
 from perstack.errors import StorageError
-from perstack_s3.layout import Layout
-from perstack_s3.objects import Objects, at_once
-from perstack_s3.stored import EntryHeader, Stamp, read
+from perstack.ports.storage import Page
+from perstack.support.storage import newest_first, place_in_jobs
+from perstack_s3.layout import EntryHeader, Layout, Marker, Stamp, read
+from perstack_s3.objects import Listed, Objects, at_once
 
 _WORTH_KEEPING = 64
-"""So many objects that had to be asked for one by one make a reader write the index anew."""
+"""Number of single requests above which a reader rewrites the index."""
 
 _LARGEST_INDEX = 64_000_000
 
@@ -22,9 +26,10 @@ _INDEX = TypeAdapter(dict[str, tuple[str, str]])
 
 
 class Indexed:
-    """The objects of one kind. A tag tells whether one has changed since it was read."""
+    """Cached objects of one kind, by Job id. The tag shows whether an object has changed since it was read."""
 
     def __init__(self, objects: Objects, layout: Layout, kind: str) -> None:
+        """Read nothing yet."""
         self._objects = objects
         self._layout = layout
         self._kind = kind
@@ -32,7 +37,7 @@ class Indexed:
         self._has_read_index = False
 
     async def all(self) -> Mapping[str, bytes]:
-        """Every object there is, by Job."""
+        """Return all objects by Job id."""
         prefix = self._layout.below(self._kind)
         tags = {listed.key.removeprefix(prefix): listed.tag for listed in await self._objects.list(prefix)}
         if len(tags) > _WORTH_KEEPING and not self._has_read_index:
@@ -52,42 +57,125 @@ class Indexed:
         found = await self._objects.get(self._layout.index(self._kind))
         if found is None or len(found.data) > _LARGEST_INDEX:
             return
-        with suppress(ValidationError, UnicodeError, RecursionError):  # a cache: without it all are asked for
+        with suppress(ValidationError, UnicodeError, RecursionError):  # a cache: without it each object is requested
             index = _INDEX.validate_json(found.data)
             self._known.update({name: (tag, text.encode("latin-1")) for name, (tag, text) in index.items()})
 
     async def _write_index(self, tags: Mapping[str, str]) -> None:
         index = {name: (tag, data.decode("latin-1")) for name, (tag, data) in self._known.items() if name in tags}
-        with suppress(StorageError):  # whoever may only read asks for each next time, too
+        with suppress(StorageError):  # a reader without write permission requests each object next time, too
             await self._objects.put(self._layout.index(self._kind), _INDEX.dump_json(index))
 
 
 def stamped(at: int, data: bytes) -> bytes:
-    """A summary with the time of its writing, in nanoseconds: the server's times are whole seconds."""
+    """Encode a summary with its write time in nanoseconds, since the server's times are whole seconds."""
     return Stamp(at=at).to_bytes() + b"\n" + data
 
 
 def unstamped(data: bytes) -> tuple[int, bytes]:
-    """The time, or 0 if it is not legible, and the summary."""
+    """Decode a summary and its write time; the time is 0 if it is unreadable."""
     first, _, summary = data.partition(b"\n")
     stamp = read(Stamp, first)
     return (0, data) if stamp is None else (stamp.at, summary)
 
 
 def place_in_time(written: datetime, at: int = 0) -> int:
-    """Nanoseconds by the server's clock; within a second by the writer's, as far as the two agree."""
+    """Return nanoseconds: the second by the server's clock, the fraction by the writer's, as far as they agree."""
     second = int(written.timestamp()) * 1_000_000_000
     within = min(max(at - second + 1_000_000_000, 0), 1_999_999_999) // 2 if at else 0
     return second + within
 
 
 def entry_bytes(header: EntryHeader, entry: bytes) -> bytes:
-    """An entry, with what it is of."""
+    """Encode an index entry with its header."""
     return header.to_bytes() + b"\n" + entry
 
 
 def read_entry(data: bytes) -> tuple[EntryHeader, bytes]:
-    """What an entry is of, and the entry; of nothing, if that is not legible."""
+    """Decode an index entry and its header; both are empty if unreadable."""
     first, _, entry = data.partition(b"\n")
     header = read(EntryHeader, first)
     return (EntryHeader(of="", seq=0), b"") if header is None else (header, entry)
+
+
+class Order:
+    """Order of Jobs by last write: by the server's whole seconds, within a second by the times in the objects.
+
+    Reads only objects of the seconds that a page covers, each once.
+    """
+
+    def __init__(self, objects: Objects) -> None:
+        """Read nothing yet."""
+        self._objects = objects
+        self._said: dict[str, tuple[str, int]] = {}
+
+    async def page(
+        self, made: Mapping[str, Listed], written: Mapping[str, Listed], limit: int, after: str | None
+    ) -> Page:
+        """Return a page of Jobs, given their markers and existing summaries.
+
+        Raises UsageError for an invalid cursor.
+        """
+        cursor = None if after is None else place_in_jobs(after)
+        latest = {name: written.get(name, marker) for name, marker in made.items()}
+        self._said = {name: said for name, said in self._said.items() if name in latest}
+        found: list[tuple[int, str]] = []
+        by_time = sorted(latest, key=lambda name: latest[name].written, reverse=True)
+        for second, names in groupby(by_time, key=lambda name: place_in_time(latest[name].written)):
+            if cursor is not None and second > cursor[0]:
+                continue
+            times = await self._times({name: latest[name] for name in names}, written)
+            found += [one for one in times if cursor is None or one < cursor]
+            if len(found) > limit:
+                break
+        return newest_first(found, limit, after)
+
+    async def _times(self, latest: Mapping[str, Listed], written: Mapping[str, Listed]) -> list[tuple[int, str]]:
+        """Return the write times of Jobs of one second. If there are several, the times in their objects decide."""
+        if len(latest) == 1:
+            return [(place_in_time(one.written), name) for name, one in latest.items()]
+        unread = [name for name, one in latest.items() if self._said.get(name, ("", 0))[0] != one.tag]
+        found = await at_once(self._objects.get(latest[name].key) for name in unread)
+        for name, one in zip(unread, found, strict=True):
+            said = 0 if one is None else unstamped(one.data)[0] if name in written else _made(one.data)
+            self._said[name] = (latest[name].tag, said)
+        return [(place_in_time(one.written, self._said[name][1]), name) for name, one in latest.items()]
+
+
+def _made(data: bytes) -> int:
+    marker = read(Marker, data)
+    return 0 if marker is None else marker.made
+
+
+# S3 sends no notifications. One small request at a time replaces a look at every log.
+
+_ASKS_EACH = 0.3
+"""Seconds between two requests of a watcher."""
+
+
+class Watching:
+    """Watcher of a Job by polling its summary, which is rewritten as its steps end."""
+
+    def __init__(self, objects: Objects, key: str) -> None:
+        """Poll the object `key`."""
+        self._objects = objects
+        self._key = key
+        self._tag: str | None = None
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until the summary has been written since the last wait, or until `seconds` have passed."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(_ASKS_EACH, left))
+            if await self.has_changed():
+                return
+
+    async def has_changed(self) -> bool:
+        """Return whether the summary was written since the last call."""
+        try:
+            found = await self._objects.head(self._key)
+        except StorageError:
+            return False  # the next read of the logs reports the error
+        tag = None if found is None else found.tag
+        was, self._tag = self._tag, tag
+        return tag != was

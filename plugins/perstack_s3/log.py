@@ -1,7 +1,7 @@
-"""The log of one Run: an object an append, created only if absent, which is the fence.
+"""Log of one Run: one object per append, created only if absent; that condition is the fence.
 
-Nothing is listed: appends have numbers without gaps. Who reads looks for the merged object first, so that one which
-is merged meanwhile, and then removed, is met in one place or the other.
+No listing is needed, because appends are numbered without gaps. A reader requests the merged object first, and again
+when single appends end, so that a concurrent merge, which then removes the single appends, loses nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
-from perstack.ports.appending import check_redaction, head_after, stale
 from perstack.ports.storage import RunRef
-from perstack_s3.layout import MERGED, Layout
-from perstack_s3.objects import Found, Objects, at_once
-from perstack_s3.records import (
+from perstack.support.storage import check_redaction, head_after, stale
+from perstack_s3.layout import (
+    MERGED,
     Append,
+    Layout,
     NotAnAppend,
     append_bytes,
     end_bytes,
@@ -26,16 +26,18 @@ from perstack_s3.records import (
     read_append,
     read_merged,
 )
+from perstack_s3.objects import Found, Objects, at_once
 
 _TRIES = 5
 _AHEAD = 16
-"""How many appends are asked for at a time, at most."""
+"""Maximum number of appends requested at a time."""
 
 
 class Log:
-    """One log as this process knows it. What it knows stays true: an append never changes, but by a redaction."""
+    """Cached state of one log. It stays valid, because only a redaction changes an append."""
 
     def __init__(self, objects: Objects, layout: Layout, run: RunRef, incarnation: str) -> None:
+        """Read nothing yet."""
         self.run = run
         self._objects = objects
         self._layout = layout
@@ -46,22 +48,22 @@ class Log:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """Location of the log, for messages."""
         return f"{self._objects.place}, run {self.run.run_id}"
 
     @property
     def end(self) -> Head:
-        """Where the log ended when this process looked last."""
+        """Head of the log when this process last looked."""
         return self._starts[-1]
 
     async def read(self, after: int, limit: int | None) -> list[bytes]:
-        """The records after place `after`, at most `limit`. Raises Damaged."""
+        """Return at most `limit` records after `after`. Raises Damaged."""
         last = None if limit is None else after + limit
         first = bisect_right([head.seq for head in self._starts], max(after, 0)) - 1
         records: list[bytes] = []
         if last is not None and last <= after:
             return records
-        head = self._starts[first]  # carried on from here: an append may be taken back meanwhile, with what is known
+        head = self._starts[first]  # the head is local: a concurrent take_back may reset the cached starts
         async for number, append in self._walk(first):
             for record in append.records:
                 if last is not None and head.seq >= last:
@@ -75,7 +77,7 @@ class Log:
         return records
 
     async def last(self, count: int) -> list[bytes]:
-        """The last records, at most so many, unchecked. Raises Damaged."""
+        """Return the last `count` records without verifying them. Raises Damaged if an object is unreadable."""
         block = await self._last_block()
         records: list[bytes] = []
         while block >= 0 and len(records) < count:
@@ -86,7 +88,7 @@ class Log:
         return records[-count:]
 
     async def has_records(self) -> bool:
-        """Whether the log has begun."""
+        """Return whether the log has a record."""
         if self.end.seq:
             return True
         async for _, append in self._walk(0):
@@ -95,7 +97,7 @@ class Log:
         return False
 
     async def refresh(self) -> bool:
-        """Read to the end; whether the log was ended for a deletion."""
+        """Read to the end. Return True if the log was ended by a deletion."""
         head = self.end
         async for number, append in self._walk(len(self._starts) - 1):
             if append.is_end:
@@ -106,9 +108,10 @@ class Log:
         return False
 
     async def append(self, expected_seq: int, records: Sequence[bytes], fence: int) -> int:
-        """Add records; returns the number of the append. Raises Conflict, and NotFound if the Job is being deleted.
+        """Append records and return the append's number.
 
-        Without a lease, `fence` 0, a place that whoever took the Job over has fenced is passed by: it has no records.
+        Raises Conflict, and NotFound if the Job is being deleted. Without a lease (`fence` 0) the append moves past a
+        fence that a new holder has put there, since it has no records.
         """
         if self.end.seq != expected_seq or (fence and self._fence != fence):
             await self._look(expected_seq)
@@ -124,9 +127,9 @@ class Log:
         raise stale(self.place, expected_seq, self.end.seq)
 
     async def put_fence(self, fence: int) -> None:
-        """Take the place of the next append, without records, so that whoever believes to be its next writer is not.
+        """Occupy the next append's number with an empty append, so that a former holder's write there fails.
 
-        A log that has ended for its deletion, or is damaged, has none.
+        Does nothing for a log that has ended by deletion or is damaged.
         """
         with suppress(Damaged):
             for _ in range(_TRIES):
@@ -142,17 +145,17 @@ class Log:
             raise Conflict(f"{self.place}: others write to this run: try again")
 
     async def take_back(self, number: int) -> None:
-        """Remove an append that turned out to be none: the Job was deleted, or others are merged in its place."""
+        """Remove an append that does not count: the Job was deleted, or a merged object has its number."""
         self._starts = [EMPTY_LOG]
         self._recent.clear()
         await self._objects.remove([self._key(number)])
 
     async def is_merged(self, number: int) -> bool:
-        """Whether the append of this number is in a merged object."""
+        """Return whether the append of this number is in a merged object."""
         return await self._objects.head(self._merged_key(number // MERGED)) is not None
 
     async def put_end(self, expected_seq: int) -> None:
-        """End the log for its deletion, if it has so many records. Raises Conflict."""
+        """End the log before a deletion. Raises Conflict unless it has exactly `expected_seq` records."""
         is_ended = await self.refresh()
         if self.end.seq != expected_seq:
             raise stale(self.place, expected_seq, self.end.seq)
@@ -161,11 +164,14 @@ class Log:
             raise stale(self.place, expected_seq, self.end.seq)
 
     async def merge(self, number: int) -> None:
-        """Merge the appends that end with this number, if they are complete. Nothing is missing at any moment."""
+        """Merge the group of appends that ends with this number, if it is complete.
+
+        The merged object is written before the single ones are removed, so a reader always finds one or the other.
+        """
         if (number + 1) % MERGED:
             return
         numbers = range(number + 1 - MERGED, number + 1)
-        with suppress(StorageError):  # they can be read one by one
+        with suppress(StorageError):  # the single appends stay readable
             bodies = await at_once(self._body(one) for one in numbers)
             merged = None if None in bodies else merged_bytes([body for body in bodies if body is not None])
             if (
@@ -176,7 +182,7 @@ class Log:
         self._recent.clear()
 
     async def redact(self, seq: int, record: bytes) -> None:
-        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         check_redaction(await self.read(0, None), seq, record, self.place)
         number = bisect_right([head.seq for head in self._starts], seq - 1) - 1
         index = seq - 1 - self._starts[number].seq
@@ -207,7 +213,7 @@ class Log:
         return None if found is None else found.data
 
     async def _walk(self, number: int) -> AsyncIterator[tuple[int, Append]]:
-        """Every append from one on, with its number."""
+        """Yield every append from `number` on, with its number."""
         ahead = 1
         while True:
             many = await self._objects.get(self._merged_key(number // MERGED)) if number % MERGED == 0 else None
@@ -233,7 +239,7 @@ class Log:
                 number += 1
 
     async def _block(self, block: int) -> list[bytes]:
-        """The appends that are, or will be, merged into one object, as far as they are there."""
+        """Return the appends of one group, merged or not, as far as they exist."""
         first = block * MERGED
         many = await self._objects.get(self._merged_key(block))
         if many is None:
@@ -244,7 +250,7 @@ class Log:
         return [] if many is None else self._read_merged(first, many.data)
 
     async def _last_block(self) -> int:
-        """Where the log ends, found by doubling and by halves; -1 if it has not begun."""
+        """Find the last group by exponential and binary search; -1 if the log is empty."""
         begun, beyond = -1, 0
         while await self._has_begun(beyond):
             begun, beyond = beyond, max(2 * beyond, 1)
@@ -255,11 +261,11 @@ class Log:
 
     async def _has_begun(self, block: int) -> bool:
         keys = (self._key(block * MERGED), self._merged_key(block))
-        # it may be merged while both are asked for
+        # A merge may happen between the two requests.
         return any(await at_once(map(self._objects.head, keys))) or await self.is_merged(block * MERGED)
 
     async def _is_missing(self, number: int) -> bool:
-        """Whether an append is not there though later ones are: it may have come while they were asked for."""
+        """Return whether an append is missing although later ones exist. It may have arrived since it was requested."""
         return await self._objects.get(self._key(number)) is None and not await self.is_merged(number)
 
     def _learn(self, number: int, head: Head) -> None:

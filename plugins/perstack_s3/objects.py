@@ -1,39 +1,205 @@
-"""Objects of a bucket: read, written only if absent, written only if unchanged, listed, removed.
+"""Client of one bucket: its calls run in threads, are retried for a while, and raise our errors.
 
-After a lost answer nobody knows whether a write was done. Whoever writes here puts bytes that nobody else would write
-(a number of its own is in them), so the object itself tells: on a conflict it is read, and if the bytes are ours the
-write has succeeded.
+Threads replace the client's own coroutines: those deliver results on threads of the library's runtime, and a process
+that exits at that moment is aborted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
-from datetime import datetime
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import S3Store
 
-from perstack.ports.uninterrupted import uninterrupted
-from perstack_s3.client import AT_ONCE, Client, Place, seconds_for
+from perstack.dataclass import dataclass
+from perstack.errors import StorageError, UsageError
+from perstack.system.concurrency import uninterrupted
 
 T = TypeVar("T")
 
+AT_ONCE = 32
+"""Concurrent requests of one process."""
+
+PATIENCE = 30.0
+"""Seconds of retries for a server that has answered before."""
+
+_FIRST_PATIENCE = 2.0
+"""Seconds of retries for a server that has not answered yet: its address may be wrong."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_SECONDS = 15.0
+"""Minimum timeout of one request."""
+
+_SLOWEST = 64_000
+"""Bytes per second of the slowest supported network. The timeout doubles until it suffices for the request's size."""
+
+_CONNECT = timedelta(seconds=5)
+_STATUS = re.compile(r"status code: ((\d{3}) [A-Za-z ]{1,40})")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_ANSWERS = (AlreadyExistsError, PreconditionError, FileNotFoundError)
+
+
+def seconds_for(size: int) -> float:
+    """Return the timeout in seconds of a request that moves `size` bytes."""
+    seconds = _SECONDS
+    while seconds * _SLOWEST < size:
+        seconds *= 2
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Bucket, prefix in it, and how to reach it."""
+
+    bucket: str
+    prefix: str
+    endpoint: str | None = None
+    region: str | None = None
+
+    @staticmethod
+    def of(location: str, setting: dict[str, str]) -> Place:
+        """Parse a location `//bucket/prefix`, with an optional prefix. Raises UsageError for any other form."""
+        match = re.fullmatch(r"//(?P<bucket>[A-Za-z0-9._-]{3,63})(?P<prefix>(/[A-Za-z0-9._=-]+)*)/?", location)
+        if match is None or ".." in match["prefix"].split("/"):
+            raise UsageError(
+                "the place of an s3 storage is not valid: write it as `s3://BUCKET/PREFIX`, with letters, digits and"
+                " . _ - = in both; keys belong into the environment"
+            )
+        endpoint = setting.get("endpoint") or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        region = setting.get("region") or _variable("AWS_REGION", "AWS_DEFAULT_REGION")
+        return Place(match["bucket"], match["prefix"].strip("/"), endpoint, region)
+
+    def __str__(self) -> str:
+        """Return the address."""
+        return f"s3://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+class Client:
+    """Connection to a bucket, opened on first use."""
+
+    def __init__(self, place: Place) -> None:
+        """Connect to nothing yet."""
+        self.place = place
+        self._opened: dict[float, S3Store] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._was_there = False
+
+    async def ask(self, call: Callable[[S3Store], T], patience: float | None = None, size: int = 0) -> T:
+        """Return the result of a call, retried while the server is busy or unreachable, for `patience` seconds.
+
+        A call that moves `size` bytes has more time, and so have its retries. Raises StorageError. AlreadyExistsError,
+        PreconditionError and FileNotFoundError pass through: after a lost answer the first two may be caused by what
+        this very call has written.
+        """
+        began, pause, seconds = time.monotonic(), _FIRST_PAUSE, seconds_for(size)
+        while True:
+            try:
+                return await self._call(call, self._store(seconds))
+            except (BaseError, OSError) as error:
+                limit = patience if patience is not None else PATIENCE if self._was_there else _FIRST_PATIENCE
+                limit += seconds - seconds_for(0)
+                if not _is_passing(error) or time.monotonic() + pause > began + limit:
+                    raise self._error(error) from None  # the library's message contains the whole request
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def close(self) -> None:
+        """End the idle threads."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+    async def _call(self, call: Callable[[S3Store], T], store: S3Store) -> T:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="perstack-s3")
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, call, store)
+        except _ANSWERS as error:
+            if "NoSuchBucket" in str(error):
+                raise StorageError(f"{self.place}: there is no such bucket: create it first") from None
+            self._was_there = True
+            raise
+        self._was_there = True
+        return answer
+
+    def _error(self, error: BaseError | OSError) -> Exception:
+        if isinstance(error, _ANSWERS):
+            return error
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+            return StorageError(
+                f"{self.place}: access was denied ({_short(error)}): check the keys, and what they allow in the bucket"
+            )
+        return StorageError(f"{self.place}: {_short(error)}")
+
+    def _store(self, seconds: float) -> S3Store:
+        """Return the bucket's client with this timeout, since a client has one timeout for all its requests."""
+        if seconds not in self._opened:
+            place = self.place
+            region = place.region or "us-east-1"
+            self._opened[seconds] = S3Store(
+                place.bucket,
+                prefix=place.prefix or None,
+                config={"region": region, "aws_endpoint_url_s3": place.endpoint}
+                if place.endpoint
+                else {"region": region},
+                client_options={
+                    "timeout": timedelta(seconds=seconds),
+                    "connect_timeout": _CONNECT,
+                    "allow_http": (place.endpoint or "").startswith("http://"),
+                },
+                retry_config={"max_retries": 0},
+            )
+        return self._opened[seconds]
+
+
+def _is_passing(error: BaseError | OSError) -> bool:
+    """Return whether the operation may succeed soon: no answer came, or one with a transient status."""
+    if isinstance(error, (*_ANSWERS, PermissionDeniedError, UnauthenticatedError)):
+        return False
+    status = _STATUS.search(str(error))
+    return status is None or status[2] in ("408", "429") or status[2] >= "500"
+
+
+def _short(error: Exception) -> str:
+    text = str(error)
+    found = [match[1].strip() for pattern in (_STATUS, _CODE) if (match := pattern.search(text))]
+    return ", ".join(found) or "the server cannot be reached: check the endpoint and the network"
+
+
+def _variable(*names: str) -> str | None:
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+# Conditional writes. After a lost answer a write may or may not have happened. Writers therefore include a random
+# number in the bytes: on a conflict the object is read, and if it has our bytes, the write has succeeded.
+
 
 class Found(NamedTuple):
-    """An object that was read."""
+    """Object that was read."""
 
     data: bytes
     tag: str
-    """Changes with its bytes."""
+    """ETag, which changes with the bytes."""
     written: datetime
-    """By the server's clock, in whole seconds."""
+    """Modification time by the server's clock, in whole seconds."""
 
 
 class Listed(NamedTuple):
-    """An object in a list."""
+    """Object as a listing shows it."""
 
     key: str
     size: int
@@ -42,7 +208,7 @@ class Listed(NamedTuple):
 
 
 async def at_once(works: Iterable[Awaitable[T]], limit: int = AT_ONCE) -> list[T]:
-    """The results of works, in their order, of which at most so many are under way at a time."""
+    """Await the works with at most `limit` of them active, and return their results in order."""
     free = asyncio.Semaphore(limit)
 
     async def one(work: Awaitable[T]) -> T:
@@ -53,20 +219,21 @@ async def at_once(works: Iterable[Awaitable[T]], limit: int = AT_ONCE) -> list[T
 
 
 class Objects:
-    """The objects below a prefix of a bucket. Every call raises StorageError if the server cannot be asked.
+    """Objects below a prefix of a bucket. Every call raises StorageError if the server cannot be reached.
 
-    A write whose caller is cancelled has been done, or never will be, when the caller hears of it. `patience` is for
-    how many seconds a server that is gone is waited for, where that is not the usual time.
+    A write whose caller is cancelled is finished, or will never happen, when the caller sees the cancellation.
+    `patience` is the seconds of retries, if not the usual time.
     """
 
     def __init__(self, place: Place) -> None:
+        """Connect to nothing yet."""
         self.place = place
         self._client = Client(place)
         self.is_checked = False
-        """Whether `version` has looked at this store."""
+        """True if `check_version` has accepted this store."""
 
     async def get(self, key: str, *, patience: float | None = None) -> Found | None:
-        """An object; None if there is none of that name."""
+        """Return an object; None if it does not exist."""
 
         def call(store: S3Store) -> Found | int:
             answer = obstore.get(store, key)
@@ -76,7 +243,7 @@ class Objects:
 
         expected = 0
         try:
-            # how much there is to come is known when it begins: what takes longer is asked for once more
+            # The size is known when the download starts. A larger object is requested again with a longer timeout.
             while isinstance(found := await self._client.ask(call, patience, expected), int):
                 expected = found
         except FileNotFoundError:
@@ -84,7 +251,7 @@ class Objects:
         return found
 
     async def head(self, key: str) -> Listed | None:
-        """What is known of an object; None if there is none of that name."""
+        """Return an object's size, tag and time; None if it does not exist."""
         try:
             meta = await self._client.ask(lambda store: obstore.head(store, key))
         except FileNotFoundError:
@@ -92,24 +259,24 @@ class Objects:
         return Listed(key, meta["size"], meta["e_tag"] or "", meta["last_modified"])
 
     async def create(self, key: str, data: bytes) -> str | None:
-        """Write an object that is not there yet: its tag. None if there is one of other bytes, which stays."""
+        """Create an object and return its tag; None if it exists with other bytes, which are kept."""
         return await uninterrupted(self._written(key, data, None, None))
 
     async def replace(self, key: str, data: bytes, tag: str, *, patience: float | None = None) -> str | None:
-        """Write an object if it still has that tag: its new tag. None if it has changed, or is gone."""
+        """Replace an object that still has `tag` and return its new tag; None if it has changed or is gone."""
         return await uninterrupted(self._written(key, data, tag, patience))
 
     async def put(self, key: str, data: bytes) -> None:
-        """Write an object, whatever was there."""
+        """Write an object unconditionally."""
         await uninterrupted(self._client.ask(lambda store: obstore.put(store, key, data), size=len(data)))
 
     async def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, in no order; those that are not there do not matter."""
+        """Remove objects. Missing ones are ignored."""
         if keys:
             await uninterrupted(self._client.ask(lambda store: obstore.delete(store, list(keys))))
 
     async def list(self, prefix: str) -> list[Listed]:
-        """Every object below a prefix, by name."""
+        """Return every object below a prefix, by name."""
 
         def call(store: S3Store) -> list[Listed]:
             return [
@@ -121,11 +288,11 @@ class Objects:
         return await self._client.ask(call)
 
     def close(self) -> None:
-        """Give back what is not in use."""
+        """End the idle threads."""
         self._client.close()
 
     async def _written(self, key: str, data: bytes, tag: str | None, patience: float | None) -> str | None:
-        """Write an object that is not there yet, or that still has a tag: its tag now; None if it is another's."""
+        """Create an object, or replace it if it has `tag`, and return its tag; None on a conflict."""
         try:
             answer = await self._client.ask(
                 lambda store: obstore.put(store, key, data, mode="create" if tag is None else {"e_tag": tag}),

@@ -1,31 +1,33 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
 
 class S3Storages:
-    """`storage = "s3://bucket/prefix"`: where and as whom is read from `[storageSetting]` and the usual variables."""
+    """Factory for `storage = "s3://bucket/prefix"`.
+
+    Endpoint and region come from `[storageSetting]` or the usual AWS variables, keys from the variables.
+    """
 
     scheme = "s3"
     credentials = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
     def open(self, location: str, workspace: Path) -> Storage:
-        """A storage in that bucket, below that prefix. Raises UsageError unless the place is `//bucket/prefix`."""
+        """Open the storage below that prefix of a bucket. Raises UsageError unless `location` is `//bucket/prefix`."""
         return self.open_set(location, workspace, {})
 
     def open_set(self, location: str, workspace: Path, setting: JsonObject) -> Storage:
-        """The same, with what `[storageSetting]` says: `endpoint` and `region`."""
+        """Open the storage like `open`, with `endpoint` and `region` from `[storageSetting]`."""
         try:
-            from perstack_s3.client import Place
-            from perstack_s3.objects import Objects
+            from perstack_s3.objects import Objects, Place
             from perstack_s3.storage import S3Storage
         except ModuleNotFoundError as error:
             raise UsageError(
@@ -42,5 +44,5 @@ class S3Storages:
 
 @hookimpl
 def perstack_storages() -> Sequence[StorageFactory]:
-    """The S3 storage."""
+    """Return the S3 storage factory."""
     return [S3Storages()]

@@ -1,4 +1,20 @@
-"""The storage: Jobs as objects below a prefix of a bucket."""
+"""Storage port implemented as objects below a prefix of a bucket, with conditional writes as the only lock.
+
+`layout` lists the objects. A Job exists while its marker does; the marker names the Job's incarnation, which is part of
+the keys of logs and blobs. So a Job deleted and created again under the same id never sees old objects.
+
+An append is an object created only if absent (`log`). Leases expire by time (`leases`), so a silent holder may wake up
+and write: the next holder fences every log and rewrites the list of Runs before it continues (`_fence`). Writes check
+the lease with the server when it may be lost. An append made without a lease, or with one that may be lost, is
+confirmed afterwards (`_confirm`).
+
+A deletion records itself in `deleting/`, removes the marker, and then everything else; an interrupted one is finished
+by `erase_traces`. Checkpoints and Run settings are not stored: they are caches.
+
+Change together: keys and formats in `layout` with `_VERSION` in `checks`; the order of writes in `_fence` with
+`_list_run` and `Log.append`; new kinds of objects with `finish_deletion` and `sizes`.
+`perstack.testing.storage_contract` checks the port's promises.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +25,53 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256 as new_sha256
 
-from perstack.core.chain import Head
-from perstack.core.ids import check_id, check_job_id
+from perstack.core.base.chain import Head
+from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
-from perstack.ports.appending import ends_at
-from perstack.ports.paging import check_space, is_id, page_of, run_order
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
-from perstack.ports.uninterrupted import uninterrupted
-from perstack_s3.caches import Indexed, entry_bytes, read_entry, stamped, unstamped
-from perstack_s3.checks import checks_of
-from perstack_s3.deleting import finish_deletion, finish_deletions
-from perstack_s3.layout import Layout
+from perstack.support.storage import check_space, ends_at, is_id, page_of, run_order
+from perstack.system.concurrency import uninterrupted
+from perstack_s3.checks import check_version, checks_of
+from perstack_s3.layout import EntryHeader, Layout, Marker, RunList, read
 from perstack_s3.leases import Held, Leases
+from perstack_s3.listing import Indexed, Order, Watching, entry_bytes, read_entry, stamped, unstamped
 from perstack_s3.log import Log
 from perstack_s3.objects import Listed, Objects, at_once
-from perstack_s3.order import Order
-from perstack_s3.stored import EntryHeader, Marker, RunList, read
-from perstack_s3.version import check_version
-from perstack_s3.watching import Watching
+
+_AT_ONCE = 1000
+
+
+async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarnation: str) -> None:
+    """Remove everything of an incarnation except its marker, then the record of the deletion."""
+    marker = await objects.head(layout.of_job("markers", job_id))
+    if marker is None:  # otherwise the id has been reused, and the caches belong to the new Job
+        await objects.remove([layout.of_job(kind, job_id) for kind in ("entries", "summaries")])
+    for kind in ("logs", "blobs"):
+        prefix = layout.of_incarnation(kind, job_id, incarnation)
+        keys = [listed.key for listed in await objects.list(prefix)]
+        for start in range(0, len(keys), _AT_ONCE):
+            await objects.remove(keys[start : start + _AT_ONCE])
+    await objects.remove([layout.deleting(job_id, incarnation)])
+
+
+async def finish_deletions(objects: Objects, layout: Layout) -> None:
+    """Finish interrupted deletions."""
+    prefix = layout.below("deleting")
+    left = [listed.key.removeprefix(prefix) for listed in await objects.list(prefix)]
+    for name in left:
+        job_id, _, incarnation = name.rpartition(".")
+        await finish_deletion(objects, layout, job_id, incarnation)
+
 
 _TRIES = 20
-"""How often something is tried that others write as well."""
+"""Attempts of a write that others compete for."""
 
 
 class S3Storage:
-    """Keeps Jobs in a bucket. Processes on many machines may use it at a time."""
+    """Jobs in a bucket. Processes on many machines may use it at once."""
 
     def __init__(self, objects: Objects, space: str = "jobs") -> None:
+        """Connect to nothing yet."""
         self._objects = objects
         self._layout = Layout(space)
         self._leases = Leases(objects, self._layout)
@@ -49,33 +85,33 @@ class S3Storage:
 
     @property
     def location(self) -> str:
-        """The address."""
+        """Address of the bucket and prefix."""
         return str(self._objects.place)
 
     def space(self, name: str) -> Storage:
-        """Another set of Jobs below the same prefix."""
+        """Return the storage of another namespace below the same prefix."""
         if name not in self._spaces:
             self._spaces[name] = S3Storage(self._objects, check_space(name))
         return self._spaces[name]
 
     async def create_job(self, job_id: str) -> None:
-        """Make an empty Job. Raises Conflict if the id exists."""
+        """Create an empty Job. Raises Conflict if the id exists."""
         await self._ready()
         marker = Marker(incarnation=secrets.token_hex(8), made=time.time_ns())
         if await self._objects.create(self._layout.of_job("markers", job_id), marker.to_bytes()) is None:
             raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
 
     async def has_job(self, job_id: str) -> bool:
-        """Whether there is a Job of that id."""
+        """Return whether a Job with this id exists."""
         return await self._incarnation(job_id) is not None
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Job ids, the one whose summary was written last first."""
+        """Return a page of Job ids, most recently written summary first."""
         made, written = await asyncio.gather(self._listed("markers"), self._listed("summaries"))
         return await self._order.page(made, written, limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        """Return a page of the Runs that have a log, by Run number. Raises NotFound for an unknown Job."""
         incarnation = await self._required(job_id)
         names = [name for name in (await self._runs(job_id, incarnation))[0] if is_id(name)]
         logs = [self._log(RunRef(job_id, name), incarnation) for name in names]
@@ -85,51 +121,51 @@ class S3Storage:
         )
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Add records after the first `expected_seq`; they are in the bucket when this returns. Raises Conflict."""
+        """Append records durably. Raises Conflict unless the log has exactly `expected_seq` records."""
         if records:
             check_id(run.run_id, "run")
             await self._ready()
             await uninterrupted(self._append(run, expected_seq, records))
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         check_id(run.run_id, "run")
         incarnation = await self._incarnation(run.job_id)
         return [] if incarnation is None else await self._log(run, incarnation).read(after, limit)
 
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """The last records, unchecked."""
+        """Return the last `count` records without verifying them."""
         check_id(run.run_id, "run")
         incarnation = await self._incarnation(run.job_id)
         return [] if incarnation is None else await self._log(run, incarnation).last(count)
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         check_id(run.run_id, "run")
         await self._check_lease(run.job_id)
         await uninterrupted(self._log(run, await self._required(run.job_id)).redact(seq, record))
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace the Job's summary."""
+        """Replace the Job's summary. Raises NotFound for an unknown Job."""
         await self._required(job_id)
         await self._check_lease(job_id)
         await self._objects.put(self._layout.of_job("summaries", job_id), stamped(time.time_ns(), summary))
 
     async def summary(self, job_id: str) -> bytes | None:
-        """The summary; None if there is none."""
+        """Return the Job's summary; None if there is none."""
         key = self._layout.of_job("summaries", job_id)
         found, is_there = await asyncio.gather(self._objects.get(key), self.has_job(job_id))
         return None if found is None or not is_there else unstamped(found.data)[1]
 
     async def summaries(self) -> Mapping[str, bytes]:
-        """The summary of every Job."""
+        """Return the summary of every Job."""
         made, summaries = await asyncio.gather(self._listed("markers"), self._summaries.all())
         return {name: unstamped(summaries[name])[1] if name in summaries else b"" for name in made}
 
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
+        """Replace a Job's index entry, unless the stored one is newer or the log lacks the expected record."""
         if expected is not None and not await self._has_record(*expected):
             return
         await self._check_lease(job_id)
@@ -152,12 +188,12 @@ class S3Storage:
         raise StorageError(f"{self.location}: the entry of job {job_id} is being written by others: try again")
 
     async def entries(self) -> Mapping[str, bytes]:
-        """The entry of every Job."""
+        """Return the index entry of every Job; empty bytes for a Job without one."""
         made, entries = await asyncio.gather(self._listed("markers"), self._entries.all())
         return {name: read_entry(entries[name])[1] if name in entries else b"" for name in made}
 
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """The entry of one Job, and the place that it tells of."""
+        """Return a Job's index entry and the sequence number it describes; None without one."""
         found = await self._objects.get(self._layout.of_job("entries", job_id))
         if found is None:
             return None
@@ -166,22 +202,22 @@ class S3Storage:
         return (header.seq, entry) if header.seq and incarnation in (None, header.of) else None
 
     async def lost_jobs(self) -> tuple[str, ...]:
-        """The ids that have an entry and no marker, and are not being deleted."""
+        """Return the ids that have an index entry, no marker, and no deletion in progress."""
         entries, made = await self._listed("entries"), await self._listed("markers")
         deleting = {name.rpartition(".")[0] for name in await self._listed("deleting")}
         return tuple(sorted(set(entries) - set(made) - deleting))
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Keep bytes, once; returns their sha256 in hex. They are in the bucket when this returns."""
+        """Store a blob and return its SHA-256 in hex. It is in the bucket when this returns."""
         await self._check_lease(job_id)
         name = new_sha256(data).hexdigest()
         key = self._layout.blob(job_id, await self._required(job_id), name)
         if await self._objects.create(key, data) is None:
-            await self._objects.put(key, data)  # what is there is not what its name says
+            await self._objects.put(key, data)  # the stored bytes do not match the name
         return name
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Raises NotFound, and StorageError if the content is not what its name says."""
+        """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
         check_id(sha256, "blob")
         found = await self._objects.get(self._layout.blob(job_id, await self._required(job_id), sha256))
         if found is None:
@@ -191,21 +227,24 @@ class S3Storage:
         return found.data
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """The names of a Job's blobs."""
+        """Return the names of a Job's blobs."""
         prefix = self._layout.of_incarnation("blobs", job_id, await self._required(job_id))
         return tuple([listed.key.removeprefix(prefix) for listed in await self._objects.list(prefix)])
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob, if it is there."""
+        """Remove a blob. Does nothing if it does not exist."""
         await self._objects.remove([self._layout.blob(job_id, await self._required(job_id), sha256)])
 
     async def erase_traces(self, job_id: str) -> None:
-        """What deletions of this store have left; a bucket that keeps versions has to forget them itself."""
+        """Finish interrupted deletions.
+
+        Old versions in a versioned bucket must be removed by the bucket's own rules.
+        """
         await self._required(job_id)
         await finish_deletions(self._objects, self._layout)
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """How many bytes each Job takes."""
+        """Return the stored bytes of each Job."""
         made = await self._listed("markers")
         wanted = list(made) if job_ids is None else [one for one in job_ids if one in made]
         caches = [await self._listed("summaries"), await self._listed("entries")]
@@ -215,16 +254,16 @@ class S3Storage:
         return {one: JobSize(a, b, 0, c) for one, a, b, c in zip(wanted, logs, blobs, kept, strict=True)}
 
     async def size(self) -> int:
-        """All that is below the prefix."""
+        """Return the size of all objects below the prefix."""
         return sum([listed.size for listed in await self._objects.list("")])
 
     async def checks(self) -> Sequence[StorageCheck]:
-        """Whether the bucket is there, with the rights and the conditional writes that it takes."""
+        """Check the bucket, the keys' rights, conditional writes and the clock."""
         return await checks_of(self._objects)
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """The right to drive a Job, free 11 seconds after its holder died. Raises Conflict, naming the holder."""
+        """Hold a Job's lease, which is free 11 seconds after its holder died. Raises Conflict, naming the holder."""
         await self._ready()
         await self._required(job_id)
         async with self._leases.hold(job_id, holder) as held:
@@ -234,19 +273,19 @@ class S3Storage:
             yield
 
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Who holds the lease now; None if nobody does."""
+        """Return the current lease holder; None if the lease is free."""
         check_job_id(job_id)
         return await self._leases.info(job_id)
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncGenerator[Watching]:
-        """Tells soon that something of a Job was written, for a request or so a second."""
+        """Watch a Job by polling its summary, which takes about three requests a second."""
         watching = Watching(self._objects, self._layout.of_job("summaries", job_id))
         await watching.has_changed()
         yield watching
 
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
+        """Remove a Job. Raises NotFound, and Conflict while it is leased or if its log is not as expected."""
         async with self.lease(job_id, "the deletion of it"):
             incarnation = await self._required(job_id)
             if expected is not None:
@@ -256,7 +295,7 @@ class S3Storage:
         await self._leases.forget(job_id)
 
     async def close(self) -> None:
-        """Connections close by themselves."""
+        """End the idle threads; connections close by themselves."""
         self._objects.close()
 
     async def _deleted(self, job_id: str, incarnation: str) -> None:
@@ -266,16 +305,16 @@ class S3Storage:
         self._logs = {key: log for key, log in self._logs.items() if key[1] != incarnation}
 
     async def _check_lease(self, job_id: str) -> Held | None:
-        """The lease of this process, if it has one. Raises Conflict if it has lost it."""
+        """Return this process's lease; None without one. Raises Conflict if it has been lost."""
         held = self._leases.held(job_id)
         if held is not None and not held.is_sure and not await self._leases.is_still(job_id, held):
             raise Conflict(f"job {job_id}: the lease was lost: another process may be driving it")
         return held
 
     async def _fence(self, job_id: str, incarnation: str, held: Held) -> None:
-        """See to it that one which had the lease before, and was silent for too long, appends nothing any more.
+        """Ensure that a former holder that fell silent cannot append any more.
 
-        The place of its next append is taken in every log, and the list of Runs has another tag than it knows.
+        Occupies the next append's number in every log, and changes the tag of the list of Runs.
         """
         await self._list_run(job_id, incarnation)
         names, _ = await self._runs(job_id, incarnation)
@@ -284,14 +323,14 @@ class S3Storage:
 
     async def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         held = await self._check_lease(run.job_id)
-        # without a lease the marker is looked at when the append is there, which is what counts
+        # Without a lease the marker is checked after the append, which is the check that counts.
         incarnation = (self._seen.get(run.job_id) if held is None else None) or await self._required(run.job_id)
         try:
             await self._append_to(incarnation, run, expected_seq, records, held)
         except (Conflict, NotFound):
             if held is not None or await self._marker(run.job_id) in (None, incarnation):
                 raise
-            # the Job has been made anew under its id since this process looked
+            # The Job has been created again under its id since this process looked.
             await self._append_to(await self._required(run.job_id), run, expected_seq, records, held)
 
     async def _append_to(
@@ -306,8 +345,11 @@ class S3Storage:
         await log.merge(number)
 
     async def _confirm(self, run: RunRef, incarnation: str, log: Log, number: int) -> None:
-        """Whether an append counts that was made without a lease, or with one that may be lost by now: then it came
-        before its log was fenced, and whoever fenced it has read it."""
+        """Check that an append made without a lease, or with one that may be lost, counts; remove it otherwise.
+
+        It counts if its Job still exists and its number is not in a merged object: then it came before the log was
+        fenced, and the process that fenced the log has read it. Raises NotFound or Conflict.
+        """
         marker, is_merged = await asyncio.gather(self._marker(run.job_id), log.is_merged(number))
         if marker == incarnation and not is_merged:
             return
@@ -317,11 +359,14 @@ class S3Storage:
         raise Conflict(f"{log.place}: another process has written to this run")
 
     async def _list_run(self, job_id: str, incarnation: str, run_id: str | None = None) -> None:
-        """Put a Run on the list of a Job's Runs, before its first record; without one only write the list again."""
+        """Add a Run to the Job's list before its first record.
+
+        Without `run_id` only rewrite the list, to change its tag.
+        """
         key = self._layout.runs(job_id, incarnation)
         for _ in range(_TRIES):
             names, tag = await self._runs(job_id, incarnation)
-            await self._check_lease(job_id)  # after the list was read: whoever has it by then has not written it yet
+            await self._check_lease(job_id)  # after reading: a new holder cannot have rewritten the list yet
             if run_id in names:
                 return
             runs = names if run_id is None else (*names, run_id)
@@ -351,7 +396,7 @@ class S3Storage:
         return self._logs[key]
 
     async def _incarnation(self, job_id: str) -> str | None:
-        """Which one of its id a Job is; None if there is none. Asked for once while it is driven."""
+        """Return a Job's current incarnation; None if it does not exist. Cached while this process drives the Job."""
         held = self._leases.held(check_job_id(job_id))
         known = self._incarnations.get(job_id)
         if held is not None and known is not None and known[0] == held.fence and held.is_sure:

@@ -1,1 +1,1 @@
-"""A storage in one SQLite file."""
+"""Storage in one SQLite file."""

@@ -1,87 +1,183 @@
-"""The file: its tables, and its connections, one to write and one to read."""
+"""SQLite file: its schema, and its two connections (one writes, one reads)."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
+import stat
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 from urllib.parse import quote
 
 from perstack.errors import StorageError
-from perstack.ports.state_folder import FILE_MODE, make_state_folder, sync_directory
-from perstack.ports.uninterrupted import uninterrupted
-from perstack_sqlite.worker import BUSY_SECONDS, Worker, is_busy
+from perstack.system.concurrency import Pace, uninterrupted
+from perstack.system.files import FILE_MODE, make_state_folder, sync_directory
 
 T = TypeVar("T")
 
+BUSY_SECONDS = 10.0
+"""Seconds that the thread waits while another process has the file locked."""
+
+_OF_PARENTS: list[object] = []
+"""Connections and threads inherited across a fork: this process must neither use nor close them."""
+
+
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Return whether another process has the file locked. Errors that Python raises itself have no SQLite code."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_BUSY
+
+
+class Worker:
+    """Connection, opened on first use (again in a forked child), and the thread for operations that may block.
+
+    On a fast disk an operation runs in the calling thread, because a thread switch would take longer. The thread gets
+    operations that found the file locked or the connection busy, long ones, and all of them on a slow disk.
+    """
+
+    def __init__(self, open_connection: Callable[[], sqlite3.Connection], name: str) -> None:
+        """Open nothing yet; `name` names the thread."""
+        self._open = open_connection
+        self._name = name
+        self._thread: ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._process = os.getpid()
+        self._turn = Lock()
+        self._pace = Pace()
+
+    async def do(self, work: Callable[[], T], *, wholly: bool, is_long: bool = False) -> T:
+        """Run an operation and return its result.
+
+        If it has to wait, a cancellation abandons it, or with `wholly` waits for its end. An operation that found the
+        file locked runs again in the thread. A long one runs in the thread right away and does not count in the disk's
+        latency.
+        """
+        is_ready = self._connection is not None and self._process == os.getpid() and not self._pace.is_slow
+        is_ready = is_ready and not is_long
+        if is_ready and self._turn.acquire(blocking=False):
+            try:
+                # one that was closed meanwhile is opened in a thread: without one `close` would not close it again
+                if self._connection is not None:
+                    with self._pace.measured():
+                        return work()
+            except sqlite3.OperationalError as error:
+                if not is_busy(error):
+                    raise
+            finally:
+                self._turn.release()
+        waiting = self._in_thread(work, is_long=is_long)
+        return await (uninterrupted(waiting) if wholly else waiting)
+
+    @property
+    def is_open(self) -> bool:
+        """True if there is a connection."""
+        return self._connection is not None
+
+    def connection(self) -> sqlite3.Connection:
+        """Return the connection, opening it if needed. Call it only inside an operation of `do`."""
+        if self._connection is None:
+            self._connection = self._open()
+        return self._connection
+
+    async def close(self) -> None:
+        """Close the connection and end the thread. A later operation starts them again."""
+        if self._process != os.getpid() or self._thread is None:
+            return
+        thread, self._thread = self._thread, None
+        try:
+            await asyncio.get_running_loop().run_in_executor(thread, self._disconnect)
+        finally:
+            thread.shutdown()
+
+    async def _in_thread(self, work: Callable[[], T], *, is_long: bool) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._running(), self._patiently, work, is_long)
+
+    def _patiently(self, work: Callable[[], T], is_long: bool) -> T:
+        with self._turn:
+            if self._connection is not None:
+                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+            try:
+                with nullcontext() if is_long else self._pace.measured():
+                    return work()
+            finally:
+                if self._connection is not None:
+                    self._connection.execute("PRAGMA busy_timeout = 0")
+
+    def _running(self) -> ThreadPoolExecutor:
+        if self._process != os.getpid():
+            _OF_PARENTS.extend((self._connection, self._thread))
+            self._connection, self._thread, self._process, self._turn = None, None, os.getpid(), Lock()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, self._name)
+        return self._thread
+
+    def _disconnect(self) -> None:
+        with self._turn:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+
 _APPLICATION = 0x70727374  # "prst"
-_VERSION = 4
+_VERSION = 5
+"""Schema version. Lower ones were never released."""
 _SMALLEST = 512
-"""Bytes: no database is smaller."""
+"""Minimum size of a database file in bytes."""
 _DAMAGED = "it is damaged: put it back from a copy"
 _NO_DATABASE = "this is not an SQLite database; name another file in `storage`"
 
 _PAUSE = 0.01
-"""Seconds until a file is looked at again that others open."""
+"""Seconds between two attempts while another process opens the file."""
 
 _MAKING = Lock()
-"""Held while a file is made: to close it would take from this process the locks that it has on it."""
+"""Held while a file is created: closing its descriptor would release the locks that this process has on it."""
 
 SPACE = "substr(job_id, 1, instr(job_id, '/'))"
-"""The space of a row, as it is in the index of Jobs."""
+"""SQL expression for a row's namespace, exactly as in the index of Jobs."""
 
-# A record's key is its Run's number here (runs.n) times 2^32 plus its place: one tree in the order of reading.
-_TABLES = """
+# A record's key is its Run's number (runs.n) times 2^32 plus its sequence number: one tree in reading order.
+_TABLES = f"""
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, written INTEGER NOT NULL, summary BLOB) WITHOUT ROWID;
 CREATE TABLE runs (n INTEGER PRIMARY KEY, job_id TEXT NOT NULL, run_id TEXT NOT NULL, setting BLOB,
     UNIQUE (job_id, run_id));
 CREATE TABLE records (key INTEGER PRIMARY KEY, line BLOB NOT NULL);
 CREATE TABLE checkpoints (job_id TEXT NOT NULL, checkpoint_id TEXT NOT NULL, data BLOB NOT NULL,
     PRIMARY KEY (job_id, checkpoint_id));
-CREATE TABLE blobs (job_id TEXT NOT NULL, sha256 TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (job_id, sha256));
+CREATE TABLE entries (job_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, entry BLOB NOT NULL);
+CREATE INDEX jobs_by_space ON jobs ({SPACE}, written, job_id);
+CREATE TABLE blobs (sha256 TEXT PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE job_blobs (job_id TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (job_id, sha256)) WITHOUT ROWID;
+CREATE INDEX job_blobs_by_blob ON job_blobs (sha256)
 """
-
-_SINCE = {
-    2: "CREATE TABLE entries (job_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, entry BLOB NOT NULL)",
-    3: f"""
-DROP INDEX IF EXISTS jobs_by_time;
-CREATE INDEX IF NOT EXISTS jobs_by_space ON jobs ({SPACE}, written, job_id)
-""",
-    4: """
-CREATE TABLE IF NOT EXISTS contents (sha256 TEXT PRIMARY KEY, data BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS shared (
-    job_id TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (job_id, sha256)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS shared_by_content ON shared (sha256)
-""",
-}
-"""What each version has more than the one before it."""
 
 
 class Database:
-    """Opens the file when it is first used.
+    """Database file, opened on first use.
 
-    Another process may keep it locked for seconds, and a disk may be slow: what has to wait does so in threads, one
-    that writes and one that reads, and reading never waits for a write that waits.
+    Another process may lock it for seconds, and a disk may be slow. Blocking operations therefore run in two threads,
+    one that writes and one that reads, so that a read never waits for a blocked write.
     """
 
     def __init__(self, path: Path) -> None:
+        """Open nothing yet."""
         self.path = path
         self._opening = Lock()
         self._reader = Worker(self._open_to_read, "perstack-sqlite-read")
         self._writer = Worker(self._open_to_write, "perstack-sqlite-write")
         self._syncs: bool | None = None
-        """Whether the connection that writes syncs what it commits; None if nobody has said so."""
+        """True if the writing connection syncs its commits; None if not set yet."""
 
     async def read(self, work: Callable[[sqlite3.Connection | None], T]) -> T:
-        """What `work` returns, given a connection; None if the file does not exist.
+        """Return the result of `work`, called with a connection, or with None if the file does not exist.
 
-        Raises StorageError for SQLite's errors. A cancellation abandons it if it waits.
+        Raises StorageError for SQLite's errors. A cancellation abandons an operation that waits.
         """
 
         def reading() -> T:
@@ -91,10 +187,11 @@ class Database:
             return await self._reader.do(reading, wholly=False)
 
     async def write(self, work: Callable[[sqlite3.Connection], T], *, synced: bool = True, is_long: bool = False) -> T:
-        """What `work` returns, in a transaction that is done when it ends, or not at all if it raises.
+        """Return the result of `work`, run in a transaction that is rolled back if it raises.
 
-        Unless `synced` is false it survives power loss then; otherwise with the next one that is. If it waits, a
-        cancellation waits until it has been done or not, so that nothing happens behind its caller's back.
+        With `synced` the commit survives power loss when this returns; otherwise it becomes durable with the next
+        synced one. A cancellation waits until the transaction has ended, so that nothing is written after the caller
+        has gone on.
         """
 
         def writing() -> T:
@@ -109,10 +206,10 @@ class Database:
             return await self._writer.do(writing, wholly=True, is_long=is_long)
 
     async def rewrite(self) -> None:
-        """Write the file anew, with nothing in it but what is kept, and empty the log beside it.
+        """Rewrite the file without unused pages (VACUUM) and empty its write-ahead log.
 
-        Takes time by the size of the file, and as much room again meanwhile. Raises StorageError if another process
-        is at work in it.
+        Takes time in proportion to the file, and as much disk space again meanwhile. Raises StorageError if another
+        process is reading the database.
         """
 
         def rewriting() -> None:
@@ -129,9 +226,14 @@ class Database:
             await self._writer.do(rewriting, wholly=True)
 
     async def close(self) -> None:
-        """Close the connections, when what has begun has been done."""
-        await uninterrupted(self._reader.close())
-        await uninterrupted(self._writer.close())
+        """Close the connections after the running operations have ended."""
+        await uninterrupted(self._close_both())
+
+    async def _close_both(self) -> None:
+        try:
+            await self._reader.close()
+        finally:
+            await self._writer.close()
 
     def _open_to_write(self) -> sqlite3.Connection:
         self._syncs = None
@@ -143,7 +245,7 @@ class Database:
             self._check_size()
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
-                if sys.platform == "darwin":  # where a sync alone leaves data in the cache of the disk
+                if sys.platform == "darwin":  # where a sync alone leaves data in the disk's cache
                     connection.execute("PRAGMA fullfsync = 1")
                 self._prepare(connection)
             except BaseException:
@@ -154,11 +256,11 @@ class Database:
             return connection
 
     def _open_to_read(self) -> sqlite3.Connection:
-        """Where nothing may be written, without writing anything: no table, and none of the files beside this one."""
+        """Open the reading connection. On a read-only path create neither tables nor companion files."""
         if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK):
             return self._open()
         self._check_size()
-        # what is in the log beside it counts, and SQLite then needs what it keeps of it in a third file
+        # A non-empty WAL must be read, and SQLite then needs the -shm file; otherwise `immutable` needs no other file.
         log = self.path.with_name(self.path.name + "-wal")
         mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
         connection = sqlite3.connect(
@@ -172,22 +274,20 @@ class Database:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        if not _is_empty(connection):
-            self._check_identity(connection)
-            if _pragma(connection, "user_version") == _VERSION:
-                return
-        _write_ahead(connection)
-        with _transaction(connection):
-            # looked at again inside the transaction: another process may have made the tables meanwhile
-            if _is_empty(connection):
-                _execute_all(connection, _TABLES)
-                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            for version in range(max(_pragma(connection, "user_version"), 1) + 1, _VERSION + 1):
-                _execute_all(connection, _SINCE[version])
-                connection.execute(f"PRAGMA user_version = {version}")
+        if _is_empty(connection):
+            _write_ahead(connection)
+            with _transaction(connection):
+                # Checked again inside the transaction: another process may have created the tables meanwhile.
+                if _is_empty(connection):
+                    # executescript() would end the transaction.
+                    for statement in _TABLES.split(";"):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                    connection.execute(f"PRAGMA user_version = {_VERSION}")
+        self._check_identity(connection)
 
     def _make(self) -> bool:
-        """Make the file, empty, with the mode that SQLite gives the files beside it too. False if it is there."""
+        """Create the empty file with our mode, which SQLite copies to its companion files. False if it exists."""
         with _MAKING:
             if self.path.exists():
                 return False
@@ -196,10 +296,13 @@ class Database:
             return True
 
     def _check_size(self) -> None:
-        # SQLite itself takes a very short file for an empty one, and would write over it. It is not read here: closing
-        # it would end all locks that this process has on it, and whoever else closes it then would take the log beside
-        # it away from under a connection that writes
-        if 0 < self.path.stat().st_size < _SMALLEST:
+        # SQLite takes a very short file for an empty one and would overwrite it. Do not open the file here: closing it
+        # would release all locks that this process has on it, and another process that closes it then would remove the
+        # WAL that a connection is still writing.
+        found = self.path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise StorageError(f"{self.path}: it is no ordinary file")
+        if 0 < found.st_size < _SMALLEST:
             raise StorageError(f"{self.path}: {_NO_DATABASE}")
 
     def _check_identity(self, connection: sqlite3.Connection) -> None:
@@ -208,6 +311,11 @@ class Database:
         version = _pragma(connection, "user_version")
         if version > _VERSION:
             raise StorageError(f"{self.path}: written by a newer perstack (schema {version}); upgrade perstack")
+        if version < _VERSION:
+            raise StorageError(
+                f"{self.path}: written before the first release of perstack (schema {version}); name another file in"
+                " `storage`"
+            )
 
     @contextmanager
     def _explained(self) -> Generator[None]:
@@ -215,7 +323,7 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise StorageError(f"{self.path}: {_reason(error)}") from error
-        except ValueError as error:  # a message of SQLite that is no UTF-8, or a value of another type
+        except ValueError as error:  # a message of SQLite that is not UTF-8, or a value of another type
             raise StorageError(f"{self.path}: {_DAMAGED}") from error
         except OSError as error:
             raise StorageError(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
@@ -234,7 +342,7 @@ def _transaction(connection: sqlite3.Connection) -> Generator[None]:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Have the file written by a log ahead of it. SQLite itself does not wait here for others who open it now."""
+    """Switch to WAL mode, with retries: SQLite does not apply its busy timeout here while others open the file."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -246,12 +354,6 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
         time.sleep(_PAUSE)
 
 
-def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
-    # executescript() would end the transaction
-    for statement in statements.split(";"):
-        connection.execute(statement)
-
-
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
@@ -261,7 +363,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def _reason(error: sqlite3.Error) -> str:
-    text = " ".join(str(error).split())  # a damaged schema comes with its lines
+    text = " ".join(str(error).split())  # a damaged schema's message contains newlines
     if "not a database" in text:
         return _NO_DATABASE
     if "is full" in text:

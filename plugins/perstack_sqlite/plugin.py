@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from perstack.ports.storage import Storage, StorageFactory
 
 
 class SqliteStorages:
-    """`storage = "sqlite:perstack/state.db"`: what follows the colon is the file, made when it is first needed."""
+    """Factory for `storage = "sqlite:perstack/state.db"`: the file follows the colon and is created on first use."""
 
     scheme = "sqlite"
 
     def open(self, location: str, workspace: Path) -> Storage:
-        """A storage in that file; `perstack/state.db` in the workspace if no file is named."""
+        """Open the storage in that file; `perstack/state.db` in the workspace without a location."""
         from perstack_sqlite.storage import SqliteStorage
 
         return SqliteStorage(workspace / (Path(location).expanduser() if location else "perstack/state.db"))
@@ -23,5 +23,5 @@ class SqliteStorages:
 
 @hookimpl
 def perstack_storages() -> Sequence[StorageFactory]:
-    """The SQLite storage."""
+    """Return the SQLite storage factory."""
     return [SqliteStorages()]

@@ -1,7 +1,18 @@
-"""The storage: one file, and beside it `{file}-leases/` with the locks of the Jobs that are driven now, and
-`{file}-programs/` with a file for each program that runs now.
+"""Storage port implemented in one SQLite file.
 
-In the tables a Job of another space is called `{space}/{jobId}`, which is not an id, and its lock `{space}.{jobId}`.
+Next to the file, `{file}-leases/` holds a lock file for each leased Job, and `{file}-programs/` a file for each running
+program. Leases are flocks on those files, not rows: the kernel releases them when the holder dies.
+
+One table `records` holds all logs; a record's key is its Run's number times 2^32 plus its sequence number, so a log is
+one range of keys. An append checks the last record and inserts in one immediate transaction, which is also the fence
+against a second writer. Reads verify the hash chain. Namespaces share the tables: in another namespace a Job's key is
+`{space}/{jobId}`, which is no valid id, and its lock file `{space}.{jobId}`.
+
+`blobs` has the bytes of each blob once, `job_blobs` says which Jobs have it. A blob that no Job has any more is deleted
+in the same transaction.
+
+Change together: a table in `database` and its schema version, `delete_job` and `sizes_of`; the layout of keys and every
+query with `_PLACES`. `perstack.testing.storage_contract` checks the port's promises.
 """
 
 from __future__ import annotations
@@ -9,29 +20,91 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 from typing import TypeVar
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
-from perstack.core.ids import check_id, check_job_id
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
+from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
-from perstack.ports.appending import check_redaction, ends_at, head_after, stale
-from perstack.ports.leases import hold, holder_of
-from perstack.ports.paging import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
-from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
-from perstack.ports.uninterrupted import uninterrupted
+from perstack.support.storage import (
+    check_redaction,
+    check_space,
+    checkpoint_order,
+    ends_at,
+    head_after,
+    newest_first,
+    page_of,
+    place_in_jobs,
+    run_order,
+    stale,
+)
+from perstack.system.concurrency import uninterrupted
+from perstack.system.file_locks import hold, holder_of
+from perstack.system.files import FILE_MODE, FOLDER_MODE
+from perstack.system.regular_files import open_regular
 from perstack_sqlite.database import SPACE, Database
-from perstack_sqlite.shared import drop_shared, put_shared, shared_blob, shared_names
-from perstack_sqlite.sizes import sizes_of
+
+
+def _drop_blobs(db: sqlite3.Connection, job: str, names: Iterable[str]) -> None:
+    """Remove blobs from a Job, and their bytes if no other Job has them."""
+    for name in names:
+        db.execute("DELETE FROM job_blobs WHERE job_id = ? AND sha256 = ?", (job, name))
+        db.execute(
+            "DELETE FROM blobs WHERE sha256 = ?1 AND NOT EXISTS (SELECT 1 FROM job_blobs WHERE sha256 = ?1)", (name,)
+        )
+
+
+def _blob_names(db: sqlite3.Connection, job: str) -> tuple[str, ...]:
+    """Return the names of a Job's blobs."""
+    return tuple(str(name) for (name,) in db.execute("SELECT sha256 FROM job_blobs WHERE job_id = ?", (job,)))
+
+
+_OF_SPACE = f"{SPACE} = ?"
+_QUERIES = {
+    "caches": (
+        f"SELECT job_id, coalesce(length(summary), 0) FROM jobs WHERE {_OF_SPACE}",  # noqa: S608 - no input
+        f"SELECT job_id, sum(coalesce(length(setting), 0)) FROM runs WHERE {_OF_SPACE} GROUP BY job_id",  # noqa: S608
+        f"SELECT job_id, length(entry) FROM entries WHERE {_OF_SPACE}",  # noqa: S608
+    ),
+    "blobs": (
+        f"SELECT job_id, sum(length(data)) FROM job_blobs JOIN blobs USING (sha256) WHERE {_OF_SPACE} GROUP BY job_id",  # noqa: S608
+    ),
+    "checkpoints": (f"SELECT job_id, sum(length(data)) FROM checkpoints WHERE {_OF_SPACE} GROUP BY job_id",),  # noqa: S608
+}
+_LOGS = (
+    "SELECT job_id, sum(length(line))"  # noqa: S608
+    " FROM runs JOIN records ON records.key BETWEEN runs.n * ? AND (runs.n + 1) * ? - 1"
+    f" WHERE {_OF_SPACE} GROUP BY job_id"
+)
+
+
+def sizes_of(db: sqlite3.Connection | None, space: str, places: int) -> dict[str, JobSize]:
+    """Return the size of each Job in a namespace by its key. `places` is the number of record keys per Run."""
+    found: dict[str, dict[str, int]] = {}
+    if db is None:
+        return {}
+
+    def add(kind: str, query: str, values: tuple[object, ...]) -> None:
+        for key, size in db.execute(query, values):
+            of = found.setdefault(str(key), {})
+            of[kind] = of.get(kind, 0) + int(size)
+
+    for kind, queries in _QUERIES.items():
+        for query in queries:
+            add(kind, query, (space,))
+    add("logs", _LOGS, (places, places, space))
+    jobs = {str(key) for (key,) in db.execute(f"SELECT job_id FROM jobs WHERE {_OF_SPACE}", (space,))}  # noqa: S608
+    return {key: JobSize(**of) for key, of in found.items() if key in jobs}
+
 
 T = TypeVar("T")
 
 _PLACES = 1 << 32
-"""How many records a Run may have."""
+"""Record keys per Run, and so the maximum number of records plus one."""
 
 _LATEST = (1 << 63) - 1
 
@@ -49,9 +122,10 @@ ENTRIES = f"SELECT job_id, coalesce(entry, x'') FROM jobs LEFT JOIN entries USIN
 
 
 class SqliteStorage:
-    """Keeps Jobs in one SQLite file. Several processes may use it at a time."""
+    """Jobs in one SQLite file, which several processes may use at once."""
 
     def __init__(self, path: Path, space: str = "", database: Database | None = None) -> None:
+        """Open nothing yet; `database` is the open database of another namespace of the same file."""
         self._path = path
         self._prefix = f"{space}/" if space else ""
         self._database = database or Database(path)
@@ -60,58 +134,54 @@ class SqliteStorage:
 
     @property
     def location(self) -> str:
-        """The file."""
+        """Path of the file, as text."""
         return str(self._path)
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """The file, and what stands beside it."""
+        """The file and its companion files and directories."""
         beside = (self._path.with_name(f"{self._path.name}{end}") for end in ("-wal", "-shm", "-journal"))
         return (self._path.absolute(), *(path.absolute() for path in beside), self._leases.absolute(), self.programs)
 
-    def is_there(self) -> bool:
-        """Whether the file has been made."""
-        return self._path.is_file() and self._path.stat().st_size > 0
-
     @property
     def programs(self) -> Path:
-        """Where the programs are recorded that run now."""
+        """Directory that records the running programs."""
         return self._path.with_name(self._path.name + "-programs").absolute()
 
     def space(self, name: str) -> Storage:
-        """Another set of Jobs in the same file."""
+        """Return the storage of another namespace in the same file."""
         if name not in self._spaces:
             self._spaces[name] = SqliteStorage(self._path, check_space(name), self._database)
         return self._spaces[name]
 
     async def create_job(self, job_id: str) -> None:
-        """Make an empty Job. Raises Conflict if the id exists."""
+        """Create an empty Job. Raises Conflict if the id exists."""
         row = (self._key(job_id), time.time_ns())
         query = "INSERT OR IGNORE INTO jobs (job_id, written) VALUES (?, ?)"
         if not await self._database.write(lambda db: db.execute(query, row).rowcount):
             raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
 
     async def has_job(self, job_id: str) -> bool:
-        """Whether there is a Job of that id."""
+        """Return whether a Job with this id exists."""
         key = self._key(job_id)
         return await self._database.read(lambda db: db is not None and _has_job(db, key))
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Job ids, the one whose summary was written last first."""
+        """Return a page of Job ids, most recently written summary first."""
         written, job_id = (_LATEST, "") if after is None else place_in_jobs(after)
-        # one more than is wanted, to see whether there are more
+        # one more than wanted, to learn whether more follow
         values = (self._prefix, written, self._prefix + job_id, limit + 1)
         rows = await self._database.read(lambda db: _rows(db, JOBS, values))
         return newest_first(((int(str(written)), self._id(key)) for written, key in rows), limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        """Return a page of the Runs that have a log, by Run number. Raises NotFound for an unknown Job."""
         query = "SELECT run_id FROM runs WHERE job_id = ? AND EXISTS (SELECT 1 FROM records WHERE key = runs.n * ? + 1)"
         rows = await self._rows_of_job(job_id, query, (self._key(job_id), _PLACES))
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Add records after the first `expected_seq`; they survive power loss when this returns. Raises Conflict."""
+        """Append records durably. Raises Conflict unless the log has exactly `expected_seq` records."""
         if not records:
             return
         check_id(run.run_id, "run")
@@ -127,7 +197,7 @@ class SqliteStorage:
         await self._database.write(work)
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
         check_id(run.run_id, "run")
         key = self._key(run.job_id)
 
@@ -135,7 +205,7 @@ class SqliteStorage:
             base = None if db is None else _find_run(db, key, run.run_id)
             if base is None:
                 return []
-            # the record before is read too: the chain goes on from it
+            # The record before is read too: the hash chain continues from it.
             last = _PLACES - 1 if limit is None else min(after + limit, _PLACES - 1)
             span = (base + max(after, 1), base + last)
             rows = _rows(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
@@ -144,7 +214,7 @@ class SqliteStorage:
         return await self._database.read(work)
 
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """The last records, unchecked."""
+        """Return the last `count` records without verifying them."""
         key = self._key(run.job_id)
 
         def work(db: sqlite3.Connection | None) -> list[bytes]:
@@ -158,41 +228,43 @@ class SqliteStorage:
         return await self._database.read(work)
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        """Replace record `seq` by one without content. Raises NotFound and Conflict."""
         check_id(run.run_id, "run")
         key = self._key(run.job_id)
 
         def work(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA secure_delete = ON")
             base = _find_run(db, key, run.run_id)
-            span = (0, -1) if base is None else (base + 1, base + _PLACES - 1)
+            if base is None:
+                raise NotFound(f"{self._place(run)}: has no records, and so none at {seq}")
+            span = (base + 1, base + _PLACES - 1)
             rows = _rows(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
             check_redaction([_bytes(line) for (line,) in rows], seq, record, self._place(run))
-            db.execute("UPDATE records SET line = ? WHERE key = ?", (record, (base or 0) + seq))
+            db.execute("UPDATE records SET line = ? WHERE key = ?", (record, base + seq))
 
         await self._database.write(work)
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace the Job's summary."""
+        """Replace the Job's summary. Raises NotFound for an unknown Job."""
         row = (summary, time.time_ns(), self._key(job_id))
         query = "UPDATE jobs SET summary = ?, written = ? WHERE job_id = ?"
         if not await self._database.write(lambda db: db.execute(query, row).rowcount, synced=False):
             raise self._no_job(job_id)
 
     async def summary(self, job_id: str) -> bytes | None:
-        """The summary; None if there is none."""
+        """Return the Job's summary; None if there is none."""
         key = self._key(job_id)
         return await self._database.read(lambda db: _one(db, "SELECT summary FROM jobs WHERE job_id = ?", (key,)))
 
     async def summaries(self) -> Mapping[str, bytes]:
-        """The summary of every Job."""
+        """Return the summary of every Job."""
         rows = await self._database.read(lambda db: _rows(db, SUMMARIES, (self._prefix,)))
         return {self._id(key): _bytes(summary) for key, summary in rows}
 
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
+        """Replace a Job's index entry, unless the stored one is newer or the log lacks the expected record."""
         row = (self._key(job_id), seq, entry)
 
         def work(db: sqlite3.Connection) -> None:
@@ -203,24 +275,24 @@ class SqliteStorage:
         await self._database.write(work, synced=synced)
 
     async def entries(self) -> Mapping[str, bytes]:
-        """The entry of every Job."""
+        """Return the index entry of every Job; empty bytes for a Job without one."""
         rows = await self._database.read(lambda db: _rows(db, ENTRIES, (self._prefix,)))
         return {self._id(key): _bytes(entry) for key, entry in rows}
 
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """The entry of one Job, and the place that it tells of."""
+        """Return a Job's index entry and the sequence number it describes; None without one."""
         query = "SELECT seq, entry FROM entries WHERE job_id = ?"
         key = self._key(job_id)
         rows = await self._database.read(lambda db: _rows(db, query, (key,)))
         return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
 
     async def lost_jobs(self) -> tuple[str, ...]:
-        """The ids that have an entry and no row among the Jobs."""
+        """Return the ids that have an index entry but no Job."""
         rows = await self._database.read(lambda db: _rows(db, LOST, (self._prefix,)))
         return tuple(sorted(self._id(key) for (key,) in rows))
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Replace the Run's setting."""
+        """Replace the Run's settings."""
         check_id(run.run_id, "run")
         self._key(run.job_id)
 
@@ -230,52 +302,57 @@ class SqliteStorage:
         await self._database.write(work, synced=False)
 
     async def run_setting(self, run: RunRef) -> bytes | None:
-        """The Run's setting; None if there is none."""
+        """Return the Run's settings; None if there are none."""
         ids = (self._key(run.job_id), check_id(run.run_id, "run"))
         query = "SELECT setting FROM runs WHERE job_id = ? AND run_id = ?"
         return await self._database.read(lambda db: _one(db, query, ids))
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Replace a checkpoint."""
+        """Store a checkpoint, replacing an earlier one with this id."""
         check_id(checkpoint_id, "checkpoint")
-        query = "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)"
-        await self._put(job_id, query, (self._key(job_id), checkpoint_id, data), synced=False)
+        row = (self._key(job_id), checkpoint_id, data)
+
+        def work(db: sqlite3.Connection) -> None:
+            self._require(db, job_id)
+            db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", row)
+
+        await self._database.write(work, synced=False)
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """What was put under that id; None if nothing was."""
+        """Return a checkpoint's data; None if there is none."""
         ids = (self._key(job_id), check_id(checkpoint_id, "checkpoint"))
         query = "SELECT data FROM checkpoints WHERE job_id = ? AND checkpoint_id = ?"
         return await self._database.read(lambda db: _one(db, query, ids))
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
+        """Return a page of checkpoint ids, ordered by Run and sequence number."""
         query = "SELECT checkpoint_id FROM checkpoints WHERE job_id = ?"
         rows = await self._rows_of_job(job_id, query, (self._key(job_id),))
         return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
-        name = new_sha256(data).hexdigest()
-        query = "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)"
-        await self._put(job_id, query, (self._key(job_id), name, data), synced=True)
+        """Store a blob durably and return its SHA-256 in hex. Bytes that are stored already are not stored again."""
+        (name,) = await self.put_blobs(job_id, (data,))
         return name
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Keep many bytes, each content once for all Jobs; returns their names. Synced before it returns."""
+        """Store many blobs durably, each once for all Jobs, and return their SHA-256 names."""
+        key = self._key(job_id)
 
         def work(db: sqlite3.Connection) -> tuple[str, ...]:
             self._require(db, job_id)
-            return put_shared(db, self._key(job_id), blobs)
+            names = tuple(new_sha256(data).hexdigest() for data in blobs)
+            db.executemany("INSERT OR IGNORE INTO blobs VALUES (?, ?)", zip(names, blobs, strict=True))
+            db.executemany("INSERT OR IGNORE INTO job_blobs VALUES (?, ?)", ((key, name) for name in names))
+            return names
 
         return await self._database.write(work, is_long=True)
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Raises NotFound, and StorageError if the content is not what its name says."""
+        """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
         ids = (self._key(job_id), check_id(sha256, "blob"))
-        query = "SELECT data FROM blobs WHERE job_id = ? AND sha256 = ?"
+        query = "SELECT data FROM job_blobs JOIN blobs USING (sha256) WHERE job_id = ? AND sha256 = ?"
         data = await self._database.read(lambda db: _one(db, query, ids))
-        if data is None:
-            data = await self._database.read(lambda db: shared_blob(db, *ids))
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if new_sha256(data).hexdigest() != sha256:
@@ -283,55 +360,47 @@ class SqliteStorage:
         return data
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """How many bytes each Job takes, the tables' own structure left out."""
+        """Return the stored bytes of each Job, without the overhead of tables and indexes."""
         wanted = None if job_ids is None else {self._key(one) for one in job_ids}
         found = await self._database.read(lambda db: sizes_of(db, self._prefix, _PLACES))
         return {self._id(key): size for key, size in found.items() if wanted is None or key in wanted}
 
     async def size(self) -> int:
-        """The file, and what is beside it."""
+        """Return the size of the file and its companion files."""
         return sum(path.stat().st_size for path in self.places if path.is_file())
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """The names of a Job's blobs."""
-        key = self._key(job_id)
-
-        def work(db: sqlite3.Connection | None) -> tuple[str, ...]:
-            there = self._require(db, job_id)
-            own = there.execute("SELECT sha256 FROM blobs WHERE job_id = ?", (key,))
-            return tuple({str(name) for (name,) in own}.union(shared_names(there, key)))
-
-        return await self._database.read(work)
+        """Return the names of a Job's blobs."""
+        return await self._database.read(lambda db: _blob_names(self._require(db, job_id), self._key(job_id)))
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob, if it is there."""
+        """Remove a blob. Does nothing if it does not exist."""
         key = self._key(job_id)
 
         def work(db: sqlite3.Connection) -> None:
             self._require(db, job_id)
-            db.execute("DELETE FROM blobs WHERE job_id = ? AND sha256 = ?", (key, check_id(sha256, "blob")))
-            drop_shared(db, key, (sha256,))
+            _drop_blobs(db, key, (check_id(sha256, "blob"),))
 
         await self._database.write(work)
 
     async def erase_traces(self, job_id: str) -> None:
-        """Write the whole file anew, without its unused pages, and empty the log beside it."""
+        """Rewrite the whole file without its unused pages and empty the write-ahead log."""
         if not await self.has_job(job_id):
             raise self._no_job(job_id)
         await self._database.rewrite()
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """The right to drive a Job, free the moment its holder dies. Raises Conflict, naming the holder."""
+        """Hold a Job's lease, which is released as soon as the holder dies. Raises Conflict, naming the holder."""
         if not await self.has_job(job_id):
             raise self._no_job(job_id)
         async with hold(lambda: self._open_lease(job_id), holder, job_id):
             yield
 
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Who holds the lease now; None if nobody does."""
+        """Return the current lease holder; None if the lease is free."""
         try:
-            fd = os.open(self._lease_file(job_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = open_regular(self._lease_file(job_id))
         except FileNotFoundError:
             return None
         try:
@@ -341,7 +410,7 @@ class SqliteStorage:
         return None if holder is None else LeaseInfo(holder)
 
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
+        """Remove a Job. Raises NotFound, and Conflict while it is leased or if its log is not as expected."""
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             await uninterrupted(self._delete(job_id, expected))
 
@@ -355,23 +424,16 @@ class SqliteStorage:
             for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
                 base = int(str(number)) * _PLACES
                 db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _PLACES - 1))
-            drop_shared(db, key, shared_names(db, key))
-            for table in ("runs", "checkpoints", "blobs", "entries", "jobs"):
+            _drop_blobs(db, key, _blob_names(db, key))
+            for table in ("runs", "checkpoints", "entries", "jobs"):
                 db.execute(f"DELETE FROM {table} WHERE job_id = ?", (key,))  # noqa: S608 - names from above
 
         await self._database.write(work)
         self._lease_file(job_id).unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """Close the file."""
+        """Close the connections."""
         await self._database.close()
-
-    async def _put(self, job_id: str, query: str, row: tuple[object, ...], *, synced: bool) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            self._require(db, job_id)
-            db.execute(query, row)
-
-        await self._database.write(work, synced=synced)
 
     async def _rows_of_job(self, job_id: str, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
         def work(db: sqlite3.Connection | None) -> list[tuple[object, ...]]:
@@ -381,7 +443,7 @@ class SqliteStorage:
         return await self._database.read(work)
 
     def _verified(self, run: RunRef, after: int, rows: list[tuple[int, bytes]]) -> list[bytes]:
-        """The records behind place `after`, each checked against the one before it."""
+        """Return the records after `after`, each verified against the one before it."""
         lines: list[bytes] = []
         head = EMPTY_LOG
         try:
@@ -397,15 +459,19 @@ class SqliteStorage:
         return lines
 
     def _number(self, db: sqlite3.Connection, run: RunRef) -> int:
-        """The number of a Run in this file, which it is given now if it has none."""
+        """Return a Run's number in this file, inserting the Run if it has none."""
         key = self._key(run.job_id)
         number = _find_run(db, key, run.run_id)
         if number is not None:
             return number // _PLACES
         check_id(run.run_id, "run")
         self._require(db, run.job_id)
-        added = db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (key, run.run_id)).lastrowid
-        return added or 0
+        db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (key, run.run_id))
+        number = _find_run(db, key, run.run_id)
+        if number is None:
+            # A trigger may drop the row; number 0 would mix this log with others.
+            raise StorageError(f"{self._place(run)}: the database keeps no row for it: is it one of perstack's?")
+        return number // _PLACES
 
     def _head(self, db: sqlite3.Connection, run: RunRef, base: int) -> Head:
         query = "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1"
@@ -424,7 +490,7 @@ class SqliteStorage:
         return line is not None and ends_at(line, head)
 
     def _head_at(self, db: sqlite3.Connection, run: RunRef, base: int, expected_seq: int) -> Head:
-        """The head of a log that has so many records. Raises Conflict if it has not."""
+        """Return the head of the log. Raises Conflict unless it has `expected_seq` records."""
         head = self._head(db, run, base)
         if head.seq != expected_seq:
             raise stale(self._place(run), expected_seq, head.seq)
@@ -433,7 +499,7 @@ class SqliteStorage:
     def _open_lease(self, job_id: str) -> int:
         try:
             self._leases.mkdir(FOLDER_MODE, exist_ok=True)
-            return os.open(self._lease_file(job_id), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+            return open_regular(self._lease_file(job_id), os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as error:
             raise StorageError(f"{self._lease_file(job_id)}: {(error.strerror or str(error)).lower()}") from error
 
@@ -443,7 +509,6 @@ class SqliteStorage:
         return db
 
     def _key(self, job_id: str) -> str:
-        """What the tables call a Job."""
         return self._prefix + check_job_id(job_id)
 
     def _id(self, key: object) -> str:
@@ -476,7 +541,7 @@ def _one(db: sqlite3.Connection | None, query: str, values: tuple[object, ...]) 
 
 
 def _bytes(value: object) -> bytes:
-    # somebody with a database shell may have stored text where bytes belong
+    # A user with a database shell may have stored text in place of bytes.
     return value if isinstance(value, bytes) else str(value).encode()
 
 
@@ -485,6 +550,6 @@ def _has_job(db: sqlite3.Connection, key: str) -> bool:
 
 
 def _find_run(db: sqlite3.Connection, key: str, run_id: str) -> int | None:
-    """The key that a Run's records follow; None if the Run is unknown."""
+    """Return the key before a Run's first record; None for an unknown Run."""
     rows = _rows(db, "SELECT n FROM runs WHERE job_id = ? AND run_id = ?", (key, run_id))
     return int(str(rows[0][0])) * _PLACES if rows else None

@@ -1,1 +1,1 @@
-"""Temporal, a server of workflows, as the dispatcher that says which worker drives a Job."""
+"""Dispatcher on Temporal, a workflow server."""

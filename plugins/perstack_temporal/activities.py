@@ -1,23 +1,28 @@
-"""The activities by which orders reach a worker, by the calls that the SDK's own worker makes.
+"""Activities through which orders reach a worker, called directly instead of through the SDK's worker.
 
-That worker cannot be told to take one activity now and none after it, nor which of several; so a seat asks for itself.
+The SDK's worker cannot be told to take one activity and then none, nor which of several to take, so a session polls for
+itself. The second half keeps the list of workers with the server's worker heartbeats.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import timedelta
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from temporalio.api.common.v1 import Payloads
-from temporalio.api.enums.v1 import TaskQueueKind
+from temporalio.api.enums.v1 import TaskQueueKind, WorkerStatus
 from temporalio.api.failure.v1 import ApplicationFailureInfo, Failure
 from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.worker.v1 import WorkerHeartbeat
 from temporalio.api.workflowservice.v1 import (
+    ListWorkersRequest,
     PollActivityTaskQueueRequest,
     RecordActivityTaskHeartbeatRequest,
+    RecordWorkerHeartbeatRequest,
     RespondActivityTaskCompletedRequest,
     RespondActivityTaskFailedRequest,
 )
@@ -25,15 +30,17 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from perstack.dataclass import dataclass
+from perstack.ports.dispatcher import SILENT_AFTER, WorkerInfo
+from perstack.support.work_items import storable
 from perstack_temporal import names
 
 _POLL_SECONDS = 30
 _CALL = timedelta(seconds=5)
-"""How long one try of a call may take."""
+"""Timeout of one attempt of a call."""
 
 
 class _Input(BaseModel):
-    """What stands in a ticket."""
+    """Input of an activity."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -42,7 +49,7 @@ class _Input(BaseModel):
 
 @dataclass
 class Ticket:
-    """An order may be behind it, for the first who claims it."""
+    """Activity that was polled; its receiver may claim the order, and the first claim gets it."""
 
     token: bytes
     workflow_id: str
@@ -51,20 +58,20 @@ class Ticket:
     attempt: int
     urgency: int
     offered_at: int
-    """By the server's clock, in milliseconds."""
+    """Milliseconds since 1970 by the server's clock."""
     refused: tuple[str, ...]
     came_at: float = field(default_factory=time.monotonic)
     is_unsure: bool = False
-    """It was claimed, and the answer did not come."""
+    """True if a claim was sent and its answer did not arrive."""
 
     @property
     def claim_id(self) -> str:
-        """Of the claim that may come of it."""
+        """Id of the claim that this activity may become."""
         return f"{self.run_id}.{self.id}.{self.attempt}"
 
 
 async def next_ticket(client: Client, queue: str, worker: str) -> Ticket | None:
-    """What comes in a queue within half a minute. Raises RPCError."""
+    """Poll a queue for up to half a minute and return the activity; None if none came. Raises RPCError."""
     request = PollActivityTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=queue, kind=TaskQueueKind.TASK_QUEUE_KIND_NORMAL),
@@ -98,14 +105,14 @@ async def next_ticket(client: Client, queue: str, worker: str) -> Ticket | None:
 
 
 async def beat(client: Client, token: bytes) -> bool:
-    """Whether it is still held. Raises RPCError."""
+    """Send a heartbeat. Return False if the activity is no longer held. Raises RPCError."""
     request = RecordActivityTaskHeartbeatRequest(namespace=client.namespace, task_token=token)
     answer = await client.workflow_service.record_activity_task_heartbeat(request, retry=True, timeout=_CALL)
     return not answer.cancel_requested
 
 
 async def complete(client: Client, token: bytes, seen: Mapping[str, JsonValue]) -> None:
-    """The order is seen to; `seen` is what the workflow reads as `Seen`. Raises RPCError."""
+    """Complete an activity; the workflow reads `seen` as `Seen`. Raises RPCError."""
     request = RespondActivityTaskCompletedRequest(
         namespace=client.namespace,
         task_token=token,
@@ -115,14 +122,14 @@ async def complete(client: Client, token: bytes, seen: Mapping[str, JsonValue]) 
 
 
 async def give_back(client: Client, token: bytes) -> None:
-    """Another may have it, in a moment. Raises RPCError."""
+    """Return an activity unclaimed; it is offered again after a pause. Raises RPCError."""
     why = ApplicationFailureInfo(type=names.UNCLAIMED)
     why.next_retry_delay.FromMilliseconds(round(names.GIVEN_BACK_FOR * 1000))
     await _fail(client, token, why)
 
 
 async def leave(client: Client, token: bytes) -> None:
-    """Another may take over what is held. Raises RPCError."""
+    """Give up a claimed order, which another worker may then take over. Raises RPCError."""
     await _fail(client, token, ApplicationFailureInfo(type=names.LEFT, non_retryable=True))
 
 
@@ -133,3 +140,93 @@ async def _fail(client: Client, token: bytes, why: ApplicationFailureInfo) -> No
         failure=Failure(message=why.type, source="perstack", application_failure_info=why),
     )
     await client.workflow_service.respond_activity_task_failed(request, retry=True, timeout=_CALL)
+
+
+# List of workers, from the worker heartbeats that the server keeps in memory. For display only: no claim depends on it.
+
+_NAME = "perstack"
+_PAGE = 200
+_PAGES = 50
+_JOBS = 200
+"""Maximum number of Jobs shown per worker."""
+_NOT_KEPT = (RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.PERMISSION_DENIED)
+"""Status of a server that is too old for worker heartbeats, or has them disabled."""
+
+
+class _Identity(BaseModel):
+    """Data that a worker publishes about itself."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    concurrency: int = 1
+    jobs: tuple[str, ...] = ()
+
+
+class Presence:
+    """Published heartbeat of one worker."""
+
+    def __init__(self, key: str, queue: str, name: str, labels: Mapping[str, str], concurrency: int) -> None:
+        """Publish nothing yet."""
+        self._key = key
+        self._queue = queue
+        self._identity = _Identity(
+            name=storable(name),
+            labels={storable(label): storable(value) for label, value in labels.items()},
+            concurrency=concurrency,
+        )
+        self._since = time.time()
+
+    async def say(self, client: Client, jobs: Sequence[str], *, leaves: bool = False) -> None:
+        """Publish the Jobs that the worker holds now, or that it leaves. Raises RPCError."""
+        status = WorkerStatus.WORKER_STATUS_SHUTDOWN if leaves else WorkerStatus.WORKER_STATUS_RUNNING
+        identity = self._identity.model_copy(update={"jobs": tuple(jobs[:_JOBS])})
+        beat = WorkerHeartbeat(
+            worker_instance_key=self._key,
+            worker_identity=identity.model_dump_json(),
+            task_queue=self._queue,
+            sdk_name=_NAME,
+            status=status,
+        )
+        beat.start_time.FromMilliseconds(round(self._since * 1000))
+        beat.heartbeat_time.FromMilliseconds(round(time.time() * 1000))
+        request = RecordWorkerHeartbeatRequest(namespace=client.namespace, identity=self._key, worker_heartbeat=[beat])
+        try:
+            await client.workflow_service.record_worker_heartbeat(request, retry=True, timeout=_CALL)
+        except RPCError as error:
+            if error.status not in _NOT_KEPT:
+                raise
+
+
+async def present(client: Client, queue: str) -> list[WorkerInfo]:
+    """Return the workers with a recent heartbeat, by name; none if the server keeps no heartbeats. Raises RPCError."""
+    found: list[WorkerInfo] = []
+    request = ListWorkersRequest(namespace=client.namespace, page_size=_PAGE, query=f"TaskQueue={json.dumps(queue)}")
+    for _ in range(_PAGES):
+        try:
+            page = await client.workflow_service.list_workers(request, retry=True, timeout=_CALL)
+        except RPCError as error:
+            if error.status in _NOT_KEPT:
+                return []
+            raise
+        for info in page.workers_info:
+            if (one := _info_of(info.worker_heartbeat)) is not None:
+                found.append(one)
+        if not page.next_page_token:
+            break
+        request.next_page_token = page.next_page_token
+    return sorted(found, key=lambda info: info.name)
+
+
+def _info_of(beat: WorkerHeartbeat) -> WorkerInfo | None:
+    seen = beat.heartbeat_time.ToMilliseconds()
+    if beat.sdk_name != _NAME or beat.status != WorkerStatus.WORKER_STATUS_RUNNING:
+        return None
+    if time.time() * 1000 - seen > SILENT_AFTER * 1000:
+        return None
+    try:
+        said = _Identity.model_validate_json(beat.worker_identity)
+    except ValidationError:
+        return None
+    return WorkerInfo(said.name, beat.start_time.ToMilliseconds(), seen, said.labels, said.concurrency, said.jobs)

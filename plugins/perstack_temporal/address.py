@@ -1,4 +1,4 @@
-"""Addresses of Temporal servers. There is nothing secret in one: keys come from the environment."""
+"""Addresses of Temporal servers. They contain no secrets: keys come from the environment."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _FORM = (
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is, and what of it is ours."""
+    """Server, namespace, and prefix of our names."""
 
     target: str
     """Host and port."""
     namespace: str
     queue: str
-    """What the names of our workflows and queues begin with."""
+    """Prefix of the names of our workflows and queues."""
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """Address for messages."""
         queue = "" if self.queue == DEFAULT_QUEUE else f"?queue={self.queue}"
         return f"temporal://{self.target}/{self.namespace}{queue}"
 
     def workflow_id(self, key: str) -> str:
-        """Of a Job's workflow."""
+        """Return the id of the workflow for an order's key."""
         return f"{self.queue}-{key}"
 
 
 def parse(location: str) -> Address:
-    """The address whose scheme is followed by `location`. Raises UsageError, which shows nothing of it."""
+    """Parse an address without its scheme. Raises UsageError, whose message shows no part of the address."""
     try:
         parts = urlsplit("temporal:" + location)
         port, query = parts.port, parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

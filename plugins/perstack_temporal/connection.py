@@ -1,4 +1,4 @@
-"""The connection of one process to a server: each call takes a bounded time and raises DispatcherError."""
+"""Connection of one process to the server. Each call takes a bounded time and raises DispatcherError."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RetryConfig, RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
-from perstack.core.plain import one_line
+from perstack.core.base.text import one_line
 from perstack.errors import DispatcherError
 from perstack_temporal.address import Address
 from perstack_temporal.job_workflow import JobWorkflow
@@ -28,34 +28,35 @@ from perstack_temporal.job_workflow import JobWorkflow
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""How long one call may take, with all its tries."""
+"""Maximum seconds of one call with all its attempts."""
 _PAUSE = 0.1
-"""Seconds between two tries of what the server is not ready for."""
+"""Seconds between two attempts when the server is not ready."""
 _STICKY = timedelta(seconds=1)
-"""How long a workflow waits for the worker that remembers it: one that died must not hold up a takeover."""
+"""Time that a workflow waits for the worker that has it cached; short, so that a dead one does not delay a takeover."""
 _REMEMBERED = 200
-"""Workflows that a process need not replay. Each takes memory."""
+"""Workflows that a process keeps in memory and need not replay."""
 _END_SECONDS = 5.0
 _LONGEST = 300
-"""Characters of what a server said."""
+"""Maximum characters of a server's message in ours."""
 _PASSING = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
-"""What a server says that is not ready, or a connection that broke. Everything here can be done twice."""
+"""Status of a server that is not ready, or of a broken connection. All our calls can be repeated safely."""
 
 
 class Connection:
-    """To one namespace, and with a worker for the workflows that all processes have in common."""
+    """Connection to one namespace, with a worker for the workflows, which any process may run."""
 
     def __init__(self, address: Address) -> None:
+        """Connect to nothing yet."""
         self.address = address
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
         self._worker: tuple[Worker, asyncio.Task[None]] | None = None
 
     async def use(self, work: Callable[[Client], Awaitable[T]], *, works: bool = False) -> T:
-        """What the work returns. `works` if it is the workflows that answer: this process then runs them too.
+        """Return the result of a call, repeated while the server is not ready.
 
-        It is done again while the server is not ready. Raises DispatcherError; LookupError if the workflow or the
-        activity is not there any more.
+        With `works` the answer comes from a workflow, so this process runs a workflow worker from then on. Raises
+        DispatcherError; LookupError if the workflow or the activity does not exist any more.
         """
         try:
             async with asyncio.timeout(PATIENCE):
@@ -74,19 +75,19 @@ class Connection:
                 raise LookupError(error.message) from None
             raise self.failure(error) from None
         except WorkflowUpdateFailedError as error:
-            raise LookupError(str(error.cause)) from None  # it ended before it could answer
+            raise LookupError(str(error.cause)) from None  # the workflow ended before it could answer
         except (TimeoutError, RPCTimeoutOrCancelledError, WorkflowQueryFailedError, _Unreachable) as error:
             raise self.failure(error) from None
 
     def failure(self, error: BaseException) -> DispatcherError:
-        """What was wrong, on one line."""
+        """Return the exception for a failure, with a message of one line."""
         said = one_line(str(error))[:_LONGEST] or f"no answer within {PATIENCE:g} s"
         if isinstance(error, RPCError):
             said = f"{error.status.name.lower().replace('_', ' ')}: {said}"
         return DispatcherError(f"{self.address.shown}: {said}: see whether the server runs, and its namespace exists")
 
     async def close(self) -> None:
-        """End the worker; the connection ends with the client."""
+        """Stop the workflow worker. The connection closes with the client."""
         if self._worker is not None:
             worker, task = self._worker
             self._worker = None
@@ -127,7 +128,7 @@ class Connection:
         if self._worker is not None and not self._worker[1].done():
             return
         if self._worker is not None and not self._worker[1].cancelled():
-            self._worker[1].exception()  # a call that needs it says what is wrong
+            self._worker[1].exception()  # avoids a warning; calls that need the worker report the error
         worker = Worker(
             client,
             task_queue=self.address.queue,
@@ -139,16 +140,16 @@ class Connection:
 
 
 class _Unreachable(Exception):
-    """No connection could be made."""
+    """Error of a connection that could not be made."""
 
 
 def is_gone(error: RPCError) -> bool:
-    """Whether a workflow or an activity is not there any more, rather than the namespace."""
+    """Return whether a workflow or an activity does not exist any more, as opposed to the namespace."""
     return error.status == RPCStatusCode.NOT_FOUND and "amespace" not in error.message
 
 
 @cache
 def _runtime() -> Runtime:
-    """Of this process. It says nothing on its own: what is wrong is raised where it is asked for."""
+    """Return the process's SDK runtime, without its logs: errors are raised where a call needs the server."""
     logging.getLogger("temporalio").addHandler(logging.NullHandler())
     return Runtime(telemetry=TelemetryConfig(logging=None), worker_heartbeat_interval=None)

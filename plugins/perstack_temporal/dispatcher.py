@@ -1,4 +1,15 @@
-"""The dispatcher: a workflow for each order. What takes time to import is imported at the first use."""
+"""Dispatcher port implemented with one Temporal workflow per queued Job or Run.
+
+`job_workflow` has the workflow: it holds the order, waits until it is due, and offers it as activities in the queues of
+the order's labels. `worker` polls these activities and claims the order with an update. A claim lives as long as the
+activity has heartbeats; the server's heartbeat timeout makes the workflow offer the order again. Any process that asks
+a workflow something also runs a worker for workflows (`connection`), since Temporal stores them but does not run them.
+
+Change together: `names` is shared by workflows and workers. Running workflows were started by older versions, so a
+changed workflow must replay their histories (see `job_workflow`).
+
+Imports that take time are made on first use. `perstack.testing` has the contract tests of dispatchers.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +29,21 @@ if TYPE_CHECKING:
 
     from perstack_temporal.connection import Connection
     from perstack_temporal.job_workflow import Facts
-    from perstack_temporal.seat import TemporalSeat
+    from perstack_temporal.worker import TemporalSeat
 
 T = TypeVar("T")
 
 _TASK_SECONDS = 3
-"""How long one step of a workflow may take: the process that does it may have died."""
+"""Seconds that one step of a workflow may take, since the process that runs it may have died."""
 _MOST_LISTED = 20_000
 _PAGE = 1_000
 
 
 class TemporalDispatcher:
-    """One process's view of a server. Each call takes a bounded time."""
+    """Orders on one server, as one process accesses them. Each call takes a bounded time."""
 
     def __init__(self, address: Address) -> None:
+        """Connect to nothing yet."""
         self._address = address
         self.location = address.shown
 
@@ -42,9 +54,10 @@ class TemporalDispatcher:
         return Connection(self._address)
 
     async def submit(self, order: Order) -> None:
+        """Queue an order, or merge it into the one that waits for the same Job or Run."""
         from temporalio.common import WorkflowIDConflictPolicy
 
-        from perstack.ports.stored_orders import stored
+        from perstack.support.work_items import stored
         from perstack_temporal import names
         from perstack_temporal.job_workflow import Kept, facts_of_waiting
 
@@ -64,6 +77,7 @@ class TemporalDispatcher:
         await self._connection.use(start)
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
+        """Remove the waiting order. Return False if there is none."""
         from perstack_temporal import names
 
         async def ask(client: Client) -> bool:
@@ -79,7 +93,11 @@ class TemporalDispatcher:
             return False
 
     async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
-        from perstack.ports.stored_orders import order_of
+        """Return the waiting order, else the claimed one; None without either.
+
+        Raises DispatcherError if it is unreadable.
+        """
+        from perstack.support.work_items import order_of
         from perstack_temporal import names
         from perstack_temporal.job_workflow import StoredOrder
 
@@ -94,26 +112,29 @@ class TemporalDispatcher:
         return order
 
     def seat(self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1) -> TemporalSeat:
-        from perstack_temporal.seat import TemporalSeat
+        """Return a worker session, to be entered as a context manager."""
+        from perstack_temporal.worker import TemporalSeat
 
         return TemporalSeat(self._connection, name, dict(labels or {}), concurrency)
 
     async def workers(self) -> Sequence[WorkerInfo]:
-        from perstack_temporal.presence import present
+        """Return the workers whose heartbeat is recent, by name."""
+        from perstack_temporal.activities import present
 
         return await self._connection.use(lambda client: present(client, self._address.queue))
 
     async def load(self) -> Load:
-        """As the server's list of workflows has it, which is a moment behind."""
+        """Return the queue's numbers from the server's list of workflows, which lags a moment behind."""
         facts = await self._connection.use(self._listed)
         return _load(facts, int(time.time() * 1000))
 
     async def close(self) -> None:
+        """Close the connection."""
         if "_connection" in vars(self):
             await self._connection.close()
 
     async def _asked(self, key: str, query: str, type: type[T]) -> T | None:
-        """What the workflow of an order says; None if it has ended, or there is none."""
+        """Return a workflow's answer to a query; None if the workflow has ended or does not exist."""
         from temporalio.client import WorkflowQueryRejectedError
         from temporalio.common import QueryRejectCondition
 

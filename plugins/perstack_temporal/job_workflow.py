@@ -1,13 +1,14 @@
-"""The workflow of one Job: its order, who holds it, and nothing of the Job itself.
+"""Workflow of one Job: its order and the claim on it, and nothing of the Job itself.
 
-It waits until the order is due, and offers it as activities, one in each queue where a worker may look. The worker that
-got one says so by the update `claim`; the workflow gives the order to the first, and takes the other offers back. The
-activity goes on for as long as the worker beats for it. If it times out, or the worker leaves, the order is offered
-again as one that was taken over. The workflow ends when no order is left.
+It waits until the order is due and offers it as activities, one in each queue that a fitting worker may poll. A worker
+that got one sends the update `claim`; the workflow gives the order to the first and cancels the other activities. The
+activity lasts as long as the worker sends heartbeats. If it times out, or the worker gives it up, the order is offered
+again as taken over. The workflow ends when no order is left.
 
-Everything in here is replayed by the server's rules: no clock, no chance, no I/O, and no import of ours but of names.
-What waits today was begun by an older version: the same history must call for the same commands. A change of those goes
-behind `workflow.patched`; `tests/plugins/temporal/histories` has histories that each version is held to.
+Temporal replays this code, so it must be deterministic: no clock, randomness or I/O, and no import of ours except
+`names`. Workflows that wait today were started by older versions: the same history must lead to the same commands. Put
+a change of commands behind `workflow.patched`; `tests/plugins/temporal/histories` has the histories that each version
+must replay.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 class StoredOrder(TypedDict):
-    """What is stored of an order."""
+    """Stored form of an order."""
 
     job_id: str
     due: int
@@ -42,33 +43,33 @@ class StoredOrder(TypedDict):
 
 
 class Kept(TypedDict, total=False):
-    """What a run begins with, and hands on to the next."""
+    """Input of a workflow run, passed on when it continues as a new one."""
 
     prefix: str
     silent_after: float
     longest_history: int
-    """Events after which it goes on in a new run."""
+    """History events after which the workflow continues as a new run."""
     waiting: StoredOrder | None
     lost: StoredOrder | None
 
 
 class Facts(TypedDict):
-    """What the server shows of a workflow among many."""
+    """Memo of a workflow, shown in the server's list."""
 
     waiting: list[int] | None
-    """When the order that waits is due, and when it was submitted."""
+    """Due time and submission time of the waiting order, in milliseconds since 1970."""
     running: bool
 
 
 class Given(TypedDict):
-    """The answer to a claim."""
+    """Answer to a claim."""
 
     order: StoredOrder
     is_taken_over: bool
 
 
 class Seen(TypedDict):
-    """The end of an activity: the order is seen to."""
+    """Result of an activity: the order is done, or `again` is to be queued."""
 
     again: StoredOrder | None
 
@@ -81,12 +82,12 @@ class _Held(TypedDict):
 
 
 def facts_of_waiting(due: int, submitted_at: int) -> Facts:
-    """Of an order that nobody holds."""
+    """Return the memo of an order that nobody has claimed."""
     return {"waiting": [due, submitted_at], "running": False}
 
 
 def merged(waits: StoredOrder | None, order: StoredOrder) -> StoredOrder:
-    """The one order that waits for a Job."""
+    """Merge an order into the waiting one of the same Job: the earlier time, the higher priority."""
     if waits is None:
         return order
     due, priority = min(waits["due"], order["due"]), max(waits["priority"], order["priority"])
@@ -94,23 +95,24 @@ def merged(waits: StoredOrder | None, order: StoredOrder) -> StoredOrder:
 
 
 def _look_at(ticket: asyncio.Task[Seen]) -> None:
-    """Most offers end in a way that nobody asks for."""
+    """Retrieve an activity's exception to avoid a warning; most offers are cancelled."""
     if not ticket.cancelled():
         ticket.exception()
 
 
 @workflow.defn(name=names.WORKFLOW)
 class JobWorkflow:
-    """One Job's."""
+    """Workflow of one Job."""
 
     @workflow.init
     def __init__(self, kept: Kept) -> None:
+        """Continue with the orders of an earlier run, if there was one."""
         self._prefix = kept.get("prefix", "")
         self._silent_after = kept.get("silent_after", 0.0)
         self._longest_history = kept.get("longest_history", names.LONGEST_HISTORY)
         self._waiting: StoredOrder | None = kept.get("waiting")
         self._lost: StoredOrder | None = kept.get("lost")
-        """What a worker held that fell silent, and nobody has taken over yet."""
+        """Claimed order whose worker timed out or left, until another takes it over."""
         self._held: _Held | None = None
         self._has_begun = self._waiting is not None or self._lost is not None
         self._offered: set[str] = set()
@@ -119,7 +121,7 @@ class JobWorkflow:
 
     @workflow.run
     async def run(self, kept: Kept) -> None:
-        """Until no order is left."""
+        """Offer orders until none is left."""
         await workflow.wait_condition(lambda: self._has_begun)
         while self._waiting is not None or self._lost is not None:
             self._show()
@@ -132,29 +134,32 @@ class JobWorkflow:
 
     @workflow.signal(name=names.SUBMIT)
     def submit(self, order: StoredOrder) -> None:
-        """Queue the Job."""
+        """Queue an order, or merge it into the waiting one."""
         self._has_begun = True
         self._waiting = merged(self._waiting, order)
 
     @workflow.signal(name=names.CHANGE)
     def change(self, claim: str, order: StoredOrder) -> None:
-        """Keep what is now known of an order with its claim."""
+        """Replace the claimed order, if this claim still holds it."""
         if self._held is not None and self._held["claim"] == claim:
             self._held["order"] = order
 
     @workflow.update(name=names.WITHDRAW)
     def withdraw(self) -> bool:
-        """Remove the order that waits; whether there was one."""
+        """Remove the waiting order. Return False if there is none."""
         had, self._waiting = self._waiting is not None, None
         self._show()
         return had
 
     @workflow.update(name=names.CLAIM)
     def claim(self, ticket: str, attempt: int, seat: str) -> Given | None:
-        """The order, if this worker is the first with one of its tickets, and has not refused it."""
+        """Give the order to the first worker that claims it; None for later ones and for a worker that it refuses."""
         held = self._held
         if held is not None and held["ticket"] == ticket and held["attempt"] < attempt:
-            order, is_taken_over = held["order"], True  # the server began that activity anew: its holder has lost it
+            order, is_taken_over = (
+                held["order"],
+                True,
+            )  # restarted by the server, so its holder has lost it
         elif held is None and ticket in self._offered and self._lost is not None:
             order, is_taken_over = self._lost, True
         elif held is None and ticket in self._offered and self._waiting is not None:
@@ -174,18 +179,17 @@ class JobWorkflow:
 
     @workflow.query(name=names.ORDER)
     def order(self) -> StoredOrder | None:
-        """The one that waits, or else the one that is claimed."""
+        """Return the waiting order, else the claimed one."""
         if self._waiting is not None:
             return self._waiting
         return self._lost if self._held is None else self._held["order"]
 
     def _facts(self) -> Facts:
-        """As they are shown."""
         waits = None if self._waiting is None else [self._waiting["due"], self._waiting["submitted_at"]]
         return {"waiting": waits, "running": self._held is not None or self._lost is not None}
 
     async def _is_due(self, order: StoredOrder | None) -> bool:
-        """Whether it is. If not, some time passes, or the order becomes another."""
+        """Return whether the order is due. If not, wait until it may be, or until the waiting order has changed."""
         if order is None:
             return False
         seconds = order["due"] / 1000 - workflow.time()
@@ -196,7 +200,7 @@ class JobWorkflow:
         return False
 
     async def _offer(self, order: StoredOrder | None) -> None:
-        """Offer it in all its queues until it is seen to, or something has changed."""
+        """Offer an order in all its queues until it is claimed and done, or the waiting order has changed."""
         if order is None:
             return
         self._round += 1
@@ -252,7 +256,7 @@ class JobWorkflow:
         return ticket
 
     def _is_other(self, order: StoredOrder) -> bool:
-        """Whether what waits is to be offered otherwise than this."""
+        """Return whether the waiting order differs from the offered one in a way that matters for the offer."""
         waits = self._waiting
         return (
             waits is None

@@ -1,4 +1,4 @@
-"""Names and times that workflows and workers have in common. A workflow may import this and nothing else of ours."""
+"""Names and times shared by workflows and workers. Workflows may import this module and nothing else of ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import sha256
 
 WORKFLOW = "perstack-job"
 TICKET = "perstack-drive"
-"""The activity by which an order reaches a worker, and which it holds until it is seen to."""
+"""Name of the activity through which an order reaches a worker; the worker holds it until the order is done."""
 
 SUBMIT = "submit"
 CHANGE = "change"
@@ -18,46 +18,49 @@ ORDER = "order"
 FACTS = "facts"
 
 LEFT = "Left"
-"""The type of error with which a worker gives up what it held."""
+"""Error type with which a worker gives up a claimed order."""
 UNCLAIMED = "Unclaimed"
-"""The type of error with which a worker gives back what it did not take."""
+"""Error type with which a worker returns an activity that it did not claim."""
 NOT_REPEATED = ("TemporalTimeout:Heartbeat", "TemporalTimeout:StartToClose", LEFT)
-"""What the server tells the workflow of, and does not put right itself."""
+"""Errors that end an activity, so that the workflow decides what happens; the server retries others itself."""
 
 GIVEN_BACK_FOR = 1.0
-"""Seconds until an order that was given back is offered again."""
+"""Seconds until a returned activity is offered again."""
 LONGEST_HISTORY = 2_000
-"""Events of a workflow, after which it goes on in a new run."""
+"""Events in a workflow's history after which it continues as a new run."""
 LONGEST_TIMER = 30 * 86_400.0
-"""Seconds."""
+"""Maximum seconds of one timer."""
 
 _LONGEST_QUEUE = 200
 
 
 def queue_of_all(prefix: str) -> str:
-    """Where workers without labels look."""
+    """Return the queue that workers without labels poll."""
     return f"{prefix}:any"
 
 
 def queue_of_label(prefix: str, key: str, value: str) -> str:
-    """Where workers with that label look. Plain where it can be, for those who look at the server."""
+    """Return the queue that workers with this label poll.
+
+    Readable where its length permits, for users of the server's interface; a digest otherwise.
+    """
     text = json.dumps([key, value])
     name = text if len(text) <= _LONGEST_QUEUE else sha256(text.encode()).hexdigest()
     return f"{prefix}:{name}"
 
 
 def queues_of_order(prefix: str, labels: Mapping[str, str]) -> list[str]:
-    """Where an order is offered: of a Job with labels, there are several, and the first worker has it."""
+    """Return the queues in which an order is offered. With labels there are several; the first claim gets it."""
     return [queue_of_all(prefix), *(queue_of_label(prefix, key, value) for key, value in sorted(labels.items()))]
 
 
 def queues_of_seat(prefix: str, labels: Mapping[str, str]) -> list[str]:
-    """Where a worker looks."""
+    """Return the queues that a worker polls."""
     if not labels:
         return [queue_of_all(prefix)]
     return [queue_of_label(prefix, key, value) for key, value in sorted(labels.items())]
 
 
 def urgency_of(priority: int) -> int:
-    """The server's key of a priority: it has five, of which 1 is the most urgent and 3 the ordinary one."""
+    """Convert a priority to the server's priority key: 1 (most urgent) to 5, with 3 as the default."""
     return max(1, min(3 - priority, 5))

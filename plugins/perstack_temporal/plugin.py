@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from perstack.ports.hooks import hookimpl
 
 
 class TemporalDispatchers:
-    """`dispatcher = "temporal://host:port/namespace"`; `?queue=NAME` keeps several projects apart in one namespace.
+    """Factory for `dispatcher = "temporal://host:port/namespace"`; `?queue=NAME` separates projects in one namespace.
 
-    The server is to have what it needs: the namespace, and nothing else. Keys and certificates come from the variables
-    that all of Temporal's programs read.
+    The server needs only the namespace. Keys and certificates come from the variables that all Temporal programs read.
     """
 
     scheme = "temporal"
@@ -27,7 +26,7 @@ class TemporalDispatchers:
     )
 
     def open(self, location: str) -> Dispatcher:
-        """A dispatcher on that server. Nothing is connected before the first use. Raises UsageError."""
+        """Return the dispatcher on that server without connecting yet. Raises UsageError."""
         from perstack_temporal.address import parse
         from perstack_temporal.dispatcher import TemporalDispatcher
 
@@ -39,5 +38,5 @@ class TemporalDispatchers:
 
 @hookimpl
 def perstack_dispatchers() -> Sequence[DispatcherFactory]:
-    """The dispatcher on a Temporal server."""
+    """Return the Temporal dispatcher factory."""
     return [TemporalDispatchers()]

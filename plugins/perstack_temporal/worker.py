@@ -1,4 +1,4 @@
-"""A worker's seat: it takes tickets, claims what is behind them, and beats for what it holds."""
+"""Worker session: polls activities, claims the orders behind them, and sends heartbeats for its claims."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ from temporalio.service import RPCError
 from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Order
-from perstack.ports.stored_orders import order_of, storable, stored
-from perstack.ports.uninterrupted import uninterrupted
-from perstack_temporal import names
-from perstack_temporal import tickets as activities
+from perstack.support.work_items import order_of, storable, stored
+from perstack.system.concurrency import uninterrupted
+from perstack_temporal import activities, names
+from perstack_temporal.activities import Presence, Ticket, next_ticket
 from perstack_temporal.connection import Connection
 from perstack_temporal.job_workflow import Given
-from perstack_temporal.presence import Presence
-from perstack_temporal.tickets import Ticket, next_ticket
 
 _GRACE = 0.25
-"""Seconds within which an order comes, if there is one: a server does not say that a queue is empty."""
+"""Seconds to wait for an order in a claim, since the server does not report an empty queue."""
 _TOGETHER = 0.05
-"""Seconds that a seat with several queues waits for the others, so as to take the most urgent."""
+"""Seconds that a session with several queues waits for the others, to take the most urgent order."""
 _UNCLAIMED_AFTER = 1.5 * BEATS_EACH
-"""Seconds after which a ticket that came, and that this worker has no place for, is another's."""
+"""Seconds after which an unclaimed activity is returned to other workers."""
 _LEAVE_SECONDS = 5.0
 
 
@@ -42,11 +40,11 @@ class _Held:
     workflow_id: str
     run_id: str
     is_ending: bool = False
-    """It is being released."""
+    """True during a release."""
 
 
 class TemporalSeat:
-    """One seat."""
+    """Registration of one worker, with its claims."""
 
     def __init__(
         self,
@@ -55,6 +53,7 @@ class TemporalSeat:
         labels: Mapping[str, str],
         concurrency: int,
     ) -> None:
+        """Register nothing yet."""
         self._connection = connection
         self._name = storable(name)
         key, prefix = uuid4().hex, connection.address.queue
@@ -69,23 +68,22 @@ class TemporalSeat:
         self._had: dict[str, _Held] = {}
 
     async def __aenter__(self) -> Self:
-        """Take the seat."""
+        """Register the worker."""
         await self._connection.use(self._say, works=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Free the seat, for so long: one that cannot be freed falls silent."""
+        """Release the claims and unregister, for at most _LEAVE_SECONDS; if that fails the heartbeats time out."""
         for poll in self._polls.values():
             poll.cancel()
         await asyncio.gather(*self._polls.values(), return_exceptions=True)
         with suppress(DispatcherError, TimeoutError):
             await uninterrupted(asyncio.wait_for(self._stand_up(), _LEAVE_SECONDS))
 
-    # --- claims ---------------------------------------------------------------------------------------------------
-
     async def claim(self) -> Claim | None:
+        """Claim the most urgent order that arrives soon; None if none does."""
         async with self._claiming:
-            self._failure = None  # of a moment ago
+            self._failure = None  # from an earlier moment
             while (ticket := await self._next(time.monotonic() + _GRACE)) is not None:
                 if (claim := await self._claimed(ticket)) is not None:
                     with suppress(DispatcherError):
@@ -94,6 +92,7 @@ class TemporalSeat:
             return None
 
     async def wait(self, seconds: float) -> None:
+        """Wait until an activity has arrived, or until `seconds` have passed."""
         if self._inbox or self._failure is not None:
             return
         self._news.clear()
@@ -103,7 +102,7 @@ class TemporalSeat:
                 await self._news.wait()
 
     async def _next(self, until: float) -> Ticket | None:
-        """The most urgent that comes until then. Raises DispatcherError."""
+        """Return the most urgent activity that arrives before `until`; None without one. Raises DispatcherError."""
         while not self._inbox:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -144,7 +143,10 @@ class TemporalSeat:
             self._news.set()
 
     async def _claimed(self, ticket: Ticket) -> Claim | None:
-        """What is behind a ticket, if it is ours. Raises DispatcherError: then it is asked for again."""
+        """Claim the order behind an activity; None if others have it.
+
+        Raises DispatcherError; the activity is then kept, and claimed again later.
+        """
 
         async def ask(client: Client) -> Given | None:
             handle = client.get_workflow_handle(ticket.workflow_id, run_id=ticket.run_id)
@@ -168,16 +170,15 @@ class TemporalSeat:
             await self._do(lambda client: activities.give_back(client, ticket.token))
             return None
         order = order_of(given["order"])
-        if order is None:  # nobody here knows what it asks for: the Job's log still says that it waits
+        if order is None:  # unreadable for this version; the Job's log still records that it waits
             await self._do(lambda client: activities.complete(client, ticket.token, {"again": None}))
             return None
         claim = Claim(ticket.claim_id, order, given["is_taken_over"])
         self._had[claim.id] = _Held(claim, ticket.token, ticket.workflow_id, ticket.run_id)
         return claim
 
-    # --- what is held ---------------------------------------------------------------------------------------------
-
     async def beat(self) -> Sequence[str]:
+        """Send heartbeats, return stale activities to the server, and return the ids of newly lost claims."""
         had = [held for held in self._had.values() if not held.is_ending]
         is_held = await asyncio.gather(*(self._is_held(held) for held in had))
         lost = [
@@ -192,6 +193,7 @@ class TemporalSeat:
         return lost
 
     async def change(self, claim: Claim, order: Order) -> Claim:
+        """Replace the claimed order and return the changed claim."""
         changed = Claim(claim.id, order, claim.is_taken_over)
         held = self._had.get(claim.id)
         if held is not None:
@@ -206,6 +208,7 @@ class TemporalSeat:
         return changed
 
     async def release(self, claim: Claim, again: Order | None = None) -> None:
+        """Release a claim, and queue `again` if it is given."""
         held = self._had.get(claim.id)
         if held is None:
             return
@@ -225,7 +228,7 @@ class TemporalSeat:
             return False
 
     async def _give_back(self, seconds: float) -> None:
-        """What came so long ago, and is not wanted."""
+        """Return the unclaimed activities that arrived at least `seconds` ago."""
         for ticket in [one for one in self._inbox if time.monotonic() - one.came_at >= seconds]:
             self._inbox.remove(ticket)
             end = activities.leave if ticket.is_unsure else activities.give_back
@@ -243,7 +246,7 @@ class TemporalSeat:
         )
 
     async def _do(self, work: Callable[[Client], Awaitable[None]]) -> None:
-        """What the server puts right itself, if it does not come about."""
+        """Make a call and ignore its failure: a timeout on the server has the same effect later."""
         with suppress(DispatcherError, LookupError):
             await self._connection.use(work)
 

@@ -1,4 +1,4 @@
-"""Who asks: Google's own credentials, and the access tokens that they give.
+"""Google credentials and their access tokens.
 
 Source: Google Cloud documentation, «How Application Default Credentials works».
 """
@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError
-from perstack_vertex.variables import has_library
+from perstack_vertex import has_library
 
 FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 INSTALL = "pip install 'perstack[vertex]'"
@@ -25,24 +25,26 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _LOGIN = f"run `gcloud auth application-default login`, or set {FILE} to the file of a service account's key"
 _REFRESH_SECONDS = 30.0
 _REQUEST_SECONDS = 10
-"""For each request of a refresh: a thread cannot be cancelled, so it has to end by itself."""
+"""Timeout of each request of a refresh: a thread cannot be cancelled, so it must end by itself."""
 
 
 class GoogleCredentials(Protocol):
-    """What of google-auth's credentials is used."""
+    """Used part of google-auth's credentials."""
 
     token: str | None
 
     @property
     def valid(self) -> bool:
-        """Whether there is a token that does not expire within the next minutes."""
+        """True if the token does not expire within the next minutes."""
         ...
 
-    def refresh(self, request: object) -> None: ...
+    def refresh(self, request: object) -> None:
+        """Get a new token. Blocks."""
+        ...
 
 
 class _Library(Protocol):
-    """What of google-auth is called, which has no types for it."""
+    """Called functions of google-auth, which has no types for them."""
 
     def load_credentials_from_file(self, filename: str) -> tuple[GoogleCredentials, str | None]: ...
     def default(self) -> tuple[GoogleCredentials, str | None]: ...
@@ -54,31 +56,32 @@ class _Scoping(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An access token, as it is sent."""
+    """Access token with the data needed to send it."""
 
     value: str
     quota_project: str | None = None
     is_new: bool = False
-    """Made for the one who asked: if it is refused, another one will be too."""
+    """True if it was created for this caller: if it is refused, another one would be too."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """With the project whose quota counts, if the credentials name one."""
+        """Headers with the token, and the project whose quota counts, if the credentials name one."""
         project = {"x-goog-user-project": self.quota_project} if self.quota_project else {}
         return {"authorization": f"Bearer {self.value}", **project}
 
 
 class Identity:
-    """Gives the tokens of one identity: one for all who ask, until shortly before it expires."""
+    """Source of one identity's tokens; a token is shared by all requests until shortly before it expires."""
 
     def __init__(self, file: Path | None) -> None:
+        """Use the credentials in `file`, else the machine's default ones."""
         self._file = file
         self._google: GoogleCredentials | None = None
         self._token: Token | None = None
         self._one_at_a_time = asyncio.Lock()
 
     async def token(self, *, instead_of: Token | None = None) -> Token:
-        """A token, but not `instead_of`, which was refused. Raises ProviderError, MissingCredential."""
+        """Return a token other than `instead_of`, which was refused. Raises ProviderError and MissingCredential."""
         async with self._one_at_a_time:
             kept = self._token
             refused = kept is not None and instead_of is not None and kept.value == instead_of.value
@@ -96,7 +99,7 @@ class Identity:
             raise ProviderError(message, name="Timeout", is_retryable=True) from None
 
     def _refresh(self) -> Token:
-        """Loads the credentials the first time. Blocks."""
+        """Refresh the credentials, loading them the first time. Blocks."""
         from google.auth.exceptions import GoogleAuthError
 
         try:
@@ -111,10 +114,10 @@ class Identity:
 
 
 def identity_of(env: Mapping[str, str], *, is_needed: bool) -> Identity | None:
-    """Application Default Credentials; None if there are none and none are needed.
+    """Return the Application Default Credentials; None if there are none and none are needed.
 
-    Raises MissingCredential if they cannot be had. Whether the machine is one of Google's own, which gives them too,
-    turns out when a token is asked for.
+    Raises MissingCredential if they cannot be used. Whether the machine is one of Google's, which provides credentials
+    too, only shows when a token is requested.
     """
     file = _file_of(env)
     if file is None and not is_needed:
@@ -140,7 +143,7 @@ def _file_of(env: Mapping[str, str]) -> Path | None:
 def _load(file: Path | None) -> GoogleCredentials:
     library = cast("_Library", import_module("google.auth"))
     with warnings.catch_warnings():
-        # that the file must be trusted; it is the user's own
+        # it warns that the file must be trusted; it is the user's own
         warnings.simplefilter("ignore")
         found, _ = library.load_credentials_from_file(str(file)) if file else library.default()
     return cast("_Scoping", import_module("google.auth.credentials")).with_scopes_if_required(found, [_SCOPE])
@@ -178,6 +181,6 @@ def _refused(google: GoogleCredentials, error: Exception) -> ProviderError:
 
 
 def _words(error: Exception | None) -> str:
-    """The first of what an error says, on one line: what follows it is the whole answer."""
+    """Return the first argument of an error on one line; further ones contain the whole response."""
     words = error.args[0] if error is not None and error.args else error
     return " ".join(str(words).split())

@@ -1,4 +1,4 @@
-"""Registration with the host."""
+"""Registration of the plugin with the host."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
-from perstack_prices import PublishedPrices
-from perstack_vertex.variables import LOCATIONS, PROJECTS, first_of, has_library
+from perstack.support.prices import PublishedPrices
+from perstack_vertex import LOCATIONS, PROJECTS, first_of, has_library
 
 _PRICES = PublishedPrices("google")
 
 
 @dataclass(frozen=True, slots=True)
 class VertexProviderFactory:
-    """What the plugin registers."""
+    """Factory of provider `google-vertex`."""
 
     name: str = "google-vertex"
     priority: int = 70
@@ -24,14 +24,14 @@ class VertexProviderFactory:
     prices: PublishedPrices = _PRICES
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Whether project and location are there, and the library for credentials is."""
+        """Return whether the environment has project and location, and the credentials library is installed."""
         return bool(first_of(env, PROJECTS) and first_of(env, LOCATIONS)) and has_library()
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Opens no connection yet.
+        """Create the provider without connecting yet.
 
-        Raises MissingCredential without a project, a location, the library or the file of credentials, DefinitionError
-        if a setting is wrong, UsageError if a variable is.
+        Raises MissingCredential without a project, a location, the library or the credentials file, DefinitionError for
+        an invalid setting, UsageError for an invalid variable.
         """
         from perstack_vertex.provider import create
 
@@ -40,5 +40,5 @@ class VertexProviderFactory:
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Provider `google-vertex`."""
+    """Return the factory of provider `google-vertex`."""
     return [VertexProviderFactory()]

@@ -1,33 +1,135 @@
-"""The provider behind the port: the formats of two vendors at one address, with Google's tokens."""
+"""Provider port implemented with Vertex AI: Gemini and Claude models at one address, with Google's access tokens.
+
+The wire formats are those of `perstack_google` and `perstack_anthropic`, chosen by the model's name; this module adds
+the addresses, the settings and the tokens (`credentials`). A token that was created for an earlier request and is
+refused is replaced once.
+
+Change together: `for_gemini` and `for_claude` with the settings of those codecs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import quote
 
-from perstack.core.base import JsonObject
-from perstack.errors import ProviderError
+from pydantic import Field
+
+from perstack.core.base.records import JsonObject
+from perstack.dataclass import dataclass
+from perstack.errors import MissingCredential, ProviderError, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack_anthropic.codec import ReplyDecoder, encode, turns_of
+from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
+from perstack.support.http.messages import missing_blobs, takes_all
+from perstack.support.http.provider import LazyClient
+from perstack_anthropic.messages_api import ReplyDecoder, encode, turns_of
+from perstack_anthropic.settings import AnthropicSettings
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.request import is_sendable
-from perstack_http.endpoint import Endpoint, is_loopback, read_settings
-from perstack_http.lazy import LazyClient
-from perstack_http.parts import takes_all
-from perstack_http.transcript import missing_blobs
-from perstack_vertex.identity import FILE, Identity, identity_of
-from perstack_vertex.settings import ADDRESS, ProjectLocation, VertexSettings, endpoint_of, place_of
+from perstack_google.settings import GoogleSettings, with_version
+from perstack_vertex import LOCATIONS, PROJECTS, first_of
+from perstack_vertex.credentials import FILE, Identity, identity_of
+
+API_VERSION = "v1"
+ADDRESS = "GOOGLE_VERTEX_BASE_URL"
+
+_PROJECT = r"^[A-Za-z0-9.:-]+$"
+_LOCATION = r"^[a-z0-9-]+$"
+_WITHOUT_REGION = {"global": "aiplatform.googleapis.com"} | {
+    area: f"aiplatform.{area}.rep.googleapis.com" for area in ("us", "eu")
+}
+
+
+class VertexSettings(EndpointSettings):
+    """Settings in addition to those of every endpoint."""
+
+    project: str | None = Field(default=None, pattern=_PROJECT)
+    """Id of the Google Cloud project that is billed."""
+    location: str | None = Field(default=None, pattern=_LOCATION)
+    """Region, or `global`, `us`, `eu`."""
+
+    def for_gemini(self) -> GoogleSettings:
+        """Return the settings for the Gemini codec."""
+        return GoogleSettings(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            structured_output=self.structured_output,
+        )
+
+    def for_claude(self) -> AnthropicSettings:
+        """Return the settings for the Claude codec.
+
+        A result schema is off by default, because it is refused unless the organization allows it. Source: Vertex AI,
+        «Structured outputs with Anthropic Claude models», «Control access to structured outputs».
+        """
+        return AnthropicSettings(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            structured_output=self.structured_output or False,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLocation:
+    """Google Cloud project, and the location in which models run."""
+
+    project: str
+    location: str
+
+    @property
+    def base_url(self) -> str:
+        """Google's address of the location.
+
+        Source: Vertex AI documentation, «Deployments and endpoints»; `us` and `eu` as in Google's SDK.
+        """
+        return f"https://{_WITHOUT_REGION.get(self.location, f'{self.location}-aiplatform.googleapis.com')}"
+
+    def path_of(self, publisher: str, model: str, method: str) -> str:
+        """Return the path of a model's method, below the version."""
+        models = f"/projects/{self.project}/locations/{self.location}/publishers/{publisher}/models"
+        return f"{models}/{quote(model, safe='@')}:{method}"
+
+
+def place_of(settings: VertexSettings, env: Mapping[str, str]) -> ProjectLocation:
+    """Return project and location. Raises MissingCredential if one is missing, UsageError if a variable is invalid."""
+    return ProjectLocation(
+        settings.project or _of_env(env, PROJECTS, "project", "GOOGLE_CLOUD_PROJECT", _PROJECT),
+        settings.location or _of_env(env, LOCATIONS, "location", "GOOGLE_CLOUD_LOCATION", _LOCATION),
+    )
+
+
+def endpoint_of(settings: VertexSettings, env: Mapping[str, str], place: ProjectLocation) -> Endpoint:
+    """Return the endpoint, without the token that each request carries."""
+    base_url = choose_base_url(settings, env, ADDRESS, place.base_url)
+    return Endpoint(with_version(base_url, API_VERSION), settings.headers, *settings.silences())
+
+
+def _of_env(env: Mapping[str, str], names: tuple[str, ...], what: str, variable: str, pattern: str) -> str:
+    found = first_of(env, names)
+    if found is None:
+        raise MissingCredential(
+            f"provider google-vertex has no {what}: set {variable}, or {what} in [provider.setting] of perstack.toml"
+        )
+    if not re.fullmatch(pattern, found):
+        wrong = next(name for name in names if env.get(name, "").strip() == found)
+        raise UsageError(f"{wrong}: {found!r} is not a {what} of Google Cloud")
+    return found
+
 
 ANTHROPIC_VERSION = "vertex-2023-10-16"
-"""Source: Anthropic documentation, «Claude on Vertex AI»."""
+"""API version for Claude. Source: Anthropic documentation, «Claude on Vertex AI»."""
 
 
 class VertexProvider:
-    """Models of Google and of Anthropic, at one place of Vertex AI."""
+    """Provider of Google's and Anthropic's models in one location of Vertex AI."""
 
     def __init__(
         self, endpoint: Endpoint, settings: VertexSettings, place: ProjectLocation, identity: Identity | None
     ) -> None:
+        """Connect to nothing yet; `identity` is None if requests need no token."""
         self._settings = settings
         self.reply_settings = settings.reply_settings()
         self._place = place
@@ -35,7 +137,7 @@ class VertexProvider:
         self._client = LazyClient(endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """One try of one generation. Raises ProviderError."""
+        """Generate once, without retries. Raises ProviderError."""
         if request.model.startswith("claude"):
             return await self._by_claude(request, on_delta)
         path = self._place.path_of("google", request.model, "streamGenerateContent?alt=sse")
@@ -43,15 +145,15 @@ class VertexProvider:
         async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
             await self._post(path, body, on_data)
 
-        # Vertex AI knows no ids of calls, and refuses what it does not know
+        # Vertex AI rejects call ids as unknown fields
         return await generate_by_gemini(request, self._settings.for_gemini(), post, on_delta, with_ids=False)
 
     def takes(self, model: str, mime_type: str) -> bool:
-        """Whether the format of the model's vendor holds it."""
+        """Return whether the format of the model's vendor supports blobs of this type."""
         return takes_all(mime_type) if model.startswith("claude") else is_sendable(mime_type)
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._client.close()
 
     async def _by_claude(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
@@ -64,7 +166,7 @@ class VertexProvider:
         return decoder.finish()
 
     async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
-        """Send with a token; one that was made earlier and is refused is replaced once."""
+        """Send a request with a token. A refused token is replaced once, unless it is new or the reply has begun."""
         if self._identity is None:
             return await self._client.post(path, body, on_data)
         token = await self._identity.token()
@@ -85,7 +187,7 @@ class VertexProvider:
 
 
 def create(config: ProviderConfig) -> VertexProvider:
-    """A provider from its settings and the environment."""
+    """Create the provider from its settings and the environment."""
     settings = read_settings(VertexSettings, config.setting)
     place = place_of(settings, config.env)
     endpoint = endpoint_of(settings, config.env, place)

@@ -1,1 +1,1 @@
-"""perstack.toml: found, read, checked, and made into a `Project`; and what one Run is then started with."""
+"""Definition files: find, read and check perstack.toml, and resolve the settings of a Run."""

@@ -1,8 +1,7 @@
-"""When a schedule occurs: its cron line, by the clock of its time zone.
+"""Calendar of a schedule: the times of its cron line, by the clock of its time zone.
 
-The library that reads cron lines does as Debian's cron: a time that is left out when clocks go forward occurs right
-after the gap, one that comes twice when they go back occurs the first time; a line with `*` in its minute or hour
-follows the clock through both.
+Cron lines have the meaning of Debian's cron. A time that is skipped when clocks go forward occurs right after the gap;
+one that comes twice occurs the first time. A line with `*` in its minute or hour follows the clock through both.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from cronsim import CronSim, CronSimError
 from perstack.config.check import suggestion
 from perstack.config.experts import Draft
 from perstack.config.source import Reporter
-from perstack.core.rules import key_and_version
-from perstack.core.schedules.definition import Schedule
+from perstack.core.definitions.keys import key_and_version
+from perstack.core.definitions.project import Schedule
 from perstack.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_PASSED_OVER = 200
-"""How many occurrences of one clock time that comes twice may lie behind the moment that is asked about."""
+"""Maximum repetitions of a clock time (when clocks go back) to skip in search of the next occurrence."""
 _FIELDS = {
     "Bad minute": "minute, 0 to 59",
     "Bad hour": "hour, 0 to 23",
@@ -33,21 +32,21 @@ _FIELDS = {
 
 
 class WrongCron(UsageError):
-    """A cron line that means nothing, in words that follow its name."""
+    """Invalid cron line; the message continues its name."""
 
 
 class WrongZone(UsageError):
-    """A time zone that there is not, in words that follow its name."""
+    """Unknown time zone; the message continues its name."""
 
 
 class Calendar:
-    """The occurrences of a schedule. Asking for one reads no file and no clock."""
+    """Occurrences of a schedule. Queries read no file and no clock."""
 
     def __init__(self, cron: str, timezone: str) -> None:
-        """Raises WrongCron and WrongZone."""
+        """Parse a cron line and a time zone. Raises WrongCron and WrongZone."""
         self._zone = _zone(timezone)
         self._cron = " ".join(cron.split())
-        if len(self._cron.split()) != 5:  # the library takes six too, and Debian's cron does not
+        if len(self._cron.split()) != 5:  # the library accepts six as well; Debian's cron does not
             raise WrongCron("must have 5 fields: minute, hour, day of the month, month and day of the week")
         try:
             CronSim(self._cron, _EPOCH)
@@ -56,7 +55,7 @@ class Calendar:
             raise WrongCron(f"`{self._cron}` has a wrong {words}") from error
 
     def after(self, moment: int) -> int | None:
-        """The first occurrence later than a moment, both in milliseconds since 1970; None if there is none."""
+        """Return the first occurrence after `moment`, both in milliseconds since 1970; None without one."""
         try:
             times = CronSim(self._cron, (_EPOCH + timedelta(milliseconds=moment)).astimezone(self._zone))
             for _ in range(_MOST_PASSED_OVER):
@@ -64,26 +63,26 @@ class Calendar:
                 if found is None:
                     return None
                 at = found.astimezone(UTC)
-                # one that the clock left out, of a line that follows the clock; one that came the first time it was so
+                # skip a time that the clock left out, and the second of two equal clock times
                 if at.astimezone(self._zone).replace(tzinfo=None) == found.replace(tzinfo=None):
                     milliseconds = (at - _EPOCH) // timedelta(milliseconds=1)
                     if milliseconds > moment:
                         return milliseconds
-        except (OverflowError, ValueError):  # beyond the years that there are
+        except (OverflowError, ValueError):  # the date is beyond the supported years
             pass
         return None
 
     def stamp(self, moment: int) -> str:
-        """A minute in UTC: `20261201T0200Z`."""
+        """Return a minute in UTC, as in `20261201T0200Z`."""
         return (_EPOCH + timedelta(milliseconds=moment)).strftime("%Y%m%dT%H%MZ")
 
     def shown(self, moment: int) -> str:
-        """A minute as the clock there shows it: `2026-12-01 02:00`."""
+        """Return a minute by the clock of the time zone, as in `2026-12-01 02:00`."""
         return (_EPOCH + timedelta(milliseconds=moment)).astimezone(self._zone).strftime("%Y-%m-%d %H:%M")
 
 
 def calendar_of(schedule: Schedule) -> Calendar:
-    """That of a schedule. Raises UsageError, naming it, for one that was made in Python and is wrong."""
+    """Return a schedule's calendar. Raises UsageError, naming the schedule, for an invalid one made in Python."""
     try:
         return Calendar(schedule.cron, schedule.timezone)
     except WrongCron as error:
@@ -93,14 +92,14 @@ def calendar_of(schedule: Schedule) -> Calendar:
 
 
 def check_schedules(schedules: tuple[Schedule, ...], drafts: Mapping[str, Draft], report: Reporter) -> None:
-    """Each must occur one day, and its Expert must be there."""
+    """Report schedules that never occur, or whose Expert does not exist."""
     for schedule in schedules:
         at = ("schedules", schedule.name)
         name, version = key_and_version(schedule.expert)
         if schedule.expert and (name not in drafts or (version is not None and drafts[name].expert.version != version)):
             report.error((*at, "expert"), f"there is no Expert `{schedule.expert}`{suggestion(name, drafts)}")
         if not schedule.cron:
-            continue  # said already
+            continue  # reported already
         try:
             if Calendar(schedule.cron, schedule.timezone).after(0) is None:
                 report.error((*at, "cron"), f"`{schedule.cron}` never comes: there is no such date")
@@ -112,7 +111,7 @@ def check_schedules(schedules: tuple[Schedule, ...], drafts: Mapping[str, Draft]
 
 def _zone(name: str) -> tzinfo:
     if name == "UTC":
-        return UTC  # which is there on a machine without any data of zones
+        return UTC  # works without time zone data on the machine
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""One table of a definition file against the model that it is read into: types, rules, missing and unknown keys."""
+"""Validate tables of a definition file against their models: types, rules, missing and unknown keys."""
 
 from __future__ import annotations
 
@@ -11,33 +11,24 @@ from typing import Annotated, TypeVar, Union, cast, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from perstack.config.key_path import KeyPath, spell
 from perstack.config.source import Reporter, TomlTable, TomlValue
-from perstack.core.audit import Audit
-from perstack.core.base import Fact
-from perstack.core.context import ContextKeys
-from perstack.core.definitions import (
+from perstack.core.base.records import Fact
+from perstack.core.definitions.experts import Budget, ContextKeys, Expert, Iterate, ProviderSetting
+from perstack.core.definitions.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key, KeyPath, spell
+from perstack.core.definitions.models import Price, ProviderLimits
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.project import Audit, Project, Retention, Schedule
+from perstack.core.definitions.sandbox import Sandbox
+from perstack.core.definitions.skills import (
     AgentSkill,
-    Budget,
-    Expert,
     InteractiveSkill,
     InteractiveTool,
-    Iterate,
     McpSseSkill,
     McpStdioSkill,
     McpTool,
     OAuth,
     PluginSkill,
-    Price,
-    Project,
-    ProviderSetting,
 )
-from perstack.core.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key
-from perstack.core.models import ProviderLimits
-from perstack.core.policy.permissions import Permissions
-from perstack.core.retention import Retention
-from perstack.core.sandbox import Sandbox
-from perstack.core.schedules.definition import Schedule
 from perstack.dataclass import dataclass
 
 _M = TypeVar("_M", bound=Fact)
@@ -57,12 +48,12 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {
     },
     McpSseSkill: {"allowedDomains": "only the endpoint is ever reached"},
 }
-"""Keys of the original that have no effect here, and why."""
+"""Keys of the original without effect here, with the reason."""
 
 BESIDE: Mapping[type[Fact], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
-"""Keys that are no part of a definition: others read them, and no Run does."""
+"""Keys that are read separately and are not part of the definition of a Run."""
 
 _SKILLS = (McpStdioSkill, McpSseSkill, InteractiveSkill, PluginSkill, AgentSkill)
 
@@ -93,7 +84,6 @@ _EXPECTED = {
     "tuple_type": "a list of texts",
     "dict_type": "a table",
 }
-"""What a value must be, by the type of the error that says that it is not."""
 
 
 _KINDS: Mapping[type[object], str] = {
@@ -109,21 +99,20 @@ _KINDS: Mapping[type[object], str] = {
 
 @dataclass(frozen=True, slots=True)
 class WrittenKey:
-    """A key as files have it."""
+    """Key of a table as files have it."""
 
     field: str
-    """What its field is called in what is recorded."""
+    """Alias of its field, which is its name in records."""
     meaning: str
     is_required: bool
     tables: tuple[type[Fact], ...]
-    """The models that its value, a table or tables by their names, is read into; empty if it is anything else."""
+    """Models of its value, if that is a table or tables by name; empty otherwise."""
     is_named: bool
 
 
 @cache
 def keys_of(model: type[Fact]) -> Mapping[str, WrittenKey]:
-    """The keys of a table in perstack.toml, by their names; those that must be there first, and those
-    about the context, which are seldom said, last."""
+    """Return the keys of a table in perstack.toml by name: required keys first, rarely used context keys last."""
     found: dict[str, WrittenKey] = {}
     for _, field in sorted(model.model_fields.items(), key=lambda one: one[0] in ContextKeys.model_fields):
         alias = field.alias or ""
@@ -151,9 +140,9 @@ def _tables(annotation: object) -> tuple[type[Fact], ...]:
 
 
 def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, **named: str) -> _M | None:
-    """The table as far as it is right: what is not is reported, and left out. None if it is not a table at all.
+    """Read a table as far as it is valid; errors are reported, and their values left out.
 
-    A required text that is left out is empty. `named` are fields that are not keys.
+    Returns None if it is no table. A required text that is left out is empty. `named` are fields that are not keys.
     """
     if not isinstance(raw, dict):
         report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and its keys below it")
@@ -165,14 +154,14 @@ def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, *
         wrong = _wrong(error.errors(include_url=False), given)
     written = {key.field: (name, key.meaning) for name, key in keys_of(model).items()}
     for (field, *inside), errors in wrong.items():
-        # the name that a table has is not a key in it
+        # a table's name is not a key in it
         name, meaning = written.get(str(field), ("", ""))
         report.error((*at, name, *inside) if name else at, _complaint(errors, meaning))
     return model.model_validate(_right(model, given, wrong), context=PART_OF_FILE)
 
 
 def _given(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:
-    """What is written, as its fields are called. What is missing and what has no meaning is reported."""
+    """Return the written values by field; report missing and unknown keys."""
     keys = keys_of(model)
     given: dict[str, object] = {}
     for name, value in raw.items():
@@ -205,7 +194,7 @@ def _read_inner(key: WrittenKey, raw: TomlValue, at: KeyPath, report: Reporter) 
 
 
 def _model_of(models: tuple[type[Fact], ...], raw: TomlValue, at: KeyPath, report: Reporter) -> type[Fact] | None:
-    """Which of several models a table is of by its `type`; without a good one, nothing is said of its other keys."""
+    """Return the model of a table by its `type`; None, after reporting that, without a valid one."""
     if len(models) == 1 or not isinstance(raw, dict):
         return models[0]
     by_type = {str(model.model_fields["type"].default): model for model in models}
@@ -218,17 +207,17 @@ def _model_of(models: tuple[type[Fact], ...], raw: TomlValue, at: KeyPath, repor
 
 
 def _wrong(errors: Iterable[ErrorDetails], given: object) -> dict[KeyPath, list[ErrorDetails]]:
-    """The errors by their places. What is wrong inside a value says more than what is wrong with all of it."""
+    """Return the errors by place. An error inside of a value replaces those of the whole value."""
     found: dict[KeyPath, list[ErrorDetails]] = {}
     for error in errors:
-        if error["type"] != "missing":  # said already, of what is not written
+        if error["type"] != "missing":  # reported already
             found.setdefault(_place(error["loc"], given), []).append(error)
     around = {at[:length] for at in found for length in range(len(at))}
     return {at: those for at, those in found.items() if at not in around}
 
 
 def _place(loc: KeyPath, value: object) -> KeyPath:
-    """The way to a value without the branches of unions, which a file does not have."""
+    """Return the path of a value without the branches of unions, which a file does not have."""
     way: KeyPath = ()
     for part in loc:
         match value:
@@ -243,7 +232,7 @@ def _place(loc: KeyPath, value: object) -> KeyPath:
 
 
 def _right(model: type[Fact], given: Mapping[str, object], wrong: Iterable[KeyPath]) -> dict[str, object]:
-    """What is not wrong; an empty text for each required one that is; of a table with free names its good entries."""
+    """Return the valid values and table entries; a required invalid text becomes empty."""
     ways = {way[:2] for way in wrong}
     fields = {way[0] for way in ways}
     right: dict[str, object] = {}
@@ -261,7 +250,7 @@ def _right(model: type[Fact], given: Mapping[str, object], wrong: Iterable[KeyPa
 
 
 def _complaint(errors: list[ErrorDetails], meaning: str) -> str:
-    """All that is wrong in one place, in words that follow its name."""
+    """Return the message for all errors at one place, in words that follow its name."""
     for error in errors:
         if error["type"] == BROKEN:
             return f"{EMPTY}: {meaning}" if error["msg"] == EMPTY else error["msg"]
@@ -281,12 +270,12 @@ def _complaint(errors: list[ErrorDetails], meaning: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """What a TOML value is, in words."""
+    """Return the kind of a TOML value in words."""
     return _KINDS.get(type(value), "a date or time")
 
 
 def _unknown(name: str, model: type[Fact]) -> str:
-    """What to say of a key that has no meaning here: why, the nearest one that has one, or where it belongs."""
+    """Return the message for an unknown key: why it is ignored, the most similar key, or where it belongs."""
     if name in IGNORED.get(model, ()):
         return f"has no effect: {IGNORED[model][name]}"
     known = [*keys_of(model), *IGNORED.get(model, ()), *BESIDE.get(model, ())]
@@ -302,13 +291,13 @@ def _unknown(name: str, model: type[Fact]) -> str:
 
 
 def _places() -> Mapping[type[Fact], str]:
-    from perstack.core.expert_tests import Expected, ExpertTest  # which nothing else of a plain Run needs
+    from perstack.core.definitions.expert_tests import Expected, ExpertTest  # a plain Run needs this for nothing else
 
     return {**_PLACES, ExpertTest: "in [[experts.NAME.tests]]", Expected: "in `expect` of [[experts.NAME.tests]]"}
 
 
 def suggestion(word: str, words: Iterable[str]) -> str:
-    """`; did you mean «x»?` of the word most like this one; nothing if none is much like it."""
+    """Return `; did you mean «x»?` with the most similar word; empty if none is similar."""
     from difflib import get_close_matches
 
     return "".join(f"; did you mean `{near}`?" for near in get_close_matches(word, list(words), n=1, cutoff=0.6))

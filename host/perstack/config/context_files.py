@@ -1,4 +1,7 @@
-"""Folders of Agent Skills, read from handles: through no link, within bounds, and nothing of what is hidden in them."""
+"""Read files for a model's context: AGENTS.md files, and folders of Agent Skills.
+
+Skills are read through file handles, without following links, within size limits, and without hidden files.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.config.handles import FOLDER, TooLarge, opened, read_below
-from perstack.core.agent_skills import (
+from perstack.core.base.file_names import folded, protected_by_name
+from perstack.core.definitions.agent_skills import (
     SKILL_FILE,
     NotASkill,
     SkillFile,
@@ -19,44 +22,78 @@ from perstack.core.agent_skills import (
     is_part_of_skill,
     read_head,
 )
+from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, Unread, assembled
 from perstack.dataclass import dataclass
+from perstack.system.regular_files import FOLDER, NotRegular, TooLarge, opened, read_below
+
+# AGENTS.md files, from the top of the repository down to the workspace.
+
+_LARGEST = 1 << 20
+"""Maximum bytes of one AGENTS.md."""
+_MOST_FOLDERS = 64
+
+
+def read_agents_md(workspace: Path) -> tuple[str, tuple[AgentsMdFile, ...]]:
+    """Return the text for the model and the record of each file; unreadable files are recorded, no errors."""
+    here = Path(os.path.realpath(workspace))
+    top = next((folder for folder in (here, *here.parents) if os.path.lexists(folder / ".git")), here)
+    folders = [here, *here.parents][: len(here.parts) - len(top.parts) + 1][:_MOST_FOLDERS]
+    found = (_read(folder / AGENTS_FILE, top) for folder in reversed(folders))
+    return assembled([one for one in found if one is not None])
+
+
+def _read(file: Path, top: Path) -> tuple[str, bytes] | Unread | None:
+    """Return the path and content of a file, which may be a link within the project; None if there is no file."""
+    shown = file.relative_to(top).as_posix()
+    real = Path(os.path.realpath(file))
+    if not os.path.lexists(file):
+        return None
+    if not real.is_relative_to(top) or protected_by_name(folded(real.relative_to(top).parts)) is not None:
+        return Unread(path=shown, problem="is a link that leads out of the project, or to what is off limits")
+    try:
+        return shown, read_below(top, real.relative_to(top).as_posix(), _LARGEST)
+    except TooLarge:
+        return Unread(path=shown, problem=f"has more than {_LARGEST >> 20} MiB")
+    except NotRegular:
+        return Unread(path=shown, problem="is no ordinary file")
+    except OSError as error:
+        return Unread(path=shown, problem=f"cannot be read ({error.strerror or type(error).__name__})")
+
 
 MOST_FILES = 2_000
 MOST_BYTES = 64 << 20
-"""Of all files together."""
+"""Maximum bytes of all files of a skill together."""
 LARGEST_TEXT = 4 << 20
-"""Bytes of a file that is read as a text."""
+"""Maximum bytes of a file that is read as text."""
 _DEEPEST = 16
 _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SkillFolder:
-    """A skill as it was when it was read."""
+    """Agent Skill as of the time when it was read."""
 
     path: Path
-    """Absolute."""
     head: SkillHead
     files: tuple[SkillFile, ...]
-    """All that belong to it, in the order of their paths."""
     digest: str
     problems: tuple[str, ...] = ()
-    """What keeps it from being used, in words that follow the name of its SKILL.md."""
+    """Problems that make it unusable, in words that follow the name of its SKILL.md."""
 
     def file(self, path: str) -> SkillFile | None:
-        """The file of that path, or SKILL.md for an empty one."""
+        """Return the file of that path, or SKILL.md for an empty one; None if there is none."""
         wanted = path or skill_file_of(self)
         return next((one for one in self.files if one.path == wanted), None)
 
 
 def skill_file_of(folder: SkillFolder) -> str:
-    """What its SKILL.md is called: the format's own programs take it in small letters too."""
+    """Return the actual name of SKILL.md; the format's own programs accept lower case too."""
     names = {one.path for one in folder.files}
     return SKILL_FILE if SKILL_FILE in names else SKILL_FILE.lower()
 
 
 def read_skill(path: Path) -> SkillFolder:
-    """A skill with the digests of all its files; what is wrong in its SKILL.md is in `problems`. Raises NotASkill."""
+    """Read a skill with the digests of its files; problems of SKILL.md go to `problems`. Raises NotASkill."""
     try:
         files = tuple(sorted(_files(path), key=lambda one: one.path))
         unread = SkillFolder(path, SkillHead(), files, digest_of_files(files))
@@ -73,12 +110,12 @@ def read_skill(path: Path) -> SkillFolder:
 
 
 def read_text(folder: Path, path: str) -> str:
-    """The text of a file in a skill's folder. Raises NotASkill, and OSError if it is not there."""
+    """Return a text file of a skill's folder. Raises NotASkill, and OSError if it does not exist."""
     return decoded(read_bytes(folder, path))
 
 
 def decoded(data: bytes) -> str:
-    """Raises NotASkill for what is no UTF-8."""
+    """Decode UTF-8. Raises NotASkill for anything else."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -86,7 +123,7 @@ def decoded(data: bytes) -> str:
 
 
 def read_bytes(folder: Path, path: str) -> bytes:
-    """A file in a skill's folder, to which no link leads. Raises NotASkill, and OSError if it is not there."""
+    """Return a file of a skill's folder, following no links. Raises NotASkill, and OSError if it does not exist."""
     if not all(map(is_part_of_skill, path.split("/"))):
         raise NotASkill("is no part of the skill")
     try:
@@ -105,7 +142,7 @@ def _files(folder: Path) -> Iterator[SkillFile]:
 
 
 def _below(handle: int, above: str, left: list[int], level: int) -> Iterator[SkillFile]:
-    """The files of an open folder and those below it. `left` is how many more there may be, and how many bytes."""
+    """Yield the files of an open folder and below; `left` counts down the files and bytes that remain."""
     if level > _DEEPEST:
         raise NotASkill(f"has folders more than {_DEEPEST} levels deep")
     with os.scandir(handle) as entries:

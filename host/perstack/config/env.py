@@ -1,23 +1,24 @@
-"""The environment that providers and skills are given: the process's own, filled up from `.env` files.
+"""Environment of providers and skills: the process's own, completed from `.env` files.
 
-Source of the rules: Perstack reads `.env` and `.env.local`, or what `envPath` and `--env-path` name, never overrides a
-variable that is really set, and takes an empty one as not set. Of two files the later one wins here, so that
-`.env.local` overrides `.env`, as its name promises.
+As in Perstack, `.env` and `.env.local` are read, or the files in `envPath` and `--env-path`. They never override a
+variable that is set, and an empty variable counts as not set. Of two files the later one wins here, so that
+`.env.local` overrides `.env`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
-from perstack.config.toml import NotRead, read_bounded
+from perstack.config.project import TRUST_VARIABLE, check_owner
+from perstack.config.source import NotRead, read_bounded
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 
 _LARGEST = 1 << 20
-"""Bytes of one file."""
+"""Maximum bytes of one file."""
 
 DEFAULT_FILES = (".env", ".env.local")
 
@@ -28,11 +29,11 @@ _LOADERS = frozenset(
         "RUBYOPT", "JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
     }
 )  # fmt: skip
-"""What decides which programs are run, and which code is loaded into them."""
+"""Variables that decide which programs run, and which code they load."""
 _OF_LOADERS = ("LD_", "DYLD_", "XDG_")
 
-_OF_DOORS = frozenset({"PERSTACK_MCP_TOKEN"})
-"""What decides who may drive Jobs."""
+_OF_DOORS = frozenset({"PERSTACK_MCP_TOKEN", TRUST_VARIABLE})
+"""Variables that decide who may drive Jobs, and which definitions are trusted."""
 
 
 def read_env(
@@ -41,22 +42,25 @@ def read_env(
     environ: Mapping[str, str] = os.environ,
     *,
     is_confirmed: bool = False,
+    owners: Collection[int] = (),
 ) -> Environment:
-    """The variables of `environ` and of the files; `os.environ` itself stays as it is.
+    """Return the variables of `environ` and of the files, without changing `os.environ`.
 
-    Names are seen from `folder`; with none given, `.env` and `.env.local` are read. A file that is not there is passed
-    over, for `.env.local` is made to be absent. Values are taken as they stand: `${OTHER}` is not replaced.
-    `is_confirmed`: a person has named these files. Else they set nothing that decides what is executed,
-    or who is let in.
+    Names are relative to `folder`; without any, `.env` and `.env.local` are read. Missing files are skipped, because
+    `.env.local` is optional. `${OTHER}` in values is not expanded. `is_confirmed`: a person named these files.
+    Otherwise they cannot set variables that decide what runs or who gets access, and each must belong to the user, root
+    or one of `owners`.
 
     Raises:
-        UsageError: a file is there but cannot be read.
+        UsageError: a file exists but cannot be read, or may be another user's.
     """
     variables: dict[str, str] = {}
     sources: dict[str, str] = {}
     left_out: dict[str, str] = {}
     paths = [folder / name for name in names or DEFAULT_FILES]
     for path in paths:
+        if not is_confirmed and _is_there(path):
+            check_owner(path, "env_file", owners)
         for name, value in _read(path).items() if _is_there(path) else ():
             if not is_confirmed and (_is_loader(name) or name in _OF_DOORS):
                 if not environ.get(name):
@@ -77,12 +81,12 @@ def _is_loader(name: str) -> bool:
 def _is_there(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError as error:  # a name that is too long, a folder that nobody may look into
+    except OSError as error:  # a name that is too long, or a folder without access
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _read(path: Path) -> dict[str, str]:
-    # imported only here, for most projects have no such file
+    # imported here, because most projects have no such file
     from dotenv import dotenv_values
 
     try:
@@ -93,5 +97,5 @@ def _read(path: Path) -> dict[str, str]:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is not UTF-8 at byte {error.start}: save it as UTF-8") from error
-    # a name without `=` has no value to give
+    # a name without `=` has no value
     return {name: value for name, value in found.items() if value is not None}

@@ -1,56 +1,140 @@
-"""The tests that a definition file has for its Experts."""
+"""Tests of Experts in definition files: reading, selecting and adding them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import fcntl
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from os.path import normpath
 from pathlib import Path
 
 from perstack.config.check import kind_of, read_table, suggestion
 from perstack.config.experts import Draft
-from perstack.config.key_path import KeyPath, spell
 from perstack.config.load import DefinitionFile
-from perstack.config.source import TomlValue
-from perstack.core.expert_tests import ExpertTest
+from perstack.config.source import NotRead, TomlTable, TomlValue, parse_toml, read_bounded
+from perstack.core.definitions.expert_tests import ExpertTest
+from perstack.core.definitions.keys import KeyPath, spell
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
+from perstack.system.files import sync
+
+_Value = str | int | Sequence[str] | Mapping[str, str]
+
+
+def add_test(path: Path, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]) -> None:
+    """Append `[[experts.EXPERT.tests]]` to a definition file, atomically and under a lock.
+
+    The existing text stays unchanged. Raises UsageError if the name is taken or nothing can be appended, and OSError.
+    """
+    real = path.resolve()
+    folder = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        old = read_bounded(real)
+        _replace(real, _with_test(path, old, expert, test, expect))
+    except NotRead as error:
+        raise UsageError(f"{path} {error}") from None
+    finally:
+        os.close(folder)
+
+
+def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]) -> bytes:
+    text = old.decode("utf-8-sig")
+    at: KeyPath = ("experts", expert, "tests")
+    lines = ["", f"[[{spell(at)}]]", *_lines(test), "", f"[{spell((*at, 'expect'))}]", *_lines(expect), ""]
+    ending = "\r\n" if "\r\n" in text else "\n"
+    added = "\n".join(lines).replace("\n", ending)
+    gap = "" if not text or text.endswith("\n") else ending
+    before = _tests(parse_toml(text), expert)
+    if any(isinstance(one, dict) and one.get("name") == test["name"] for one in before):
+        raise UsageError(f"{path}: Expert `{expert}` has a test `{test['name']}` already: choose another name")
+    try:
+        after = _tests(parse_toml(text + gap + added), expert)
+    except tomllib.TOMLDecodeError:
+        after = []
+    if len(after) != len(before) + 1:
+        raise UsageError(
+            f"{path}: no test can follow what is there for Expert `{expert}`: write the Expert as [experts.{expert}],"
+            f" and its tests as [[experts.{expert}.tests]]"
+        )
+    return old + (gap + added).encode()
+
+
+def _tests(table: TomlTable, expert: str) -> list[TomlValue]:
+    experts = table.get("experts")
+    one = experts.get(expert) if isinstance(experts, dict) else None
+    tests = one.get("tests") if isinstance(one, dict) else None
+    return tests if isinstance(tests, list) else []
+
+
+def _lines(values: Mapping[str, _Value]) -> list[str]:
+    found: list[str] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found += [f"{spell((name, key))} = {_toml(one)}" for key, one in value.items()]
+        else:
+            found.append(f"{name} = {_toml(value)}")
+    return found
+
+
+def _toml(value: str | int | Sequence[str]) -> str:
+    import tomli_w
+
+    plain = value if isinstance(value, str | int) else [*value]
+    return tomli_w.dumps({"x": plain}).removeprefix("x = ").rstrip("\n")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, path.stat().st_mode & 0o777)
+            file.write(content)
+            file.flush()
+            sync(handle)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
 
 _SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenTest:
-    """A test, and where it stands."""
+    """Test with its location."""
 
     expert: str
     test: ExpertTest
     place: str
-    """`file:line`."""
     folder: Path
-    """That of the file: what the test names is seen from there. Absolute."""
+    """Absolute folder of the file, to which paths in the test are relative."""
 
     @property
     def title(self) -> str:
-        """`writer: a haiku`."""
+        """The title, such as `writer: a haiku`."""
         return f"{self.expert}: {self.test.name}"
 
     @property
     def model(self) -> Path | None:
-        """The script or the recording."""
+        """The path of the script or recording; None for the real model."""
         return None if self.test.model is None else self.seen(self.test.model)
 
     @property
     def workspace(self) -> Path | None:
-        """The folder whose copy it works in."""
+        """The path of the folder whose copy the test works in; None for an empty one."""
         return None if self.test.workspace is None else self.seen(self.test.workspace)
 
     def seen(self, name: str) -> Path:
-        """A name of the test, from the folder of its file."""
+        """Return a path of the test, resolved against the folder of its file."""
         return Path(normpath(self.folder / name))
 
 
 def read_tests(definition: DefinitionFile) -> tuple[WrittenTest, ...]:
-    """All tests that are right as far as they go, in the order of the files. What is wrong is added to its problems."""
+    """Return the valid tests in the order of the files; errors are added to the definition's problems."""
     return tuple(test for draft in definition.drafts.values() for test in _tests_of(draft))
 
 
@@ -92,7 +176,7 @@ def _header(draft: Draft) -> str:
 
 
 class NoTests(UsageError):
-    """There is nothing to run, which a program that runs tests must notice."""
+    """Nothing to run: an error, so that scripts that run tests notice it."""
 
     exit_code = 1
 
@@ -100,9 +184,9 @@ class NoTests(UsageError):
 def chosen(
     tests: Sequence[WrittenTest], experts: Iterable[str], expert: str | None = None, word: str | None = None
 ) -> tuple[WrittenTest, ...]:
-    """Those of an Expert, and with a word in their title, of whatever case.
+    """Return the tests of an Expert, or of all, with `word` in their titles (ignoring case).
 
-    `experts` are the names of all Experts. Raises UsageError for one that is not there, and NoTests.
+    `experts` are the names of all Experts. Raises UsageError for an unknown Expert, and NoTests.
     """
     if expert is not None and expert not in experts:
         raise UsageError(f"there is no Expert `{expert}`{suggestion(expert, experts)}")

@@ -1,4 +1,4 @@
-"""One Expert of a definition file: its table read and checked, by itself and with the other Experts."""
+"""Read and check the table of one Expert, by itself and against the other Experts."""
 
 from __future__ import annotations
 
@@ -7,36 +7,84 @@ from dataclasses import field
 from pathlib import Path
 
 from perstack.config.check import read_table, suggestion
-from perstack.config.key_path import KeyPath, spell
-from perstack.config.results import check_results
-from perstack.config.runtimes import warn_of_runtime, without_list
-from perstack.config.skills import check_skills
-from perstack.config.source import Reporter, TomlValue
-from perstack.config.written_secrets import warn_of_secrets
-from perstack.core.context import CompactionExpert, ContextKeys
-from perstack.core.cycles import cycles
-from perstack.core.definitions import AgentSkill, Expert, ExpertEvaluator
-from perstack.core.rules import key_and_version
+from perstack.config.skills import check_skills, warn_of_secrets
+from perstack.config.source import Reporter, TomlTable, TomlValue
+from perstack.core.base.graphs import cycles
+from perstack.core.definitions.experts import CompactionExpert, ContextKeys, Expert, ExpertEvaluator
+from perstack.core.definitions.keys import KeyPath, key_and_version, spell
+from perstack.core.definitions.models import NAMED, Models, UnknownName, wanted
+from perstack.core.definitions.result_schemas import schema_fault
+from perstack.core.definitions.sandbox import OF_THE_ORIGINAL
+from perstack.core.definitions.skills import AgentSkill
 from perstack.dataclass import dataclass
 from perstack.errors import Problem
+
+# Names of models: `[models]` itself, and each `models.NAME`.
+
+
+def check_named(named: Mapping[str, Models], report: Reporter) -> None:
+    """Report names in `[models]` that refer to other names."""
+    for name, models in named.items():
+        for one in models if isinstance(models, tuple) else (models,):
+            if one.startswith(NAMED):
+                report.error(("models", name), f"must be a model, or several, not another name: `{one}`")
+
+
+def resolve_models(models: Models | None, at: KeyPath, named: Mapping[str, Models], report: Reporter) -> None:
+    """Report names of models that do not exist."""
+    if models is None:
+        return
+    for index, one in enumerate(models if isinstance(models, tuple) else (models,)):
+        try:
+            wanted(one, named)
+        except UnknownName as error:
+            place = (*at, "model", index) if isinstance(models, tuple) else (*at, "model")
+            report.error(place, f"{error}{suggestion(one, [NAMED + name for name in named])}")
+
+
+def check_results(expert: Expert, at: KeyPath, report: Reporter) -> None:
+    """Report problems of the schemas `returns` and `output`."""
+    for key, schema in (("returns", expert.returns), ("output", expert.output)):
+        if schema is None:
+            continue
+        fault = schema_fault(schema)
+        if fault is not None:
+            report.error((*at, key), fault)
+
+
+# Runtimes as far as definition files know them; which ones exist is up to plugins.
+
+
+def warn_of_runtime(runtime: str | None, at: KeyPath, report: Reporter) -> None:
+    """Report a runtime of the original, which has no effect."""
+    if runtime in OF_THE_ORIGINAL:
+        report.warn(at, f"`{runtime}` has no effect: programs run locally, without its isolation")
+
+
+def without_list(raw: TomlTable, at: KeyPath, report: Reporter) -> TomlTable:
+    """Return the table without a list in `runtime`, which the original allows; it does not select a runtime."""
+    if not isinstance(raw.get("runtime"), list):
+        return raw
+    report.warn((*at, "runtime"), "a list has no effect: name the one runtime that programs are to run in")
+    return {name: value for name, value in raw.items() if name != "runtime"}
 
 
 @dataclass(slots=True)
 class Draft:
-    """An Expert as far as it could be read; whether it may be used is known when all files have been."""
+    """Expert as far as it could be read; whether it is usable is known after all files are read."""
 
     expert: Expert
     report: Reporter
     at: KeyPath
     delegates: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])
-    """The Experts that it may call, and where each is named; known when all files have been read."""
+    """Delegates with the place where each is named. Filled after all files are read."""
     patterns: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])
-    """Those of its Agent Skills, each with the folder that it is seen from."""
+    """Patterns of its Agent Skills, each with the folder that it is relative to."""
     tests: TomlValue | None = None
-    """As they are written: no Run reads them, and `config.expert_tests` does for those who ask."""
+    """Tests as written; `config.expert_tests` reads them on request, and Runs do not."""
 
     def problem_of(self, delegate: str) -> Problem:
-        """Why this Expert cannot be run if that delegate cannot."""
+        """Return the problem of this Expert that follows from a broken delegate."""
         at = self.delegates[delegate]
         source = self.report.source
         message = f"delegates to `{delegate}`, which has errors"
@@ -44,7 +92,7 @@ class Draft:
 
 
 def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
-    """Reads `[experts.KEY]` and everything below it."""
+    """Read `[experts.KEY]` and everything below it."""
     at: KeyPath = ("experts", key)
     tests: TomlValue | None = None
     if isinstance(raw, dict):
@@ -56,7 +104,7 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     check_skills(expert, (*at, "skills"), report)
     patterns: list[tuple[Path, str]] = []
     if expert.agent_skills or any(isinstance(skill, AgentSkill) for skill in expert.skills):
-        from perstack.config.agent_skills import patterns_of, with_agent_skills  # few Experts have any
+        from perstack.config.skills import patterns_of, with_agent_skills  # few Experts have any
 
         patterns = patterns_of(expert, report)
         expert = with_agent_skills(expert, at, report)
@@ -66,11 +114,11 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
 
 
 def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
-    """Every delegate must be an Expert that there is, in the version asked for, and is kept once."""
+    """Report delegates that do not exist, have another version, or are named twice; keep the valid ones."""
     kept: dict[str, str] = {}
-    for index, wanted in enumerate(draft.expert.delegates):
+    for index, delegate in enumerate(draft.expert.delegates):
         at = (*draft.at, "delegates", index)
-        name, version = key_and_version(wanted)
+        name, version = key_and_version(delegate)
         found = drafts.get(name)
         if found is None:
             draft.report.error(at, f"there is no Expert `{name}`{suggestion(name, drafts)}")
@@ -79,15 +127,16 @@ def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
         elif name in kept:
             draft.report.warn(at, f"`{name}` is named twice: take one out")
         else:
-            kept[name] = wanted
+            kept[name] = delegate
             draft.delegates[name] = at
     draft.expert = draft.expert.model_copy(update={"delegates": tuple(kept.values())})
 
 
 def warn_of_cycles(drafts: Mapping[str, Draft]) -> None:
-    """Experts may delegate to each other, or to themselves, as in the original; but seldom is that meant without end.
+    """Warn of delegation cycles without a bound.
 
-    Of a project that lifts both limits, `maxSteps` and `maxDepth`: one of an Expert on the way is a bound too.
+    Cycles are allowed, as in the original, but are seldom meant to be endless. Called for projects that lift both
+    limits, `maxSteps` and `maxDepth`; a limit of any Expert in the cycle bounds it too.
     """
     edges = {
         key: list(draft.delegates)
@@ -104,7 +153,7 @@ def warn_of_cycles(drafts: Mapping[str, Draft]) -> None:
 
 
 def resolve_evaluator(draft: Draft, drafts: Mapping[str, Draft]) -> None:
-    """An Expert that evaluates must be there."""
+    """Report an evaluating Expert that does not exist."""
     iterate = draft.expert.iterate
     if iterate is None or not isinstance(iterate.evaluator, ExpertEvaluator):
         return
@@ -116,7 +165,7 @@ def resolve_evaluator(draft: Draft, drafts: Mapping[str, Draft]) -> None:
 
 
 def resolve_compaction(written: ContextKeys, at: KeyPath, report: Reporter, drafts: Mapping[str, Draft]) -> None:
-    """An Expert that writes summaries must be there."""
+    """Report an Expert for summaries that does not exist."""
     if not isinstance(written.compaction, CompactionExpert):
         return
     wanted = written.compaction.expert

@@ -1,4 +1,4 @@
-"""The files that a pattern of `include` means, found without looking through a whole disk."""
+"""Expand patterns of `include` into files, without scanning a whole disk."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from glob import has_magic
 from pathlib import Path, PurePath
 
 MOST_LOOKED_AT = 500_000
-"""Names of files and folders."""
+"""Maximum number of names of files and folders."""
+MOST_LEVELS = 100
+"""Maximum nesting of folders for `**`: a program may have created a thousand levels."""
 
 _HERE = ""
 
 
 class TooMuch(ValueError):
-    """A pattern that matches, or looks at, more than any project has."""
+    """Pattern that matches or examines more than any project has."""
 
 
 def matches(pattern: str, folder: Path) -> list[str]:
-    """The files below a folder that a pattern means, as seen from there. Raises TooMuch.
+    """Return the files that a pattern matches, relative to `folder`, sorted. Raises TooMuch.
 
-    As the `glob` module finds them with `**`: names that begin with a dot are only meant by patterns that do.
+    As in the `glob` module, `**` matches any depth, and names with a leading dot are matched only by patterns with one.
     """
     looking = _Looking(folder)
     found = set(looking.below(_HERE, PurePath(pattern).parts))
@@ -35,14 +37,15 @@ class _Looking:
         self._left = MOST_LOOKED_AT
 
     def below(self, place: str, parts: tuple[str, ...]) -> Generator[str]:
-        """What the rest of a pattern means in a folder."""
+        """Yield the matches of the remaining parts of a pattern in a folder."""
         if not parts:
             yield place
             return
         first, rest = parts[0], parts[1:]
         if first == "**":
             yield from self.below(place, rest or ("*",))
-            for name, is_folder in self._names(place):
+            is_deep = place.count(os.sep) >= MOST_LEVELS
+            for name, is_folder in () if is_deep else self._names(place):
                 if is_folder and not name.startswith("."):
                     yield from self.below(os.path.join(place, name), parts)  # noqa: PTH118 - seen from the folder
         elif not has_magic(first):

@@ -1,7 +1,7 @@
-"""The JSON schema of perstack.toml, for editors: made of the models that the file is read into.
+"""Generate the JSON schema of perstack.toml for editors, from the models that the file is read into.
 
-Draft 7, which the language servers for TOML read. A rule that a schema cannot say, `perstack validate` says. It is in
-the package as a file too, `perstack.schema.json` beside this one, and in the pages under that name.
+Draft 7, because the language servers for TOML read that. Rules that a schema cannot express are checked by `perstack
+validate`. The result is shipped as `perstack.schema.json` next to this module, and on the documentation site.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from __future__ import annotations
 from typing import cast, get_args
 
 from perstack.config.check import BESIDE, IGNORED, keys_of
-from perstack.core.base import Fact, JsonObject
-from perstack.core.definitions import Expert, Project
-from perstack.core.keys import InText
+from perstack.core.base.records import Fact, JsonObject
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.keys import InText
+from perstack.core.definitions.project import Project
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 _HERE = "#/definitions/"
 
 
 def definition_schema() -> JsonObject:
-    """What an editor needs to complete and check perstack.toml."""
+    """Return the schema with which editors complete and check perstack.toml."""
     found = dict[str, JsonObject]()
     top = _table(Project, found)
     return {"$schema": _DRAFT, "title": "perstack.toml", **top, "definitions": dict(sorted(found.items()))}
 
 
 def _table(model: type[Fact], found: dict[str, JsonObject]) -> JsonObject:
-    """A table with the keys of a model; the tables in it go to `found`, by their names."""
+    """Return the schema of a table; schemas of inner tables are added to `found` by name."""
     raw = _object(model.model_json_schema(by_alias=True, ref_template=_HERE + "{model}"))
     fields, inner = _object(raw["properties"]), _object(raw.get("$defs", {}))
     by_alias = {field.alias: field for field in model.model_fields.values()}
@@ -50,7 +51,7 @@ def _table(model: type[Fact], found: dict[str, JsonObject]) -> JsonObject:
 
 
 def _take_tests(properties: JsonObject, found: dict[str, JsonObject]) -> None:
-    from perstack.core.expert_tests import ExpertTest
+    from perstack.core.definitions.expert_tests import ExpertTest
 
     for name, meaning in BESIDE[Expert].items():
         properties[name] = {"type": "array", "items": _tables((ExpertTest,), found, is_named=False)}
@@ -58,10 +59,10 @@ def _take_tests(properties: JsonObject, found: dict[str, JsonObject]) -> None:
 
 
 def _tables(models: tuple[type[Fact], ...], found: dict[str, JsonObject], *, is_named: bool) -> JsonObject:
-    """A table, of one model or another; or tables by their names."""
+    """Return the schema of a table of one or several models, or of tables by name."""
     for model in models:
         if model.__name__ not in found:
-            found[model.__name__] = {}  # so that a table within itself ends
+            found[model.__name__] = {}  # stops the recursion of a table within itself
             found[model.__name__] = _table(model, found)
     refs: list[JsonObject] = [{"$ref": _HERE + model.__name__} for model in models]
     one: JsonObject = {"anyOf": [*refs]} if len(refs) > 1 else {"allOf": [*refs]}
@@ -69,7 +70,7 @@ def _tables(models: tuple[type[Fact], ...], found: dict[str, JsonObject], *, is_
 
 
 def _plain(value: JsonObject) -> JsonObject:
-    """Without what TOML has not, null, and what an editor does not need."""
+    """Remove null, which TOML does not have, and keywords that editors do not need."""
     kept: JsonObject = {}
     for name, part in value.items():
         if name in ("title", "default", "discriminator"):
@@ -87,7 +88,7 @@ def _plain(value: JsonObject) -> JsonObject:
 
 
 def _take(value: object, inner: JsonObject, found: dict[str, JsonObject]) -> None:
-    """What a value refers to, taken over."""
+    """Add the definitions that a value refers to."""
     if isinstance(value, list):
         for one in cast("list[object]", value):
             _take(one, inner, found)

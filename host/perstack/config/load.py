@@ -1,4 +1,18 @@
-"""perstack.toml and the files it includes, read into one `Project`."""
+"""Load a project: read perstack.toml and its includes, check them, and build one `Project`.
+
+`DefinitionFile` does the work. For each file it reads bounded text (source.py), parses TOML, and reads every table into
+its model with `read_table` (check.py), which collects problems instead of stopping at the first. Experts become drafts
+(experts.py, skills.py). Once all files are read, references between them are resolved: delegates, evaluators, names of
+models, schedules. `load_project` raises if anything is wrong; `load_usable` drops Experts with errors, and those that
+delegate to them, so that the others still run.
+
+Files are untrusted, so everything is bounded: bytes, nesting, included files, patterns. Problems have a file, a
+line and a key; lines are computed only when there is a problem (toml_lines.py).
+
+Other modules of this package: settings.py resolves what one Run gets from options and definitions, trust.py decides
+what a person has to agree to, lock.py keeps what skills offered. A new key needs its field with a `Key` in
+`perstack.core.definitions`; error messages, docs and the schema (json_schema.py) follow from that.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +26,24 @@ from pathlib import Path
 from perstack.config.check import IGNORED, keys_of, kind_of, read_table
 from perstack.config.experts import (
     Draft,
+    check_named,
     read_expert,
     resolve_compaction,
     resolve_delegates,
     resolve_evaluator,
+    resolve_models,
     warn_of_cycles,
+    warn_of_runtime,
 )
-from perstack.config.key_path import KeyPath
-from perstack.config.models import check_named, resolve_models
-from perstack.config.runtimes import warn_of_runtime
-from perstack.config.source import Reporter, Source, TomlTable, TomlValue
-from perstack.config.toml import NotRead, parse_toml, read_bounded
-from perstack.core.definitions import Project, Workspace
+from perstack.config.project import check_owner, owner_of
+from perstack.config.source import NotRead, Reporter, Source, TomlTable, TomlValue, parse_toml, read_bounded
+from perstack.core.definitions.keys import KeyPath
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.project import Project, Workspace
 from perstack.dataclass import dataclass
-from perstack.errors import DefinitionError, Problem
+from perstack.errors import DefinitionError, Problem, UsageError
 
 MOST_FILES = 1_000
-"""That one definition may be read from."""
 MOST_CHAINED = 50
 
 _AT_LINE = r"\(at line (\d+), column \d+\)$"
@@ -36,52 +51,44 @@ _AT_LINE = r"\(at line (\d+), column \d+\)$"
 
 @dataclass(frozen=True, slots=True)
 class LoadedProject:
-    """A project whose healthy Experts can be run, and what its author should still look at."""
+    """Project with its runnable Experts, and the warnings for its author."""
 
     project: Project
     warnings: tuple[Problem, ...] = ()
     files: tuple[Path, ...] = ()
-    """Every file that was read, the one that includes the others first."""
+    """Files that were read, the including one first."""
     patterns: tuple[tuple[Path, str], ...] = ()
-    """Those that may match more files one day, of `include` and of Agent Skills, each with the folder that it is seen
-    from."""
+    """Patterns of `include` and of Agent Skills, which may match more files later, each with the folder that it is
+    relative to."""
 
 
 def load_project(path: Path) -> LoadedProject:
-    """Reads a definition file with its includes.
-
-    Raises:
-        DefinitionError: with every problem of every file, warnings too, in the order of the files.
-    """
+    """Load a definition file with its includes. Raises DefinitionError with all problems, in the files' order."""
     return DefinitionFile(path).loaded(strict=True)
 
 
 def load_usable(path: Path) -> LoadedProject:
-    """The same, with every Expert that can be run: one with errors does not keep its neighbours from running.
-
-    Raises:
-        DefinitionError: if an error is of the whole project, or leaves no Expert.
-    """
+    """Load the Experts without errors. Raises DefinitionError if none is left, or an error is outside of Experts."""
     return DefinitionFile(path).loaded(strict=False)
 
 
 class DefinitionFile:
-    """A definition file with its includes, read as far as they can be, and all that is wrong with them."""
+    """Definition file with its includes, read as far as possible, and all their problems."""
 
     def __init__(self, path: Path, text: str | None = None) -> None:
-        """With a `text` that is what the file is taken to hold, wherever there is one of that name."""
+        """Read the file, or `text` in place of its content."""
         self.path = path
         self._text = text
         self.problems: list[Problem] = []
         self.drafts: dict[str, Draft] = {}
         self.files: dict[Path, str] = {}
-        """Each file met, resolved, and as problems name it."""
+        """Names of the files as problems show them, by resolved path."""
         self.patterns: list[tuple[Path, str]] = []
         self.includes: list[str] = []
         self.report: Reporter | None = None
-        """For the top of the file; None if it could not be read."""
+        """Reporter for keys of the first file; None if it could not be read."""
         self.project = self.read(path, chain=())
-        """The settings of the file itself, as far as they are right; the Experts are in `drafts`."""
+        """Valid settings of the first file; Experts are in `drafts`."""
         for draft in self.drafts.values():
             resolve_delegates(draft, self.drafts)
             resolve_evaluator(draft, self.drafts)
@@ -99,7 +106,7 @@ class DefinitionFile:
             warn_of_cycles(self.drafts)
 
     def loaded(self, *, strict: bool) -> LoadedProject:
-        """The project of all Experts, or if not `strict` of those that can be run. Raises DefinitionError."""
+        """Return the project with all Experts, or with the runnable ones if not `strict`. Raises DefinitionError."""
         problems = self.in_order()
         errors = [problem for problem in problems if problem.severity == "error"]
         broken = _broken(self.drafts, errors)
@@ -114,7 +121,7 @@ class DefinitionFile:
         return LoadedProject(project, warnings, tuple(self.files), tuple(self.patterns))
 
     def read(self, path: Path, chain: tuple[Path, ...]) -> Project:
-        """Takes in one file and, after it, those that it includes; returns its settings."""
+        """Read a file and then its includes; return the file's own settings."""
         self.files[path.resolve()] = str(path)
         source = self._source(path)
         raw = None if source is None else self._parse(source)
@@ -132,7 +139,7 @@ class DefinitionFile:
         return _placed(project, path.parent.absolute())
 
     def in_order(self) -> tuple[Problem, ...]:
-        """All problems, file by file as they were met, from the top of each down."""
+        """Return all problems by file, in the order of reading, and by line."""
         places = {file: place for place, file in enumerate(self.files.values())}
         return tuple(sorted(self.problems, key=lambda problem: (places.get(problem.file, -1), problem.line or 0)))
 
@@ -179,10 +186,21 @@ class DefinitionFile:
         for index, pattern in enumerate(patterns):
             self._take_include(pattern, ("include", index), chain, report)
 
+    def _is_own(self, path: Path, at: KeyPath, report: Reporter) -> bool:
+        """Report an included file that may be another user's; one in the first file's folder is trusted like that."""
+        if path.absolute().parent.resolve() == self.path.absolute().parent.resolve() == path.resolve().parent:
+            return True
+        try:
+            check_owner(path, owners=owner_of(self.path))
+        except UsageError as error:
+            report.error(at, f"{error.message}: make it yours, or take it out")
+            return False
+        return True
+
     def _take_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
         from glob import has_magic  # few definitions have includes
 
-        from perstack.config.globbing import TooMuch, matches
+        from perstack.config.include_patterns import TooMuch, matches
 
         folder = chain[-1].parent
         self.includes.append(normpath(folder.absolute() / pattern))
@@ -202,7 +220,7 @@ class DefinitionFile:
             if resolved is None:
                 report.error(at, f"there is no file `{name}` in {folder}")
             elif resolved == chain[-1].resolve() and is_pattern:
-                continue  # `**/perstack.toml` finds the file that says it, and means the others
+                continue  # `**/perstack.toml` matches the including file too, but means the others
             elif any(resolved == above.resolve() for above in chain):
                 way = " → ".join(map(str, (*chain, path)))
                 report.error(at, f"a file cannot include itself, not even by way of others: {way}")
@@ -212,12 +230,12 @@ class DefinitionFile:
                     f"more than {MOST_FILES} files, or {MOST_CHAINED} one inside the other, are included: include less",
                 )
                 return
-            elif resolved not in self.files:
+            elif resolved not in self.files and self._is_own(path, at, report):
                 self.read(path, chain)
 
 
 def _file_at(path: Path) -> Path | None:
-    """Where a file really is; None if there is none, or if none can be called that or be looked at."""
+    """Return the real path of a file; None if there is none, or it cannot be accessed."""
     try:
         return path.resolve() if path.is_file() else None
     except OSError:
@@ -225,7 +243,7 @@ def _file_at(path: Path) -> Path | None:
 
 
 def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str, tuple[Problem, ...]]:
-    """The Experts that have errors, and those that delegate to one, by whatever way, with what is wrong."""
+    """Return the Experts that have errors or delegate to one, directly or not, with the problems."""
     own: dict[str, list[Problem]] = {}
     for error in errors:
         if error.expert is not None and error.expert in drafts:
@@ -246,7 +264,7 @@ def _broken(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str,
 
 
 def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable:
-    """An included file gives its Experts only: settings of the project have one place, the file that is run."""
+    """Remove settings from an included file, with a warning: settings belong into the file that is run."""
     kept: TomlTable = {}
     for name, value in raw.items():
         if name in (*keys_of(Project), *IGNORED[Project]) and name not in ("experts", "include"):
@@ -257,10 +275,10 @@ def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable
 
 
 def _placed(project: Project, folder: Path) -> Project:
-    """Names in a definition file are seen from that file, wherever the caller stands."""
+    """Return the project with absolute paths; a definition file's paths are relative to that file."""
 
     def seen(name: str) -> str:
-        with suppress(RuntimeError):  # of a user that nobody knows: there will be no such folder
+        with suppress(RuntimeError):  # an unknown user: there will be no such folder
             return normpath(folder / Path(name).expanduser())
         return normpath(folder / name)
 
@@ -282,8 +300,39 @@ def _placed(project: Project, folder: Path) -> Project:
 
 
 def _of_file(value: object, seen: Callable[[str], str]) -> object:
-    """A `file:` name as an absolute one; that it ends with a slash says that it is a folder."""
+    """Return a `file:` reference with an absolute path; a final slash, which marks a folder, stays."""
     if not isinstance(value, str) or not value.startswith("file:"):
         return value
     path = value.removeprefix("file:")
     return f"file:{seen(path)}{'/' if path.endswith('/') else ''}"
+
+
+# Files with one `[permissions]` table, which a person names to apply or to try its rules.
+
+_LARGEST = 1 << 20
+
+
+def read_permissions(path: Path) -> Permissions:
+    """Return the table of a permissions file.
+
+    Raises UsageError for an unreadable file or one with other content, and DefinitionError with all problems of the
+    table; here an unknown key is an error.
+    """
+    try:
+        source = Source(path, read_bounded(path, _LARGEST).decode("utf-8-sig"))
+        raw = parse_toml(source.text)
+    except NotRead as error:
+        raise UsageError(f"{path} {error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8: save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not TOML: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    if list(raw) != ["permissions"]:
+        raise UsageError(f"{path}: a file of permissions has one table, [permissions], and nothing else")
+    problems: list[Problem] = []
+    permissions = read_table(Permissions, raw["permissions"], ("permissions",), Reporter(source, problems))
+    if problems or permissions is None:
+        raise DefinitionError(tuple(problems))
+    return permissions

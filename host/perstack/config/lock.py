@@ -1,7 +1,7 @@
-"""perstack.lock: what the skills of a perstack.toml offered when `perstack install` asked them.
+"""perstack.lock: the tools that the skills of a perstack.toml offered when `perstack install` asked them.
 
-TOML, beside the perstack.toml that it was made for. The same answers give the same bytes. Secrets are neither in it nor
-in what its digests are made of.
+It is a TOML file next to its perstack.toml. Equal answers give equal bytes. Neither the file nor the data behind its
+digests contains secrets.
 """
 
 import json
@@ -14,20 +14,29 @@ from pathlib import Path
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from perstack.config.toml import NotRead, parse_toml, read_bounded
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.definition_secrets import without_secrets
-from perstack.core.definitions import AgentSkill, Expert, Skill
-from perstack.core.skill_definitions import agent_skills, with_tools
-from perstack.core.tools import Effect, Subject, ToolKind, ToolSpec
+from perstack.config.source import NotRead, parse_toml, read_bounded
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.secrets import without_secrets
+from perstack.core.definitions.skills import (
+    AgentSkill,
+    Effect,
+    PluginSkill,
+    Skill,
+    Subject,
+    ToolKind,
+    ToolSpec,
+    agent_skills,
+    with_tools,
+)
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Install
 from perstack.ports.skill import Toolset
 
 LOCK_NAME = "perstack.lock"
 VERSION = 1
-_LARGEST = 64 << 20
-"""Bytes: each tool of each server is in it."""
+LARGEST = 64 << 20
+"""Maximum bytes; it contains every tool of every server."""
 
 
 @cache
@@ -36,7 +45,7 @@ def _object() -> TypeAdapter[JsonObject]:
 
 
 class LockedTool(Fact):
-    """A tool as its skill described it."""
+    """Tool as its skill described it."""
 
     name: str
     description: str = ""
@@ -46,9 +55,8 @@ class LockedTool(Fact):
     subject: Subject | None = None
     target: str | None = None
     input_schema: str
-    """The JSON schema as text."""
     digest: str
-    """Of the schema, whatever the order of its keys."""
+    """Digest of the schema, independent of the order of keys."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> "LockedTool":
@@ -58,6 +66,7 @@ class LockedTool(Fact):
 
     @classmethod
     def of(cls, spec: ToolSpec) -> "LockedTool":
+        """Return the entry of a tool."""
         text = json.dumps(spec.input_schema, ensure_ascii=False, separators=(",", ":"))
         return cls(
             name=spec.name,
@@ -72,9 +81,11 @@ class LockedTool(Fact):
         )
 
     def schema_object(self) -> JsonObject:
+        """Return the JSON schema."""
         return _object().validate_json(self.input_schema)
 
     def spec(self) -> ToolSpec:
+        """Return the tool as offered to models."""
         return ToolSpec(
             name=self.name,
             description=self.description,
@@ -88,17 +99,18 @@ class LockedTool(Fact):
 
 
 class LockedSkill(Fact):
-    """A skill, and what it offered."""
+    """Skill with the tools that it offered."""
 
     name: str
     type: str
     digest: str
-    """Of its definition; see `digest_of_skill`."""
+    """Digest of its definition, see `digest_of_skill`."""
     instructions: str = ""
     tools: tuple[LockedTool, ...] = ()
 
     @classmethod
     def of(cls, definition: Skill, toolset: Toolset) -> "LockedSkill":
+        """Return the entry of a skill, with its tools sorted by name."""
         tools = sorted((LockedTool.of(spec) for spec in toolset.specs), key=lambda tool: tool.name)
         return cls(
             name=definition.name,
@@ -109,26 +121,27 @@ class LockedSkill(Fact):
         )
 
     def toolset(self) -> Toolset:
+        """Return the toolset that the skill offered."""
         return Toolset(tuple(tool.spec() for tool in self.tools), self.instructions)
 
 
 class LockedExpert(Fact):
-    """An Expert whose skills were asked."""
+    """Expert whose skills were asked."""
 
     digest: str
 
 
 class LockedFolder(Fact):
-    """The folder of an Agent Skill."""
+    """Folder of an Agent Skill."""
 
     path: str
-    """Seen from the lock, with slashes."""
+    """Relative to the lock, with slashes."""
     digest: str
-    """Of its files: `core.agent_skills`."""
+    """Digest of its files, see `core.definitions.agent_skills`."""
 
 
 class Lock(Fact):
-    """The whole file. Empty, it locks nothing."""
+    """Content of the whole file. An empty lock locks nothing."""
 
     version: int = VERSION
     experts: dict[str, LockedExpert] = Field(default_factory=dict)
@@ -136,16 +149,22 @@ class Lock(Fact):
     agent_skills: tuple[LockedFolder, ...] = Field(default=(), exclude_if=falsy)
 
     def of_skill(self, definition: Skill) -> LockedSkill | None:
-        """The entry that was made for just this definition."""
+        """Return the entry for exactly this definition, or None.
+
+        Also None for an entry with properties that only the host or a plugin's code may set: a lock cannot exempt a
+        tool from rules.
+        """
         if not self.skills:
             return None
         digest = digest_of_skill(definition)
-        return next((one for one in self.skills if one.digest == digest), None)
+        found = next((one for one in self.skills if one.digest == digest), None)
+        is_plugin = isinstance(definition, PluginSkill)
+        return found if found is not None and all(_may_say(tool, is_plugin=is_plugin) for tool in found.tools) else None
 
     def of_team(self, experts: Iterable[Expert]) -> "Lock | None":
-        """What it has of these Experts and of skills of the names that theirs have; None for nothing.
+        """Return the part about these Experts and about skills with the names of theirs; None if it is empty.
 
-        Where folders of Agent Skills are is not in it: that is of the machine that it was written on.
+        Folders of Agent Skills are left out, because their paths hold only on one machine.
         """
         team = {expert.key: expert for expert in experts}
         names = {skill.name for expert in team.values() for skill in with_tools(expert.skills)}
@@ -154,11 +173,11 @@ class Lock(Fact):
         return Lock(experts=known, skills=skills) if skills or known else None
 
     def names(self, definition: Skill) -> bool:
-        """Whether a skill of that name is locked, under this definition or another."""
+        """Return whether a skill of that name is locked, under any definition."""
         return any(one.name == definition.name for one in self.skills)
 
     def to_toml(self) -> str:
-        """Sorted, so that the same content is the same text."""
+        """Return the file's text, sorted so that equal content gives equal text."""
         from tomli_w import dumps
 
         whole = self.model_copy(
@@ -172,19 +191,25 @@ class Lock(Fact):
         return head + dumps(whole.model_dump(by_alias=True, exclude_none=True))
 
 
+def _may_say(tool: LockedTool, *, is_plugin: bool) -> bool:
+    if tool.kind != "tool":
+        return False
+    return tool.subject is None or (is_plugin and not tool.subject.is_nothing)
+
+
 def shared_definition(definition: Skill) -> Skill:
-    """What makes two declarations the same skill: all but how an Expert uses it."""
+    """Return the part of a definition that identifies a skill: all but how one Expert uses it."""
     return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None, "required": False})
 
 
 def digest_of_skill(definition: Skill) -> str:
-    """Of a skill's shared definition, without its secrets."""
+    """Return the digest of a skill's shared definition, without secrets."""
     bare = without_secrets(Expert(key="x", instruction="", skills=(shared_definition(definition),)))
     return _digest(bare.skills[0].to_json())
 
 
 def digest_of_expert(expert: Expert) -> str:
-    """Of an Expert's definition, without its secrets, and without where its skills are on this machine."""
+    """Return the digest of an Expert's definition, without secrets and without local paths of skills."""
     bare = without_secrets(expert)
     if agent_skills(bare.skills):
         skills = (one.model_copy(update={"path": ""}) if isinstance(one, AgentSkill) else one for one in bare.skills)
@@ -193,7 +218,7 @@ def digest_of_expert(expert: Expert) -> str:
 
 
 def digest_of_schema(schema: JsonObject) -> str:
-    """Of a JSON schema, whatever the order of its keys."""
+    """Return the digest of a JSON schema, independent of the order of keys."""
     return _digest(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
 
 
@@ -202,18 +227,18 @@ def _digest(data: bytes) -> str:
 
 
 NO_LOCK = Lock.model_construct()
-"""Where there is no file. It needs no validation, and so no validator at each start."""
+"""Lock without a file. Constructed without validation, so that no validator is built at each start."""
 
 
 def lock_path(config: str) -> Path:
-    """Where the lock of a perstack.toml is."""
+    """Return the path of a perstack.toml's lock."""
     return Path(config).with_name(LOCK_NAME)
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock; an empty one if there is none. Raises UsageError if it does not read, or is of a newer perstack."""
+    """Read the lock; an empty one without a file. Raises UsageError if it is unreadable or of a newer perstack."""
     try:
-        table = parse_toml(read_bounded(path, _LARGEST).decode())
+        table = parse_toml(read_bounded(path, LARGEST).decode())
     except FileNotFoundError:
         return NO_LOCK
     except OSError as error:
@@ -244,7 +269,7 @@ def _first(error: Exception) -> str:
 
 
 def write_lock(path: Path, lock: Lock) -> None:
-    """All of it or nothing: whoever reads it meanwhile reads the old one. Raises StorageError."""
+    """Write the lock atomically; concurrent readers see the old one. Raises StorageError."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         new.write_text(lock.to_toml(), encoding="utf-8", newline="\n")
@@ -256,9 +281,9 @@ def write_lock(path: Path, lock: Lock) -> None:
 
 
 def merged(old: Lock, new: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
-    """The new lock, with what the old one has of other Experts and skills that are still declared so.
+    """Return the new lock, with the old entries of other Experts and skills that are still declared equally.
 
-    `folders` are where the folders of skills are that are still declared.
+    `folders` are paths of skill folders that are still declared.
     """
     known = {expert.key: expert for expert in experts}
     declared = {digest_of_skill(skill) for expert in known.values() for skill in with_tools(expert.skills)}

@@ -1,39 +1,45 @@
-"""Where a project is: its definition file, its state, and the folder that Experts work in."""
+"""Location of a project: its definition file, its state, the workspace, and templates for new projects."""
 
 from __future__ import annotations
 
+import json
+import os
+import stat
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from perstack.core.definitions import Project
+from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-from perstack.next_steps import Begin, Give
+from perstack.next_steps import Begin, Give, Option
 
 CONFIG_NAME = "perstack.toml"
+TRUST_VARIABLE = "PERSTACK_TRUST"
+"""Environment variable with absolute paths of definition files, separated as in PATH, that are trusted as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectPlace:
-    """Where a project was looked for, and what is there."""
+    """Folder in which a project was searched, and its definition file."""
 
     folder: Path
-    """The folder that one stands in, or that was named in its place; absolute."""
+    """Absolute current folder, or the folder named in its place."""
     config: Path | None
-    """The definition file; None if there is none."""
+    """Definition file; None without one."""
     is_shared: bool = False
-    """Whether the definition file was named, and is not the one that belongs to the folder."""
+    """True if the definition file was named and is not the folder's own."""
 
     @property
     def state_root(self) -> Path:
-        """The folder that a relative `storage` is seen from.
+        """The folder that a relative `storage` is relative to.
 
-        That of the definition file, so that every folder of a project has the same state; the folder itself for a
-        definition that many projects share.
+        The definition file's folder, so that all folders of a project share the state; the current folder for a
+        definition that several projects share.
         """
         return self.folder if self.config is None or self.is_shared else self.config.parent
 
     def required(self) -> Path:
-        """The definition file. Raises UsageError if there is none."""
+        """Return the definition file. Raises UsageError without one."""
         if self.config is None:
             raise UsageError(
                 f"there is no {CONFIG_NAME} in {self.folder} or above", next_steps=(Begin(), Give("config"))
@@ -41,17 +47,27 @@ class ProjectPlace:
         return self.config
 
     def workspace(self, project: Project, named: str | Path = ".") -> Path:
-        """The folder that Experts work in, absolute: the one that is named, or the project's, or the folder itself."""
+        """Return the absolute path of the workspace: the named one, the project's, or the current folder."""
         return named_or_own(project, named, self.folder)
 
 
 def named_or_own(project: Project, named: str | Path, folder: str | Path = ".") -> Path:
-    """The folder that is named; for `.`, which is the default everywhere, the project's own, or `folder`. Absolute."""
+    """Return the absolute path of the named folder; for the default `.`, the project's own, or `folder`."""
     return Path(named if str(named) != "." else project.folder or folder).resolve()
 
 
 def find_config(start: Path) -> Path | None:
-    """The nearest perstack.toml: in `start`, or in a folder above it."""
+    """Return the nearest perstack.toml in `start` or above; None without one.
+
+    Raises UsageError if it may be another user's. Skipping it silently would let a file further up take effect.
+    """
+    found = _nearest_config(start)
+    if found is not None:
+        check_owner(found, "config")
+    return found
+
+
+def _nearest_config(start: Path) -> Path | None:
     folder = start.absolute()
     for place in (folder, *folder.parents):
         found = place / CONFIG_NAME
@@ -60,18 +76,129 @@ def find_config(start: Path) -> Path | None:
     return None
 
 
+def is_named(config: Path) -> bool:
+    """Return whether PERSTACK_TRUST of the process's own environment names this definition file.
+
+    Its content then counts as the user's own, as if `perstack trust` had agreed to it.
+    """
+    named = map(Path, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep))
+    return any(path.is_absolute() and path.resolve() == config.resolve() for path in named)
+
+
+def check_owner(path: Path, option: Option | None = None, owners: Collection[int] = ()) -> None:
+    """Raise UsageError if a file that was found, not named, may have been placed by another user.
+
+    It must belong to the user, root or one of `owners`, in a folder that nobody else can write, as git requires since
+    CVE-2022-24765. A world-writable folder never qualifies, even with the sticky bit, as /tmp has it. `option` is the
+    one by which a person may name the file.
+    """
+    if not hasattr(os, "geteuid") or is_named(path):
+        return
+    steps = () if option is None else (Give(option),)
+    ours = {0, os.geteuid(), *owners}
+    if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
+        ours.add(int(os.environ["SUDO_UID"]))
+    try:
+        whose = {path.lstat().st_uid, path.stat().st_uid}
+        folders = [folder.stat() for folder in dict.fromkeys((path.parent, path.resolve().parent))]
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be looked at: {error.strerror}") from error
+    if not whose <= ours:
+        raise UsageError(f"{path} belongs to another user, so it is not read", next_steps=steps)
+    if not {folder.st_uid for folder in folders} <= ours or any(map(_is_writable_by_others, folders)):
+        raise UsageError(f"{path} is in a folder that another user can write, so it is not read", next_steps=steps)
+
+
+def owner_of(config: Path) -> tuple[int, ...]:
+    """Return the owner of a definition file, who may own the files that it refers to; empty without a file."""
+    try:
+        return (config.stat().st_uid,)
+    except OSError:
+        return ()
+
+
+def _is_writable_by_others(folder: os.stat_result) -> bool:
+    if folder.st_mode & stat.S_IWOTH:
+        return True
+    return bool(folder.st_mode & stat.S_IWGRP) and not _is_private(folder.st_gid)
+
+
+def _is_private(group: int) -> bool:
+    """Return whether a group belongs to the user alone, as most systems create one for each user."""
+    import grp
+    import pwd
+
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return found.gr_gid == user.pw_gid and found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
+
+
 def find_place(folder: str | Path, config: str | Path | None = None) -> ProjectPlace:
-    """The place of the project that a folder belongs to, or of the definition file that is named."""
+    """Return the location of a folder's project, or of the named definition file."""
     start = Path(folder).resolve()
-    found = find_config(start)
     if config is None:
-        return ProjectPlace(start, found)
+        return ProjectPlace(start, find_config(start))
+    found = _nearest_config(start)
     named = Path(config).absolute()
     return ProjectPlace(start, named, is_shared=found is None or named.resolve() != found.resolve())
 
 
 def check_workspace(project: Project, workspace: Path) -> None:
-    """Raises UsageError if there is no such folder to work in."""
+    """Raise UsageError if the workspace does not exist."""
     if not workspace.is_dir():
         said = f"workspace in {project.path}" if project.folder == str(workspace) else "workspace"
         raise UsageError(f"{said}: there is no directory {workspace}; make it, or name another one")
+
+
+# Templates of new projects: folders of files, in each a perstack.toml with a placeholder for the model.
+
+DEFINITION = "perstack.toml"
+SCHEMA = ".perstack.schema.json"
+"""Schema file for editors, next to perstack.toml; hidden, because nobody needs to look at it."""
+_FOLDER = Path(__file__).with_name("starters")
+_SHIPPED_SCHEMA = Path(__file__).with_name("perstack.schema.json")
+_TRY = "# Try it:"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Template of a new project."""
+
+    name: str
+    about: str
+    command: str
+    files: Mapping[str, str]
+    """Contents by path, relative to the project's folder."""
+
+    def filled(self, model: str) -> Mapping[str, str]:
+        """Return the files with lines about the model, and the schema that perstack.toml's first line names."""
+        definition = self.files[DEFINITION].replace("{model}", model, 1)
+        schema = _SHIPPED_SCHEMA.read_text(encoding="utf-8")
+        return {**self.files, DEFINITION: f"#:schema ./{SCHEMA}\n{definition}", SCHEMA: schema}
+
+
+def templates() -> Mapping[str, Template]:
+    """Return all templates by name, the simplest first."""
+    names = sorted((path.name for path in _FOLDER.iterdir()), key=lambda name: (name != "writer", name))
+    return {name: _read(name) for name in names}
+
+
+def model_lines(provider: str, model: str) -> str:
+    """Return TOML that names the model and the provider. Raises UsageError for a name with control characters."""
+    return f"model = {_text(model)}\nprovider.providerName = {_text(provider)}"
+
+
+def _text(name: str) -> str:
+    if not name.isprintable():
+        raise UsageError(f"{name!r} cannot be the name of a model or a provider")
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _read(name: str) -> Template:
+    folder = _FOLDER / name
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    files = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in paths}
+    about, attempt, *_ = files[DEFINITION].splitlines()
+    return Template(name, about.removeprefix("#").strip(), attempt.removeprefix(_TRY).strip(), files)

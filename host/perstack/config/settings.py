@@ -1,21 +1,31 @@
-"""Which model, provider and limits one Run gets: options go before the Expert's, the file's and the defaults."""
+"""Resolve the model, provider and limits of one Run.
+
+Options take precedence over the Expert's keys, those over the file's, and those over the defaults.
+"""
 
 from __future__ import annotations
 
 from dataclasses import field, replace
 from typing import TypeVar
 
-from perstack.config.runtimes import runtime_of
-from perstack.core.context import Compaction, CompactionExpert
-from perstack.core.context import policy_of as context_policy_of
-from perstack.core.definitions import Budget, Expert, Limits, Project, ProviderSetting, ReasoningBudget
-from perstack.core.events import StartRun
-from perstack.core.models import Models, UnknownName, Wanted, wanted
-from perstack.core.overrides import Overrides as Overrides
-from perstack.core.policy.budget import lower
-from perstack.core.run_facts import Override
-from perstack.core.runs.switching import models_of
-from perstack.core.sandbox import SandboxPolicy, policy_of
+from perstack.core.definitions.experts import (
+    Budget,
+    Compaction,
+    CompactionExpert,
+    Expert,
+    Limits,
+    ProviderSetting,
+    ReasoningBudget,
+    lower,
+)
+from perstack.core.definitions.experts import policy_of as context_policy_of
+from perstack.core.definitions.models import Models, UnknownName, Wanted, wanted
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.sandbox import SandboxPolicy, policy_of, runtime_of
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.facts import Override
+from perstack.core.runs.fallbacks import models_of
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
@@ -24,23 +34,23 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The models that are written in one place, as they stand in for each other."""
+    """Models from one place, each a fallback for the one before."""
 
     models: tuple[Wanted, ...]
     is_of_provider: bool
-    """Whether those that name no provider are models of the one that was chosen."""
+    """True if names without a provider are models of the chosen provider."""
     takes_others: bool
-    """Whether those that name another one count as well: not where a caller has asked for a provider."""
+    """True if names with another provider count too. False if the caller asked for a provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSettings:
-    """What options and definitions say of a Run; what nobody chose is left open."""
+    """Settings of a Run from options and definitions; settings that nobody chose stay open."""
 
     models: tuple[Candidates, ...] = ()
-    """What was written, the nearest first; empty: the provider's own default."""
+    """Candidates, the nearest first; empty for the provider's default model."""
     provider: ProviderSetting | None = None
-    """None: the first provider that can be used."""
+    """None for the first usable provider."""
     reasoning_budget: ReasoningBudget | None = None
     limits: Limits = field(default_factory=Limits)
 
@@ -69,7 +79,7 @@ _RECORDED_AS: dict[Override, str] = {
 
 
 def chosen(overrides: Overrides) -> tuple[Override, ...]:
-    """Which settings the caller chose."""
+    """Return the names of the settings that the caller chose, as they are recorded."""
     return tuple(name for name, one in _RECORDED_AS.items() if not _is_left_open(getattr(overrides, one)))
 
 
@@ -78,7 +88,7 @@ def _is_left_open(value: object) -> bool:
 
 
 def recalled(overrides: Overrides, start: StartRun) -> Overrides:
-    """What the caller asks for now and, where that leaves it open, what was asked for when the Run was started."""
+    """Return the caller's settings; those left open keep the choice recorded when the Run started."""
     given = set(start.overrides)
     keeps_model = "model" in given and overrides.provider in (None, start.provider)
     limits = start.limits
@@ -105,15 +115,13 @@ def recalled(overrides: Overrides, start: StartRun) -> Overrides:
 def resolve_settings(
     project: Project, expert: Expert, overrides: Overrides = NO_OVERRIDES, *, steps_before: int = 0
 ) -> ChosenSettings:
-    """The settings of a Run of this Expert.
+    """Return the settings of a Run of this Expert. Raises UsageError for a name missing in `[models]`.
 
-    The steps that a Job may have if nobody says how many are those after the first `steps_before`.
+    The default step limit counts from `steps_before`, the steps that the Job has already.
 
-    A model and a `setting` belong to the provider that they were written for: asking for another provider leaves
-    both behind, but for what a list has of that one. A model for which no provider was named goes with any. The nearest
-    `[provider]` of the name that is wanted counts, whole; tables of two levels are not merged.
-
-    Raises UsageError for a model's name that `[models]` does not have.
+    A model and a `setting` belong to the provider that they were written for: asking for another provider drops both,
+    except for entries of a list that name that provider. A model without a named provider fits any. The nearest
+    `[provider]` of the wanted name applies as a whole; tables of two levels are not merged.
     """
     provider = resolve_provider(project, expert, overrides)
     defaults = Limits()
@@ -137,10 +145,10 @@ def resolve_settings(
 
 
 def resolve_sandbox(project: Project, expert: Expert, overrides: Overrides = NO_OVERRIDES) -> SandboxPolicy | None:
-    """What programs of this Expert's tools are held to; None if nothing is said of that."""
+    """Return the sandbox policy of this Expert's programs; None if nothing sets one."""
     if overrides.runtime is None and expert.runtime is None and project.runtime is None and project.sandbox is None:
         return None
-    # one that a caller names must be there: it is not taken for another, as those of the original's files are
+    # a runtime that the caller names must exist; only names in files have the original's aliases
     runtime = overrides.runtime or runtime_of(expert.runtime, project.runtime)
     return policy_of(runtime, project.sandbox)
 
@@ -162,12 +170,12 @@ def _given(default: int, *values: int | None) -> int:
 
 
 def _bound(default: int, *values: int | None) -> int | None:
-    """Whoever asks for 0 wants no limit."""
+    """Return a limit; 0 means no limit, which is None."""
     return _given(default, *values) or None
 
 
 def resolve_provider(project: Project, expert: Expert, overrides: Overrides) -> ProviderSetting | None:
-    """The endpoint that a Run of this Expert is on; None if nobody chose one."""
+    """Return the provider of a Run of this Expert; None if nothing chooses one."""
     written = _first(expert.provider, project.provider)
     if overrides.provider is None:
         return written
@@ -178,7 +186,7 @@ def resolve_provider(project: Project, expert: Expert, overrides: Overrides) -> 
 
 
 def provider_named(project: Project, expert: Expert, name: str) -> ProviderSetting:
-    """The nearest `[provider]` of that name; without settings if there is none."""
+    """Return the nearest `[provider]` of that name; one without settings if there is none."""
     return resolve_provider(project, expert, Overrides(provider=name)) or ProviderSetting(provider_name=name)
 
 
@@ -204,10 +212,7 @@ def _models(
 
 
 def with_one_model(project: Project, overrides: Overrides, provider: str) -> Overrides:
-    """What the caller asks for, with the first of several models as that provider spells it.
-
-    Raises UsageError for a name that `[models]` does not have.
-    """
+    """Return the overrides with the first model only, as the provider spells it. Raises UsageError if unknown."""
     candidates = _models(project, Expert(key="", instruction=""), None, overrides) if overrides.model else ()
     if not candidates or overrides.model == candidates[0].models[0].name:
         return overrides
@@ -215,5 +220,5 @@ def with_one_model(project: Project, overrides: Overrides, provider: str) -> Ove
 
 
 def _models_again(start: StartRun) -> Models:
-    """What the caller chose: one, or several in a list, where each names its provider."""
+    """Return the models that the caller chose: one name, or a list of full names."""
     return models_of(start) if start.fallbacks else start.model

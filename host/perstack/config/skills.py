@@ -1,15 +1,24 @@
-"""What of an Expert's skills no key can be held to alone."""
+"""Check skills beyond single keys: relations between keys and between skills, and secrets in texts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from os.path import normpath
+from pathlib import Path
 from typing import assert_never
 
-from perstack.config.key_path import KeyPath
+from pydantic import JsonValue
+
 from perstack.config.source import Reporter
-from perstack.core.definitions import (
+from perstack.core.definitions.agent_skills import SKILL_FILE, wrong_skill_name
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.keys import KeyPath, spell
+from perstack.core.definitions.secrets import without_secrets
+from perstack.core.definitions.skills import (
     BASE_SKILL,
     AgentSkill,
-    Expert,
+    AnySkill,
     InteractiveSkill,
     InteractiveTool,
     McpSseSkill,
@@ -19,9 +28,86 @@ from perstack.core.definitions import (
     is_base_skill,
 )
 
+# Agent Skills: declared one by one, or by patterns of folders, relative to the file that declares them.
+
+
+def patterns_of(expert: Expert, report: Reporter) -> list[tuple[Path, str]]:
+    """Return the patterns, which may match more folders later, with the folder that they are relative to."""
+    from glob import has_magic
+
+    folder = report.source.path.parent
+    return [(folder, _of_files(pattern)) for pattern in expert.agent_skills if has_magic(pattern)]
+
+
+def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
+    """Return the Expert with absolute paths of Agent Skills, and with those that its patterns match.
+
+    Contents of the folders are not read here, but when the Expert runs or the file is checked.
+    """
+    folder = report.source.path.parent.absolute()
+    skills: dict[str, AnySkill] = {}
+    for skill in expert.skills:
+        if isinstance(skill, AgentSkill):
+            path = _seen_from(folder, skill.path)
+            if skill.path and path.name != skill.name:
+                report.error(
+                    (*at, "skills", skill.name, "path"),
+                    f"names a folder `{path.name}`, and a skill has the name of its folder:"
+                    f" write [{spell((*at, 'skills', path.name))}]",
+                )
+            skill = skill.model_copy(update={"path": str(path)})
+        skills[skill.name] = skill
+    for index, pattern in enumerate(expert.agent_skills):
+        here = (*at, "agentSkills", index)
+        for path in _meant(pattern, folder, here, report):
+            _take(AgentSkill(name=path.name, path=str(path)), skills, here, report)
+    return expert.model_copy(update={"skills": tuple(skills.values()), "agent_skills": ()})
+
+
+def _take(skill: AgentSkill, skills: dict[str, AnySkill], at: KeyPath, report: Reporter) -> None:
+    before = skills.setdefault(skill.name, skill)
+    wrong = wrong_skill_name(skill.name)
+    if wrong is not None:
+        report.error(at, f"means the folder {skill.path}, whose name {wrong}")
+    elif before != skill:
+        report.error(at, f"means the folder {skill.path}, and there is a skill `{skill.name}` already: rename one")
+
+
+def _meant(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterator[Path]:
+    """Yield the folders that a pattern matches, if they have a SKILL.md; a plain name gives its folder in any case."""
+    from glob import has_magic
+
+    from perstack.config.include_patterns import TooMuch, matches
+
+    if not has_magic(pattern):
+        yield _seen_from(folder, pattern)
+        return
+    try:
+        found = matches(_of_files(pattern), folder)
+    except TooMuch as error:
+        report.error(at, f"`{pattern}` {error}")
+        return
+    if not found:
+        report.warn(at, f"no folder with a {SKILL_FILE} matches `{pattern}`, seen from {folder}")
+    for name in found:
+        yield Path(normpath(folder / name)).parent
+
+
+def _of_files(pattern: str) -> str:
+    """Return the pattern of the SKILL.md files in the folders that a pattern matches."""
+    with suppress(RuntimeError):  # an unknown user
+        pattern = str(Path(pattern).expanduser())
+    return str(Path(pattern) / SKILL_FILE)
+
+
+def _seen_from(folder: Path, name: str) -> Path:
+    with suppress(RuntimeError):  # an unknown user: there will be no such folder
+        return Path(normpath(folder / Path(name).expanduser()))
+    return Path(normpath(folder / name))
+
 
 def check_skills(expert: Expert, at: KeyPath, report: Reporter) -> None:
-    """Report what is wrong between keys of a skill, and between skills."""
+    """Report contradictions between keys of a skill, and between skills."""
     asked: dict[str, KeyPath] = {}
     for skill in expert.skills:
         here = (*at, skill.name)
@@ -51,7 +137,7 @@ def _check_command(skill: McpStdioSkill, at: KeyPath, report: Reporter) -> None:
 def _check_endpoint(skill: McpSseSkill, at: KeyPath, report: Reporter) -> None:
     endpoint = skill.endpoint
     if not endpoint or endpoint.startswith("${"):
-        return  # reported already; or what the variable says is checked when it is connected to
+        return  # reported already, or checked when the server is connected, because a variable has the address
     words = _endpoint_complaint(endpoint, local=skill.allow_local_network)
     if words is not None:
         report.error((*at, "endpoint"), words)
@@ -77,12 +163,12 @@ def _endpoint_complaint(endpoint: str, *, local: bool) -> str | None:
 
 
 def _is_private(host: str) -> bool:
-    from ipaddress import ip_address
+    from perstack.core.base.public_addresses import is_public
 
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
-        return not ip_address(host).is_global
+        return not is_public(host)
     except ValueError:
         return False
 
@@ -101,7 +187,7 @@ def _check_oauth(oauth: OAuth, skill: McpSseSkill, at: KeyPath, report: Reporter
 
 
 def _check_names(skill: InteractiveSkill, at: KeyPath, asked: dict[str, KeyPath], report: Reporter) -> None:
-    """`asked` holds where each name was met before in this Expert."""
+    """Report a name that two interactive tools share; `asked` has the place of each name so far."""
     for tool in skill.tools:
         here = (*at, tool.name)
         before = asked.setdefault(tool.name, here)
@@ -112,8 +198,42 @@ def _check_names(skill: InteractiveSkill, at: KeyPath, asked: dict[str, KeyPath]
 
 
 def _warn_of_patterns(tool: InteractiveTool, at: KeyPath, report: Reporter) -> None:
-    # an engine for patterns is loaded for them alone
-    from perstack.core.checking import unchecked
+    # imported here, because it loads an engine for patterns
+    from perstack.core.base.json_schema import unchecked
 
     for problem in unchecked(tool.input_schema):
         report.warn(at, f"{problem}: a tool is offered, and what does not match is let through")
+
+
+# Warnings about secrets in a definition file where a variable should be used.
+
+_NOT_RECORDED = {"headers", "oauth"}
+REMEDY = "write `${VAR}` in its place, and set the variable in the environment or in .env"
+
+
+def warn_of_secrets(expert: Expert, at: KeyPath, report: Reporter) -> None:
+    """Warn of each text that logs replace by a digest, except where they record nothing at all."""
+    recorded = without_secrets(expert)
+    for skill, masked in zip(expert.skills, recorded.skills, strict=True):
+        if masked != skill:
+            texts, others = (one.model_dump(mode="json", exclude=_NOT_RECORDED) for one in (skill, masked))
+            _compare(texts, others, (*at, "skills", skill.name), report, REMEDY)
+    if expert.iterate is not None and recorded.iterate is not None and recorded.iterate != expert.iterate:
+        is_program = isinstance(expert.iterate.evaluator, tuple)
+        remedy = f"make it one line for the shell: {REMEDY}" if is_program else REMEDY
+        texts, others = (one.model_dump(mode="json") for one in (expert.iterate, recorded.iterate))
+        _compare(texts, others, (*at, "iterate"), report, remedy)
+
+
+def _compare(value: JsonValue, recorded: JsonValue, at: KeyPath, report: Reporter, remedy: str) -> None:
+    match value, recorded:
+        case dict(), dict():
+            for name, inner in value.items():
+                _compare(inner, recorded[name], (*at, name), report, remedy)
+        case list(), list():
+            for index, (inner, its) in enumerate(zip(value, recorded, strict=True)):
+                _compare(inner, its, (*at, index), report, remedy)
+        case str(), str() if value != recorded:
+            report.warn(at, f"holds what looks like a secret, of which logs have the digest: {remedy}")
+        case _:
+            return

@@ -1,7 +1,7 @@
-"""On which line each key of a TOML text stands.
+"""Find the line of each key of a TOML text.
 
-`tomllib` keeps no positions, so this walks the text once more, after `tomllib` has taken it: it may rely on the text
-being good TOML and only has to know where keys, strings, arrays and inline tables begin and end.
+`tomllib` keeps no positions, so this walks over the text again. It relies on `tomllib` having accepted the text, and
+recognizes only where keys, strings, arrays and inline tables begin and end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 
-from perstack.config.key_path import KeyPath
+from perstack.core.definitions.keys import KeyPath
 
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
@@ -26,11 +26,12 @@ _SCALAR = re.compile(r"[^,\]}#\n]*")
 
 
 class Lines:
-    """The line, from 1, of every key, table and array item of one text."""
+    """Line numbers, from 1, of the keys, tables and array items of one text."""
 
     def __init__(self, text: str) -> None:
+        """Index a text, which must be valid TOML."""
         self._found: dict[KeyPath, int] = {(): 1}
-        # positions only ever grow, so each line break is counted once
+        # positions only grow, so each line break is counted once
         line, counted = 1, 0
         for path, position in _Walk(text).document():
             line += text.count("\n", counted, position)
@@ -39,13 +40,13 @@ class Lines:
                 self._found.setdefault(path[:length], line)
 
     def of(self, path: KeyPath) -> int:
-        """The line of this key; of the nearest table around it, if the key is not in the text."""
+        """Return the line of a key; of the nearest enclosing table if the text does not have it."""
         while path not in self._found:
             path = path[:-1]
         return self._found[path]
 
     def known(self) -> frozenset[KeyPath]:
-        """Every path that has a line."""
+        """Return all paths that have a line."""
         return frozenset(self._found)
 
 
@@ -92,7 +93,7 @@ class _Walk:
         return self._latest(written)
 
     def _latest(self, written: KeyPath) -> KeyPath:
-        """`a.b` in a header means the last `[[a]]` so far."""
+        """Return the path of a header, in which `a.b` means the last `[[a]]` so far."""
         path: KeyPath = ()
         for part in written:
             path = (*path, part)

@@ -1,113 +1,179 @@
-"""What a definition has executed, and where it sends keys: what a person agrees to, item by item.
+"""Trust in definitions: programs that they run and addresses that they send keys to, which a person must agree to.
 
-Instructions, descriptions, models and limits are none of it. Two Experts that declare the same thing make one item.
+Instructions, descriptions, models and limits are no items. Equal declarations of two Experts are one item.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import Literal, assert_never
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
-from perstack.core.audit import Audit
-from perstack.core.base import Fact, JsonObject
-from perstack.core.canonical import canonical_json
-from perstack.core.definitions import (
-    Expert,
-    ExpertEvaluator,
-    FunctionEvaluator,
+from perstack.config.env import read_env
+from perstack.config.project import ProjectPlace, is_named, owner_of
+from perstack.core.base.records import Fact, JsonObject, canonical_json, texts_in
+from perstack.core.base.secrets import masked_address, masked_args, masked_line
+from perstack.core.definitions.experts import Expert, ExpertEvaluator, FunctionEvaluator, ProviderSetting
+from perstack.core.definitions.project import Audit, Project
+from perstack.core.definitions.skills import (
     InteractiveSkill,
     McpSseSkill,
     McpStdioSkill,
     PluginSkill,
-    Project,
-    ProviderSetting,
     Skill,
     is_base_skill,
+    picked,
+    with_base,
 )
-from perstack.core.secret_text import masked_address, masked_args, masked_line
-from perstack.core.skill_definitions import with_base
-from perstack.engine.catalogue import picked
+from perstack.errors import StorageError, UsageError
+from perstack.next_steps import Trust as AgreeTo
 from perstack.ports.environment import Environment, is_address_name
+from perstack.support.variables import variables_in
+from perstack.system.clock import SYSTEM
+from perstack.system.files import replace_private_file
+from perstack.system.regular_files import read_regular
 
-Kind = Literal["command", "endpoint", "plugin", "evaluator", "provider", "include", "tool", "address", "anchor"]
+Kind = Literal[
+    "command",
+    "endpoint",
+    "plugin",
+    "evaluator",
+    "provider",
+    "include",
+    "tool",
+    "address",
+    "anchor",
+    "storage",
+    "dispatcher",
+]
 
 _EXEC = "exec"
 
+_LOCAL_SCHEMES = ("file:", "sqlite:", "memory:")
+_LOOPBACK = r"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?"
+_SOCKET = r"(?:%2F[\w%.~-]*)?(?::\d+)?"
+"""Folder of a Unix socket, or no host, which means a database's default socket."""
+_LOCAL = (
+    rf"(?ai)(?:(?:https?|temporal)://{_LOOPBACK}|postgres(?:ql)?://(?:[\w.~%:-]*@)?"
+    rf"(?:{_LOOPBACK}|{_SOCKET})(?:,(?:{_LOOPBACK}|{_SOCKET}))*)"
+    r"(?:[/?#][^\s\\]*)?"
+)
+"""Address on this machine in a form that every library parses alike. Anything unusual does not match, and neither do
+other schemes, in which a host can be something else: a bucket can be called `localhost`."""
+_HOST_SETTINGS = frozenset(("host", "hostaddr", "service", "servicefile"))
+"""Query parameters by which a database connects to another host than its address names."""
+_ADDRESS_NAMES = frozenset(
+    ("address", "domain", "endpoint", "gateway", "host", "hostname", "proxy", "resource", "server", "uri", "url")
+)
+"""Words in a setting's name that mark its value as a host, even without a scheme."""
+
 
 class Agreed(Fact):
-    """An item as it is kept: no value that may be a secret."""
+    """Item as it is stored, without values that may be secret."""
 
     kind: Kind
     name: str
-    """Where it is said."""
+    """Place of its declaration."""
     digest: str
 
 
 class Item(Agreed):
-    """One thing that is executed, or one place that is sent something."""
+    """Program that runs, or address that receives something."""
 
     shown: str
-    """For a person at a terminal or a form, in one line; it is not kept."""
+    """Description for a person, in one line; not stored."""
+    is_outside: bool = False
+    """True if a person must agree before it is opened: an address outside of this machine, or one with environment
+    variables. Not stored."""
 
     def kept(self) -> Agreed:
-        """What is kept of it."""
+        """Return the stored part."""
         return Agreed(kind=self.kind, name=self.name, digest=self.digest)
 
 
 def executed(project: Project) -> tuple[Item, ...]:
-    """What a project has executed, each once, in the order in which it is said."""
+    """Return the items of a project, each once, in the order of declaration."""
     return _each_once(_of_project(project))
 
 
 def addresses(env: Environment) -> tuple[Item, ...]:
-    """The addresses that only a workspace's `.env` names."""
+    """Return the addresses that only a workspace's `.env` sets."""
     found = (name for name in env.unconfirmed if is_address_name(name))
     return tuple(_item("address", name, [name, env[name]], f"{name}={env[name]}") for name in sorted(found))
 
 
 def confirming(env: Environment, digests: frozenset[str]) -> Environment:
-    """The environment, with the addresses that a person has agreed to taken for their own."""
+    """Return the environment with the addresses that a person has agreed to marked as the user's own."""
     agreed = {item.name for item in addresses(env) if item.digest in digests}
     unconfirmed = {name: file for name, file in env.unconfirmed.items() if name not in agreed}
     return Environment(env, unconfirmed=unconfirmed, files=env.files, left_out=env.left_out)
 
 
 def digests_of(items: Iterable[Agreed]) -> frozenset[str]:
-    """What items are compared by."""
+    """Return the digests by which items are compared."""
     return frozenset(item.digest for item in items)
+
+
+def storage_items(project: Project) -> Iterator[Item]:
+    """Yield the project's storage if it is outside of this machine, or has variables in it."""
+    address, setting = project.storage, project.storage_setting
+    if _is_outside(address) or _sets_outside(setting):
+        where = setting.get("endpoint")
+        more = f" at {masked_address(where, _hidden)}" if isinstance(where, str) else ""
+        shown = f"{masked_address(address, _hidden)}{more}"
+        yield _item("storage", "storage", [address, setting], shown, is_outside=True)
+
+
+def dispatcher_items(project: Project) -> Iterator[Item]:
+    """Yield the dispatcher that the project names, if it is outside of this machine, or has variables in it."""
+    address = None if project.workers is None else project.workers.dispatcher
+    if address is not None and _is_outside(address):
+        shown = masked_address(address, _hidden)
+        yield _item("dispatcher", "dispatcher of workers", [address], shown, is_outside=True)
+
+
+def skill_items(expert: Expert) -> Iterator[Item]:
+    """Yield what the skills of an Expert run and connect to."""
+    for skill in with_base(expert.skills):
+        yield from skill_item(skill, f"skill {skill.name} of {expert.key}")
 
 
 def _of_project(project: Project) -> Iterator[Item]:
     for pattern in project.includes:
         yield _item("include", "include", [pattern], pattern)
-    yield from _of_audit(project.audit)
-    yield from _of_provider(project.provider, "perstack.toml")
+    yield from storage_items(project)
+    yield from dispatcher_items(project)
+    yield from anchor_items(project.audit)
+    yield from provider_items(project.provider, "perstack.toml")
     for expert in project.experts.values():
-        yield from _of_provider(expert.provider, expert.key)
+        yield from provider_items(expert.provider, expert.key)
         yield from _of_evaluator(expert)
-        for skill in with_base(expert.skills):
-            yield from _of_skill(skill, f"skill {skill.name} of {expert.key}")
+        yield from skill_items(expert)
 
 
-def _of_audit(audit: Audit | None) -> Iterator[Item]:
-    """A program that is given heads is executed, and an address is sent them, signed by a key that is read for it."""
+def anchor_items(audit: Audit | None) -> Iterator[Item]:
+    """Yield the anchor: a program that runs, or an address that receives heads, with the key that signs them."""
     if audit is None:
         return
     anchor = audit.anchor
     where = shlex.join(masked_args(anchor, _hidden)) if isinstance(anchor, tuple) else anchor or "none"
     key = f" with the key {audit.signing_key}" if audit.signing_key else ""
     said: JsonValue = [*anchor] if isinstance(anchor, tuple) else anchor
-    yield _item("anchor", "audit", [said, audit.signing_key], f"{where}{key}")
+    is_outside = isinstance(anchor, str) and _is_outside(anchor)
+    yield _item("anchor", "audit", [said, audit.signing_key], f"{where}{key}", is_outside=is_outside)
 
 
-def _of_provider(provider: ProviderSetting | None, name: str) -> Iterator[Item]:
+def provider_items(provider: ProviderSetting | None, name: str) -> Iterator[Item]:
+    """Yield the provider with the settings that decide its address. A built-in address is not outside."""
     if provider is None:
         return
-    # numbers and flags say how a model replies, not where it is
+    # numbers and flags are about replies, not addresses
     setting: JsonObject = {
         key: value for key, value in provider.setting.items() if not isinstance(value, bool | int | float)
     }
@@ -115,7 +181,9 @@ def _of_provider(provider: ProviderSetting | None, name: str) -> Iterator[Item]:
     more = f" at {masked_address(address, _hidden)}" if isinstance(address, str) else ""
     others = ", ".join(key for key in setting if key != "baseUrl")
     shown = f"{provider.provider_name}{more}{f' with {others}' if others else ''}"
-    yield _item("provider", f"provider of {name}", [provider.provider_name, setting], shown)
+    is_outside = _sets_outside({key: value for key, value in setting.items() if key != "headers"})
+    payload: JsonValue = [provider.provider_name, setting]
+    yield _item("provider", f"provider of {name}", payload, shown, is_outside=is_outside)
 
 
 def _of_evaluator(expert: Expert) -> Iterator[Item]:
@@ -125,7 +193,9 @@ def _of_evaluator(expert: Expert) -> Iterator[Item]:
         case None | ExpertEvaluator():
             return
         case FunctionEvaluator():
-            yield _item("evaluator", name, ["entry", evaluator.entry], evaluator.entry)
+            needs = ", ".join(evaluator.required_env)
+            shown = f"{evaluator.entry} with {needs}" if needs else evaluator.entry
+            yield _item("evaluator", name, ["entry", evaluator.entry, *evaluator.required_env], shown)
         case str():
             yield _item("evaluator", name, ["shell", evaluator], masked_line(evaluator, _hidden))
         case tuple():
@@ -134,7 +204,8 @@ def _of_evaluator(expert: Expert) -> Iterator[Item]:
             assert_never(evaluator)
 
 
-def _of_skill(skill: Skill, name: str) -> Iterator[Item]:
+def skill_item(skill: Skill, name: str) -> Iterator[Item]:
+    """Yield what a skill runs or connects to, if anything."""
     match skill:
         case McpStdioSkill() if is_base_skill(skill):
             if picked(_EXEC, skill.pick, skill.omit):
@@ -152,19 +223,67 @@ def _of_skill(skill: Skill, name: str) -> Iterator[Item]:
                 mode="json", include={"endpoint", "headers", "oauth", "allow_local_network"}
             )
             sent = f" (gets {', '.join(skill.headers)})" if skill.headers else ""
-            yield _item("endpoint", name, remote, masked_address(skill.endpoint, _hidden) + sent)
+            issuer = [] if skill.oauth is None or skill.oauth.issuer is None else [skill.oauth.issuer]
+            is_outside = any(map(_is_outside, (skill.endpoint, *issuer))) or bool(variables_in(texts_in(remote)))
+            shown = masked_address(skill.endpoint, _hidden) + sent
+            yield _item("endpoint", name, remote, shown, is_outside=is_outside)
         case PluginSkill():
-            yield _item("plugin", name, [skill.plugin, skill.settings], skill.plugin)
+            is_outside = bool(variables_in(texts_in(skill.settings))) or _sets_outside(skill.settings)
+            yield _item("plugin", name, [skill.plugin, skill.settings], skill.plugin, is_outside=is_outside)
         case InteractiveSkill():
             return
         case _:
             assert_never(skill)
 
 
-def _item(kind: Kind, name: str, payload: JsonValue, shown: str) -> Item:
+def _item(kind: Kind, name: str, payload: JsonValue, shown: str, *, is_outside: bool = False) -> Item:
     digest = sha256(canonical_json([kind, payload])).hexdigest()
     line = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in f"{kind}: {shown}")
-    return Item(kind=kind, name=name, digest=digest, shown=line)
+    return Item(kind=kind, name=name, digest=digest, shown=line, is_outside=is_outside)
+
+
+def _is_outside(address: str) -> bool:
+    """Return whether a person must agree to an address: it has a variable, or is not certainly on this machine."""
+    if variables_in([address]):
+        return True
+    if address.startswith(_LOCAL_SCHEMES):
+        return False
+    if re.fullmatch(_LOCAL, address) is None:
+        return True
+    from urllib.parse import parse_qsl, urlsplit  # few definitions have such an address
+
+    return any(
+        not _is_local_host(name, one)
+        for name, value in parse_qsl(urlsplit(address).query, keep_blank_values=True)
+        if name.casefold() in _HOST_SETTINGS
+        for one in value.split(",")
+    )
+
+
+def _is_local_host(name: str, value: str) -> bool:
+    if "service" in name.casefold():
+        return False
+    return value.startswith("/") or re.fullmatch(_LOOPBACK, value if ":" not in value else f"[{value}]") is not None
+
+
+def _sets_outside(settings: JsonObject) -> bool:
+    """Return whether settings contain an address outside of this machine."""
+    return any(_is_setting_outside(name, value) for name, value in settings.items())
+
+
+def _is_setting_outside(name: str, value: JsonValue) -> bool:
+    match value:
+        case dict():
+            return _sets_outside(value)
+        case list():
+            return any(_is_setting_outside(name, one) for one in value)
+        case str() if "://" in value:
+            return _is_outside(value)
+        case str():
+            is_host = any(word.casefold() in _ADDRESS_NAMES for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name))
+            return is_host and bool(value) and re.fullmatch(_LOOPBACK, value, re.IGNORECASE) is None
+        case _:
+            return False
 
 
 def _hidden(value: str) -> str:
@@ -176,3 +295,128 @@ def _each_once(items: Iterable[Item]) -> tuple[Item, ...]:
     for item in items:
         found.setdefault(item.digest, item)
     return tuple(found.values())
+
+
+# Stored agreements, by folder, kept outside of every workspace.
+
+
+class Trust(Fact):
+    """Agreements for one folder."""
+
+    folder: str
+    agreed_at: int
+    """Milliseconds since 1970."""
+    items: tuple[Agreed, ...] = ()
+
+
+_MOST_BYTES = 8 << 20
+
+
+class TrustStore:
+    """Store of agreements: one file for each folder, readable only by the user."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep the files in `folder`."""
+        self.folder = folder
+
+    @classmethod
+    def of_user(cls, environ: Mapping[str, str] = os.environ) -> TrustStore:
+        """Return the store in the user's state directory; no `.env` can change where that is."""
+        base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".local" / "state")
+        return cls(Path(base) / "perstack" / "trust")
+
+    def path(self, folder: Path) -> Path:
+        """Return the file for a folder."""
+        return self.folder / f"{sha256(os.fsencode(folder)).hexdigest()}.json"
+
+    def read(self, folder: Path) -> Trust | None:
+        """Return a folder's agreements; None without any, or if the file is invalid."""
+        try:
+            found = Trust.model_validate_json(read_regular(self.path(folder), _MOST_BYTES))
+        except (OSError, ValidationError):
+            return None
+        return found if found.folder == str(folder) else None
+
+    def digests(self, folder: Path) -> frozenset[str]:
+        """Return the digests of all items agreed to for a folder."""
+        found = self.read(folder)
+        return frozenset() if found is None else digests_of(found.items)
+
+    def write(self, folder: Path, items: Iterable[Agreed]) -> None:
+        """Replace the agreements of a folder. Raises StorageError."""
+        trust = Trust(folder=str(folder), agreed_at=SYSTEM.now(), items=tuple(items))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_private_file(self.path(folder), trust.to_json())
+        except OSError as error:
+            raise StorageError(f"what is trusted cannot be kept in {self.folder}: {error.strerror}") from error
+
+    def agree(self, folder: Path, items: Iterable[Item]) -> None:
+        """Agree to a definition's items; agreed addresses of `.env` files stay. Raises StorageError."""
+        before = self.read(folder)
+        others = () if before is None else (one for one in before.items if one.kind == "address")
+        self.write(folder, (*(item.kept() for item in items), *others))
+
+    def remove(self, folder: Path) -> bool:
+        """Remove the agreements of a folder and return whether there were any. Raises StorageError."""
+        try:
+            self.path(folder).unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StorageError(f"{self.path(folder)} cannot be removed: {error.strerror}") from error
+        return True
+
+
+class Agreement:
+    """Check of a definition's addresses: only local ones, and those that a person has agreed to, may be opened.
+
+    A definition that was made in Python, or is named in PERSTACK_TRUST, may open all of its own.
+    """
+
+    def __init__(self, project: Project, store: TrustStore | None = None) -> None:
+        """Check for `project`, with the user's store by default."""
+        self._project = project
+        self._path = project.path
+        self._store = store
+        self._is_whole = project.path is None or is_named(Path(project.path))
+
+    def check(self, items: Iterable[Item]) -> None:
+        """Raise UsageError that names each address without agreement. Agreements are read at each call."""
+        outside = [item for item in items if item.is_outside]
+        if self._is_whole or not outside or self._path is None:
+            return
+        folder = Path(self._path).parent.resolve()
+        agreed = (self._store or TrustStore.of_user()).digests(folder)
+        named = digests_of(executed(self._project))
+        recorded = " (recorded, and no more in the file: put it back first)"
+        new = [
+            f"{item.shown} ({item.name}){'' if item.digest in named else recorded}"
+            for item in outside
+            if item.digest not in agreed
+        ]
+        if new:
+            raise UsageError(
+                f"{self._path} names addresses that nobody has agreed to: {'; '.join(dict.fromkeys(new))}",
+                next_steps=(AgreeTo(str(folder)),),
+            )
+
+
+def folder_of(project: Project, otherwise: Path) -> Path:
+    """Return the folder that agreements belong to: the definition's, or `otherwise` without a file."""
+    return otherwise if project.path is None else Path(project.path).parent.resolve()
+
+
+def environment_of(
+    project: Project, place: ProjectPlace, named: Sequence[str] = (), *, confirm: bool = True
+) -> Environment:
+    """Return the environment with the `.env` files, or the files that a person named in place of the project's.
+
+    Addresses that a person has agreed to by `perstack trust` count as their own, unless `confirm` is False. Raises
+    UsageError if a file cannot be read.
+    """
+    owners = () if project.path is None else owner_of(Path(project.path))
+    env = read_env(place.folder, named or project.env_path, is_confirmed=bool(named), owners=owners)
+    if not confirm or not addresses(env):
+        return env
+    return confirming(env, TrustStore.of_user().digests(folder_of(project, place.folder)))

@@ -1,23 +1,27 @@
-"""The dispatcher port: an existing engine that says which process drives a Job, and when.
+"""The dispatcher port: a work queue that decides which process drives a Job, and when.
 
-A dispatcher keeps orders, each of which asks for one Job to be driven, or for one Run of it: a delegate that another
-process drives than its Job. It is never the truth about a Job: that is in the Job's log, and the fence of the log's
-append keeps two drivers apart. So an order may be lost, given twice, or held by two workers for a moment, and nothing
-of a Job is lost or doubled. The promises, where a delegate's Run counts as one Job more (`Order.key`):
+A dispatcher keeps work items (`Order`). Each asks for one Job to be driven, or for one delegate's Run that another
+process drives than its Job's. The queue is never the truth about a Job: that is the Job's log, and the fence of the
+log's append keeps two drivers apart. So a work item may be lost, delivered twice, or held by two workers for a moment,
+and no part of a Job is lost or doubled.
 
-1. There is at most one order that waits for a Job. `submit` for a Job whose order waits makes it the earlier of the two
-   due times and the higher of the two priorities. While the Job is claimed, `submit` makes an order that can be claimed
-   once that claim is released: whoever queues a Job again while it is about to stop is not lost.
-2. `claim` gives each order to one seat: of those that are due and fit the seat's labels, the one of the highest
-   priority, and of these the one that was submitted first. It survives the end of the process that submitted it.
-   An engine may take a moment until an order can be claimed, and choose among those that came in one moment, or have
-   nearly the same priority, as it likes: no order waits behind such others for ever.
-3. A claim is held until it is released. If its seat has not beaten for `SILENT_AFTER`, another seat gets it within
-   `TAKEN_OVER_WITHIN` of the last beat, with `is_taken_over`. The seat that was silent sees it at its next beat.
-4. An engine that cannot be reached raises DispatcherError; the same call may succeed later, and no seat ends by it.
+The promises, in which a delegate's Run counts as a Job of its own (`Order.key`):
 
-`perstack.testing.dispatcher_contract` is the suite that every dispatcher passes. Job ids and labels reach a dispatcher
-checked. Times of a day are milliseconds since 1970.
+1. At most one work item waits for a Job. `submit` for a Job that is already waiting keeps the earlier of the two due
+   times and the higher of the two priorities. While the Job is claimed, `submit` adds a work item that can be claimed
+   once that claim is released: a Job that is queued again while it is about to stop is not lost.
+2. `claim` gives each work item to one worker session (`Seat`): of those that are due and match the session's labels,
+   the one with the highest priority, and of these the one that was submitted first. A work item survives the end of the
+   process that submitted it. An engine may take a moment until a work item can be claimed, and may choose freely among
+   items that were submitted at about the same moment or have nearly the same priority; no item waits behind such others
+   for ever.
+3. A claim is held until it is released. If its session has sent no heartbeat for `SILENT_AFTER` seconds, another
+   session gets the claim within `TAKEN_OVER_WITHIN` seconds of the last heartbeat, with `is_taken_over`. The session
+   that lost it learns so from its next heartbeat.
+4. An unreachable engine raises DispatcherError. The same call may succeed later, and the session stays open.
+
+`perstack.testing.dispatcher_contract` is the test suite that every dispatcher passes. The host validates Job ids and
+labels before a dispatcher sees them. Points in time are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -30,146 +34,156 @@ from typing import Protocol, runtime_checkable
 from perstack.dataclass import dataclass
 
 BEATS_EACH = 2.0
-"""Seconds between two beats of a seat."""
+"""Seconds between two heartbeats of a session."""
 SILENT_AFTER = 7.0
-"""Seconds without a beat after which the claims of a seat are another's."""
+"""Heartbeat timeout in seconds: after it, other sessions may take over the claims."""
 TAKEN_OVER_WITHIN = 10.0
-"""Seconds after the last beat within which a claim is given to another seat that waits for one."""
+"""Seconds after the last heartbeat within which a waiting session receives the claim."""
 
 
 def order_key(job_id: str, run_id: str | None = None) -> str:
-    """The name of what is ordered: no Run is called as another Job is."""
+    """Return the key of a Job or of a delegate's Run. No Run id equals a Job id, so keys never collide."""
     return job_id if run_id is None else f"{job_id}/{run_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Asks for a Job to be driven, or for one Run of it."""
+    """A work item: a request to drive a Job, or one Run of it."""
 
     job_id: str
     due: int = 0
-    """Not before this time."""
+    """Earliest time to claim it, in milliseconds since 1970."""
     priority: int = 0
-    """Higher first."""
+    """Higher values are claimed first."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The Job's: a seat with labels takes only Jobs that have one of them."""
+    """Labels of the Job. A session with labels claims only Jobs that share at least one of them."""
     submitted_at: int = 0
     takeovers: int = 0
-    """How often in a row it was taken over from a worker that fell silent, and no event of the Job came between."""
+    """Consecutive takeovers after heartbeat timeouts without a new event of the Job in between."""
     events: int = 0
-    """How many events the Job had when it was taken over last."""
+    """Number of the Job's events at the last takeover."""
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Why each of these workers, by name, cannot serve it. A seat of such a name does not get it."""
+    """Why a worker cannot serve this item, by worker name. Sessions of these names do not get it."""
     run_id: str | None = None
-    """The delegate's Run that it is for; None: the Job itself."""
+    """Run id of the delegate to drive; None for the Job itself."""
     storage: str | None = None
-    """What the storage of the Job calls itself; None: not known, as of an older version."""
+    """The storage's own name for itself; None if unknown, as when it failed to answer."""
 
     @property
     def key(self) -> str:
-        """What at most one order waits for."""
+        """The key under which at most one work item waits."""
         return order_key(self.job_id, self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An order that this seat is to see to, and nobody else."""
+    """A work item that this session holds exclusively."""
 
     id: str
-    """The engine's own name for it."""
+    """Claim id, chosen by the engine."""
     order: Order
     is_taken_over: bool = False
-    """Whether a seat that fell silent had it before."""
+    """Whether another session held it before and missed its heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker, for people."""
+    """A worker as shown to people."""
 
     name: str
     since: int
     seen: int
-    """When it beat last."""
+    """Time of the last heartbeat, in milliseconds since 1970. `since` is in the same unit."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     concurrency: int = 1
     jobs: tuple[str, ...] = ()
-    """What it has claimed: the ids of Jobs, and of Runs that it drives for others."""
+    """Ids of the claimed Jobs, and of the Runs driven for Jobs of other workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much there is to do."""
+    """Queue statistics."""
 
     queued: int = 0
-    """Orders that are due and nobody has claimed."""
+    """Work items that are due and unclaimed."""
     later: int = 0
-    """Orders that are not due yet."""
+    """Work items that are not due yet."""
     running: int = 0
-    """Orders that are claimed."""
+    """Claimed work items."""
     oldest: int | None = None
-    """When the one of `queued` became due that has waited longest."""
+    """Due time of the item that has been waiting longest among `queued`; None if there are none."""
 
 
 class Seat(Protocol):
-    """A worker's place at a dispatcher. Its methods may be called concurrently."""
+    """A worker's registered session at a dispatcher. Its methods may be called concurrently."""
 
     async def claim(self) -> Claim | None:
-        """The next order, if there is one. Claims of seats that fell silent come first."""
+        """Return the next work item as a claim, or None. Claims of sessions that timed out come first."""
         ...
 
     async def wait(self, seconds: float) -> None:
-        """Returns when there may be something to claim, and at the latest after so many seconds."""
+        """Return when there may be something to claim, at the latest after `seconds`."""
         ...
 
     async def beat(self) -> Sequence[str]:
-        """Says that this seat is alive. Returns the ids of claims that it had and another seat has taken over."""
+        """Send a heartbeat. Return the ids of this session's claims that another session has taken over."""
         ...
 
     async def change(self, claim: Claim, order: Order) -> Claim:
-        """Keep what is now known of an order with its claim (`takeovers`, `events`). Survives this process."""
+        """Store a changed work item (`takeovers`, `events`) with its claim, durably, and return the new claim."""
         ...
 
     async def release(self, claim: Claim, again: Order | None = None) -> None:
-        """The order is seen to; or `again`, which waits from now on in its place. Releasing twice does nothing."""
+        """Finish the claimed work item, or replace it by `again`, which waits from now on.
+
+        A second release does nothing.
+        """
         ...
 
 
 class Dispatcher(Protocol):
-    """Keeps orders. One object serves one process; many processes and machines use one engine."""
+    """A work queue. One object serves one process; many processes and machines share one engine.
+
+    Every method may raise DispatcherError.
+    """
 
     @property
     def location(self) -> str:
-        """For people: where the engine is, and nothing secret."""
+        """The engine's location as shown to people, without secrets."""
         ...
 
     async def submit(self, order: Order) -> None:
-        """Queue a Job (promise 1)."""
+        """Queue a Job or a Run (promise 1)."""
         ...
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
-        """Remove the order that waits for a Job, or for a Run of it; whether there was one. A claim stays."""
+        """Remove the waiting work item of a Job or a Run. Return whether there was one. A claim is not affected."""
         ...
 
     async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
-        """The order of a Job, or of a Run of it, that waits or is claimed; the one that waits, if there are both."""
+        """Return the waiting or claimed work item of a Job or a Run; the waiting one if both exist, None if neither."""
         ...
 
     def seat(
         self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
     ) -> AbstractAsyncContextManager[Seat]:
-        """A place for a worker, who is to beat each `BEATS_EACH`. On leaving, claims that are still held can be claimed
-        at once, as those of one who fell silent."""
+        """Register a worker session. The worker must send a heartbeat every `BEATS_EACH` seconds.
+
+        On exit, claims that are still held become available at once, as after a heartbeat timeout.
+        """
         ...
 
     async def workers(self) -> Sequence[WorkerInfo]:
-        """Those that have a seat and are not silent, by name."""
+        """Return the workers with a session that has not timed out, sorted by name."""
         ...
 
     async def load(self) -> Load:
-        """How much there is to do. For people and meters: an engine may show it a moment late."""
+        """Return queue statistics for people and metrics. They may be a moment old."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release connections."""
+        ...
 
 
 class DispatcherFactory(Protocol):
@@ -177,19 +191,22 @@ class DispatcherFactory(Protocol):
 
     @property
     def scheme(self) -> str:
-        """What precedes the colon in `dispatcher = "scheme:location"`."""
+        """The part before the colon in `dispatcher = "scheme:location"`."""
         ...
 
     def open(self, location: str) -> Dispatcher:
-        """A dispatcher at what follows the colon. Nothing is connected before the first use. Raises UsageError."""
+        """Return a dispatcher for the part after the colon. Raises UsageError if it is invalid.
+
+        Connects to nothing before the first use.
+        """
         ...
 
 
 @runtime_checkable
 class SendsCredentials(DispatcherFactory, Protocol):
-    """One whose dispatchers send to the address that they are given what variables of the environment hold."""
+    """A factory whose dispatchers send credentials from the environment to the configured location."""
 
     @property
     def credentials(self) -> Sequence[str]:
-        """The names of these variables."""
+        """Names of the environment variables that hold these credentials."""
         ...

@@ -1,12 +1,13 @@
-"""The variables that providers and skills are given, and who has named each.
+"""Environment variables for providers and skills, with the origin of each.
 
-A variable of a workspace's `.env` may come from whoever can write there. So it is known by its file, until a person
-says that the file is theirs: what such a variable may not do is send a person's own key to an address that it names.
+Anyone who can write to a workspace may have set a variable in its `.env` file. Such a variable is marked with its file
+until the user confirms that the file is theirs. Until then it must not send the user's own key to an address that it
+names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from perstack.errors import UsageError
@@ -16,7 +17,7 @@ _ADDRESSES = ("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")
 
 
 class Environment(dict[str, str]):
-    """Variables by their names. Not to be changed once it is made."""
+    """Variables by name. Must not be changed after construction."""
 
     def __init__(
         self,
@@ -26,17 +27,18 @@ class Environment(dict[str, str]):
         files: Iterable[Path] = (),
         left_out: Mapping[str, str] | None = None,
     ) -> None:
+        """Copy the variables and their origins."""
         super().__init__(variables)
         self.unconfirmed: Mapping[str, str] = dict(unconfirmed or {})
-        """Variables that only a workspace's file names, each with that file."""
+        """Variables that only a workspace file sets, each with that file."""
         self.files = tuple(files)
-        """Every file that was looked for, absolute."""
+        """All files that were searched, as absolute paths."""
         self.left_out: Mapping[str, str] = dict(left_out or {})
         """Variables that such a file names and must not set, each with that file."""
 
     @property
     def warnings(self) -> tuple[Note, ...]:
-        """What a person should be told, a line for each file."""
+        """One warning per file that names variables it must not set."""
         names = {file: [name for name, its in self.left_out.items() if its == file] for file in self.left_out.values()}
         return tuple(
             Note(
@@ -48,7 +50,7 @@ class Environment(dict[str, str]):
         )
 
     def without(self, name: str | None) -> Environment:
-        """The same, but for a variable that nobody else may see; itself if it does not have that."""
+        """Return a copy without the variable `name`, or self if it is None or not set."""
         if name is None or name not in self:
             return self
         left = {one: value for one, value in self.items() if one != name}
@@ -57,21 +59,21 @@ class Environment(dict[str, str]):
 
 
 def unconfirmed_in(env: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables that only a workspace's file names, each with that file."""
+    """Return the variables that only a workspace file sets, each with that file; none for a plain mapping."""
     return env.unconfirmed if isinstance(env, Environment) else {}
 
 
 def is_address_name(name: str) -> bool:
-    """Whether a variable of that name says where something is sent."""
+    """Return whether a variable with this name holds the address that requests are sent to."""
     return name.endswith(_ADDRESSES) or "_ENDPOINT_URL_" in name
 
 
 def refuse_redirected(
     env: Mapping[str, str], address: str, credentials: Iterable[str], *, others: str | None = None
 ) -> None:
-    """Raises UsageError if `address` is a variable of a workspace's file and one of `credentials` is a person's own.
+    """Raise UsageError if a workspace file sets `address` and one of `credentials` is the user's own.
 
-    `others` says in words which credentials beside the environment's would be sent.
+    `others` describes credentials that would be sent and do not come from the environment; None without any.
     """
     unconfirmed = unconfirmed_in(env)
     if address not in unconfirmed:
@@ -83,3 +85,17 @@ def refuse_redirected(
             f"{what} is not sent to the {address} that {unconfirmed[address]} names, unless that address is yours",
             next_steps=(Give("env_file"), Trust()),
         )
+
+
+# The part of the host's environment that a tool's program inherits.
+
+INHERITED = frozenset(
+    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TMPDIR", "TZ", "COLORTERM", "NO_COLOR")
+)
+"""Variables that every program inherits from the host, in addition to LC_*."""
+
+
+def inherited(env: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:
+    """Return the harmless variables of an environment, and the ones named in `more`."""
+    wanted = INHERITED.union(more)
+    return {name: value for name, value in env.items() if name in wanted or name.startswith("LC_")}

@@ -1,4 +1,4 @@
-"""The evaluator port: what a Python function is given that measures what an Expert has made."""
+"""The evaluator port: a Python function that measures the result of an Expert."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from perstack.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What is to be measured."""
+    """Argument of an evaluator function: the result to measure."""
 
     artefact: str
     """The Expert's result."""
     query: str
-    """What was asked for, without what later iterations were told besides."""
+    """The original query, without the feedback added for later iterations."""
     iteration: int
-    """From 1."""
+    """Iteration number, from 1."""
     workspace: Path
 
 
 EvaluatorFunction = Callable[[Artifact], Mapping[str, object] | Awaitable[Mapping[str, object]]]
-"""Returns what a command prints: metrics, and perhaps `analysis` and `cases`. It is called in a process of its own,
-with the environment, the working directory and the module path of the host, and ended after the timeout. The variable
-that `[audit] signingKey` names is not in that environment."""
+"""An evaluator returns what an evaluation command prints: metrics, and optionally `analysis` and `cases`.
 
-Made = Artifact
-"""The older name."""
+It is called in its own process, with the working directory and module path of the host, few variables of its
+environment and those that `requiredEnv` names, and terminated after the timeout.
+"""

@@ -1,7 +1,7 @@
-"""The format port: Jobs as another program keeps them, read where they stand, and written as its files.
+"""The format port: read Jobs that another program wrote, in place, and export Jobs to that program's format.
 
-A format turns the one into the other and does nothing else: a storage that may have such folders finds them and keeps
-what is added, and the host exports.
+A format only converts. The storage that shows such folders finds them and keeps what is appended; the host writes
+exported files.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from dataclasses import field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from perstack.core.events import StoredEvent
+from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.ports.storage import Storage
 
 
 class Folder(Protocol):
-    """A directory that is open for reading. Nothing in it leads out of it. Each method may raise StorageError."""
+    """A directory that is open for reading. Its names cannot lead out of it. Each method may raise StorageError."""
 
     @property
     def path(self) -> Path:
-        """For messages only."""
+        """The directory's path, for messages only."""
         ...
 
     def entries(self) -> Sequence[os.DirEntry[str]]:
-        """What is in it, in no order."""
+        """Return the directory's entries in no particular order."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """A file's content; None if it is not there."""
+        """Return the content of a file, or None if it does not exist."""
         ...
 
     def find(self, name: str) -> AbstractContextManager[Folder] | None:
-        """The directory of that name in this one, open for as long as the block lasts; None if it is not there."""
+        """Open a subdirectory for the duration of the `with` block, or return None if it does not exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignJob:
-    """A Job of another program as the host would have recorded it."""
+    """A Job of another program, converted to the events that the host would have recorded."""
 
     logs: Mapping[str, Sequence[StoredEvent]] = field(default_factory=dict[str, Sequence[StoredEvent]])
-    """The events of each Run, by ids of ours (`{jobId}-{n}`)."""
+    """Events of each Run, by Run id of this host (`{jobId}-{n}`)."""
     blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Images and files that stood in messages, by their sha256 in hex."""
+    """Images and files of messages, by hex sha256."""
     checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Our ids of checkpoints, by those of the other program."""
+    """Checkpoint ids of this host, by checkpoint id of the other program."""
 
 
 class JobFormat(Protocol):
@@ -56,50 +56,55 @@ class JobFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """The word after `perstack export --format`."""
+        """The value of `perstack export --format`."""
         ...
 
     @property
     def writer(self) -> str:
-        """For people: the program that keeps Jobs so."""
+        """The name of the other program, for people."""
         ...
 
     def read(self, job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:
-        """The Job in the folders of these names in `runs`, which are none of the host's; without logs if they are of
-        another form. The same folders make the same events. Raises StorageError, naming the file, if one of this form
-        cannot be read.
+        """Convert the Job in the folders `names` of `runs`, none of which the host wrote.
+
+        Return a ForeignJob without logs if the folders have another format. The same folders must give the same events
+        every time. Raises StorageError, naming the file, if a file of this format cannot be read.
         """
         ...
 
     def write(self, logs: Mapping[str, Sequence[StoredEvent]], blobs: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The files of a Job by their relative path: all below one folder, which is this Job's alone.
+        """Return the files of a Job by relative path, all below one folder that only this Job uses.
 
-        `logs` are the events of each Run by its id, in the order of their numbers; `blobs` what their messages refer
-        to, by sha256, without those that were lost.
+        `logs` are the events of each Run by id, in the order of the Run numbers. `blobs` are the contents that their
+        messages refer to, by sha256, without lost ones.
         """
         ...
 
 
 @runtime_checkable
 class OpensForeign(Protocol):
-    """What a storage's factory can do besides, if its folders may hold Jobs that another program has written."""
+    """A StorageFactory whose folders may contain Jobs that another program wrote."""
 
     def open_with(self, location: str, workspace: Path, formats: Sequence[JobFormat]) -> Storage:
-        """As `StorageFactory.open`: a storage that shows the Jobs of these formats as well. The first that reads a
-        folder counts."""
+        """Open a storage as `StorageFactory.open` does, and show the Jobs of these formats too.
+
+        The first format that can read a folder is used.
+        """
         ...
 
 
 @runtime_checkable
 class ShowsForeign(Protocol):
-    """What a storage can do besides that shows Jobs which another program has written."""
+    """A storage that shows Jobs which another program wrote."""
 
     async def foreign_checkpoint(self, job_id: str, checkpoint_id: str) -> str | None:
-        """Our id of a checkpoint of another program; None if the Job has none of that id."""
+        """Return this host's id for a checkpoint of the other program, or None if the Job has no such checkpoint."""
         ...
 
     async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:
-        """The Runs that only another program wrote, and which one: sealed as they are read, so that no edit of them is
-        seen. Raises NotFound for an unknown Job.
+        """Return the Runs that only another program wrote, each with that program's name.
+
+        Their hash chain is computed while reading, so edits of their files cannot be detected. Raises NotFound for an
+        unknown Job.
         """
         ...

@@ -1,22 +1,38 @@
-"""The hooks of the `perstack` plugins (pluggy, entry point group `perstack`).
+"""The hooks of `perstack` plugins (pluggy, entry point group `perstack`).
 
-A plugin is a module or object with functions marked `@hookimpl` of these names. Hooks are synchronous, are called once
-while the host starts, and must import nothing heavy: they return small factories, which do the work when used.
+A plugin is a module or object with functions of these names, marked `@hookimpl`. Hooks are synchronous and called once,
+when a Host is made. They must import nothing heavy: they return small factories that do the work when they are used.
+docs/plugins.md quotes the hooks' docstrings; change both together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import pluggy
 
+from perstack.core.runs.events import Event
 from perstack.ports.dispatcher import DispatcherFactory
 from perstack.ports.formats import JobFormat
-from perstack.ports.listener import Listener
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.runtime import RuntimeFactory
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import StorageFactory
+
+# The listener port: observers of events.
+
+
+class Listener(Protocol):
+    """An observer of every event of a Job. It sees stored events after they are on disk.
+
+    If a listener raises, the host reports it once on stderr and does not call it again. It never ends a Run.
+    """
+
+    def on_event(self, event: Event, line: bytes) -> None:
+        """Receive an event. `line` is its JSON as written to the log, without newline. Must not block."""
+        ...
+
 
 PROJECT = "perstack"
 
@@ -26,34 +42,34 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def perstack_storages() -> Sequence[StorageFactory]:  # type: ignore[empty-body]  # a specification has no body
-    """Fires when a Host is made: the kinds of storage this package brings, by scheme."""
+    """Return the kinds of storage of this package, by scheme. Called once when a Host is made."""
 
 
 @hookspec
 def perstack_providers() -> Sequence[ProviderFactory]:  # type: ignore[empty-body]  # a specification has no body
-    """Fires when a Host is made: the model endpoints this package brings, by name."""
+    """Return the model endpoints of this package, by name. Called once when a Host is made."""
 
 
 @hookspec
 def perstack_skills() -> Sequence[SkillFactory]:  # type: ignore[empty-body]  # a specification has no body
-    """Fires when a Host is made: the kinds of skill this package brings."""
+    """Return the kinds of skill of this package. Called once when a Host is made."""
 
 
 @hookspec
 def perstack_runtimes() -> Sequence[RuntimeFactory]:  # type: ignore[empty-body]  # a specification has no body
-    """Fires when a Host is made: where programs of tools can run, by name."""
+    """Return the runtimes in which programs of tools can run, by name. Called once when a Host is made."""
 
 
 @hookspec
 def perstack_dispatchers() -> Sequence[DispatcherFactory]:  # type: ignore[empty-body]  # a specification has no body
-    """Fires when a Host is made: the engines that can say which process drives a Job, by scheme."""
+    """Return the dispatchers that assign Jobs to workers, by scheme. Called once when a Host is made."""
 
 
 @hookspec
 def perstack_formats() -> Sequence[JobFormat]:  # type: ignore[empty-body]  # a specification has no body
-    """Fires when a Host is made: the forms of other programs that Jobs can be read from and exported to, by name."""
+    """Return the formats in which Jobs are imported and exported, by name. Called once when a Host is made."""
 
 
 @hookspec
 def perstack_listeners() -> Sequence[Listener]:  # type: ignore[empty-body]  # a specification has no body
-    """Fires when a Host is made: who else wants to see every event."""
+    """Return listeners that receive every event. Called once when a Host is made."""

@@ -1,4 +1,9 @@
-"""The provider port: a model's endpoint."""
+"""The provider port: the endpoint of a model.
+
+A provider plugin registers a `ProviderFactory`; the host creates a `Provider` from it and calls `generate`. Both may
+have optional abilities, each a protocol of its own with a function that reads it or returns the default
+(`reply_settings`, `takes_media`, …).
+"""
 
 from __future__ import annotations
 
@@ -6,31 +11,33 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import Literal, Protocol, runtime_checkable
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import ReasoningBudget
-from perstack.core.events import FinishReason
-from perstack.core.messages import ExpertMessage, Message
-from perstack.core.run_place import RunPlace
-from perstack.core.tools import ToolSpec
-from perstack.core.usage import Usage
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.jobs.summary import RunPlace
+from perstack.core.runs.messages import ExpertMessage, Message
+from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 
 Purpose = Literal["reply", "summary", "sample"]
 
 
 class BlobReader(Protocol):
-    """Gives the bytes of an image or document that a message refers to."""
+    """Reads the bytes of an image or document that a message refers to."""
 
-    async def __call__(self, sha256: str) -> bytes: ...
+    async def __call__(self, sha256: str) -> bytes:
+        """Return the bytes of the blob with this hex sha256."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Everything that one generation is made from.
+    """Input of one generation.
 
-    `messages` only grows at its end within one Run, until a compaction replaces it by another History, and
-    `instruction` and `tools` stay the same, so that a codec can make byte-stable prefixes. With `tools` empty, or
-    `allow_tools` false, the reply may hold no tool call.
+    Within one Run, `messages` only grows at its end until a compaction replaces it by another History, and
+    `instruction` and `tools` stay the same, so that a codec can produce byte-stable prefixes. If `tools` is empty or
+    `allow_tools` is false, the reply must not contain a tool call.
     """
 
     model: str
@@ -39,43 +46,43 @@ class GenerationRequest:
     tools: Sequence[ToolSpec]
     blobs: BlobReader
     allow_tools: bool = True
-    """False: the tools are shown, for the prefix's sake, but none may be called."""
+    """False: tools are sent, to keep the prefix stable, but must not be called."""
     reasoning_budget: ReasoningBudget | None = None
     max_tokens: int | None = None
-    """At most so many tokens of reply, within what the user has set; None: what the user has set holds alone."""
+    """Maximum reply tokens, within the user's own setting; None: only the user's setting applies."""
     temperature: float | None = None
-    """In place of what the user has set; a wish, not to be sent to a model that is known to refuse it."""
+    """Overrides the user's setting. A wish: do not send it to a model that is known to refuse it."""
     output: JsonObject | None = None
-    """The JSON schema that the Run's result has to fit, which the instruction has as well.
+    """JSON schema of the Run's result, which the instruction contains as well.
 
-    A provider whose format has structured output asks for it as far as the model takes it; the host checks each result.
+    A provider with structured output requests it as far as the model supports it. The host validates each result.
     """
     expert_key: str = ""
     run_id: str = ""
     step: int = 0
     place: RunPlace | None = None
-    """Where in its Job's tree the Run is that asks; only for a provider that plays a recording."""
+    """The Run's place in the tree of its Job; only for a provider that plays a recording."""
     purpose: Purpose = "reply"
-    """What is asked for: a reply, a summary of older turns, or a generation that a tool asks for."""
+    """The kind of generation: a reply, a summary of older turns, or a sample that a tool requests."""
     memo: dict[Hashable, object] = field(default_factory=dict[Hashable, object], compare=False, repr=False)
-    """For the provider alone: what it keeps of a Run from one request to the next, to make nothing twice.
+    """The provider's own cache for one Run, kept from one request to the next to avoid repeated work.
 
-    The host hands the same one on with each request of a Run, retries too, and drops it when it stops driving the Run.
-    No two Runs share one. It may be empty at any request, and nothing may depend on it but time.
+    The host passes the same dictionary with every request of a Run, including retries, and drops it when it stops
+    driving the Run. No two Runs share one. It may be empty in any request: only speed may depend on it.
     """
 
     def max_tokens_within(self, setting: int | None) -> int | None:
-        """The lower of what is asked for and what the user has set."""
+        """Return the lower of the requested limit and the user's setting; None without either."""
         return min((most for most in (self.max_tokens, setting) if most is not None), default=None)
 
     def temperature_over(self, setting: float | None) -> float | None:
-        """What is asked for, or else what the user has set."""
+        """Return the requested temperature, or else the user's setting."""
         return setting if self.temperature is None else self.temperature
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of the reply as it comes, for display only."""
+    """A piece of the streamed reply, for display only."""
 
     kind: Literal["text", "reasoning"]
     text: str
@@ -83,141 +90,153 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A whole reply. Tool call ids are the provider's own; the host makes missing or double ones unique."""
+    """A complete reply. Tool call ids come from the provider; the host replaces missing or duplicate ones."""
 
     reply: ExpertMessage
     usage: Usage
     finish_reason: FinishReason
     context_window: int | None = None
-    """How many tokens the model's context can hold, if the endpoint tells."""
+    """Context size of the model in tokens; None if the endpoint does not report it."""
 
 
 class Provider(Protocol):
-    """One endpoint with its credentials. Used by several Runs at once."""
+    """One endpoint with its credentials. Several Runs use it at once."""
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """One try of one generation, streamed; a reply that breaks off raises and is dropped whole.
+        """Make one attempt at one generation, and stream it to `on_delta`.
 
-        Raises ProviderError with the status and the endpoint's own words; `is_retryable` is true for connect errors,
-        408, 409, 429, 5xx, and a cut stream. Retries, their backoff and the time limit are the host's. Cancelling
-        closes the connection.
+        A reply that breaks off raises an error and is discarded entirely. Raises ProviderError with the status and the
+        endpoint's own message; `is_retryable` is true for connection errors, 408, 409, 429, 5xx and an interrupted
+        stream. The host does retries, backoff and the time limit. Cancellation closes the connection.
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close connections."""
+        ...
 
 
 @runtime_checkable
 class TellsSettings(Protocol):
-    """What a provider may have beside: without it, nothing is known of its settings."""
+    """Optional ability of a provider. Without it, nothing is known of its settings."""
 
     @property
     def reply_settings(self) -> JsonObject:
-        """Those of its settings that change replies, for the log. Never a key, a header or an address."""
+        """The settings that change replies, for the log. Never a key, a header or an address."""
         ...
 
 
 def reply_settings(provider: Provider | TellsSettings) -> JsonObject:
-    """What a provider tells of its settings; nothing if it tells none."""
+    """Return the provider's settings that change replies; empty if it does not report them."""
     return provider.reply_settings if isinstance(provider, TellsSettings) else {}
 
 
 @runtime_checkable
 class TakesMedia(Protocol):
-    """What a provider may have beside: without it, it is taken to send its model all that a person attaches."""
+    """Optional ability of a provider. Without it, the host assumes that it sends every attachment to the model."""
 
     def takes(self, model: str, mime_type: str) -> bool:
-        """Whether the model is sent such an image or document as it is, and not as a line of text."""
+        """Return whether the model receives such an image or document as it is, not as a line of text."""
         ...
 
 
 def takes_media(provider: Provider | TakesMedia, model: str, mime_type: str) -> bool:
-    """Whether a provider sends a model images or documents of this kind."""
+    """Return whether the provider sends images or documents of this MIME type to the model."""
     return not isinstance(provider, TakesMedia) or provider.takes(model, mime_type)
 
 
 @runtime_checkable
 class TellsEndpoint(Protocol):
-    """What a provider may have beside: without it, only what uses the same object stands in one line for it."""
+    """Optional ability of a provider. Without it, only users of the same object share one rate limiter."""
 
     @property
     def endpoint_id(self) -> str:
-        """The same for two providers that use one endpoint with one key: a digest, from which neither can be had."""
+        """A digest of endpoint and key: equal if both are equal, and neither can be recovered from it."""
         ...
 
 
 def endpoint_id(provider: Provider | TellsEndpoint) -> str:
-    """What a provider tells of its endpoint; empty if it tells nothing."""
+    """Return the provider's endpoint digest; empty if it does not report one."""
     return provider.endpoint_id if isinstance(provider, TellsEndpoint) else ""
 
 
 PriceList = Callable[[str, Usage], tuple[float | None, int | None]]
-"""What that much of a model costs in US dollars, and how many tokens its context holds; None where unknown."""
+"""Return the cost of a usage of a model in US dollars, and the model's context size in tokens. None if unknown."""
 
 
 def plays_recording(provider: Provider) -> bool:
-    """Whether a provider answers for tools and people as well, by `ports.playing`: it plays a recording."""
+    """Return whether the provider plays a recording (`ports.playing`) and so answers for tools and people too."""
     return hasattr(provider, "player")
 
 
 @runtime_checkable
 class ReportsCost(Protocol):
-    """What a provider's factory may have beside: its replies say what they cost, and a price is not looked up."""
+    """Optional ability of a provider's factory: its replies contain their cost, so no price is looked up."""
 
     @property
-    def reports_cost(self) -> bool: ...
+    def reports_cost(self) -> bool:
+        """Whether replies contain their cost."""
+        ...
 
 
 def reports_cost(factory: ProviderFactory | ReportsCost) -> bool:
-    """Whether a provider's replies say what they cost."""
+    """Return whether the provider's replies contain their cost."""
     return isinstance(factory, ReportsCost) and factory.reports_cost
 
 
 class PriceSource(Protocol):
-    """Where the prices of a provider's models come from."""
+    """Source of the prices of a provider's models."""
 
     def load(self) -> PriceList:
-        """May take long: it is called in a thread, once for each Job, while the model works on its first reply."""
+        """Return the price list. Called in a thread, since it may take long.
+
+        The host calls it once for each Job, while the model works on its first reply.
+        """
         ...
 
 
 @runtime_checkable
 class TellsPrices(Protocol):
-    """What a provider's factory may have beside: without it, nothing is known of what its models cost."""
+    """Optional ability of a provider's factory. Without it, the prices of its models are unknown."""
 
     @property
-    def prices(self) -> PriceSource | None: ...
+    def prices(self) -> PriceSource | None:
+        """The source of prices; None if it has none."""
+        ...
 
 
 def price_source(factory: ProviderFactory | TellsPrices) -> PriceSource | None:
-    """What a provider's factory tells of prices; None if it tells nothing."""
+    """Return the factory's source of prices, or None."""
     return factory.prices if isinstance(factory, TellsPrices) else None
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedModel:
-    """A model that may be named in perstack.toml, with what is known of it; None where that is nothing."""
+    """A model that perstack.toml may name. None in a field means unknown."""
 
     name: str
     context_window: int | None = None
-    """Tokens."""
+    """Context size in tokens."""
     input_price: float | None = None
-    """US dollars for a million tokens that are sent."""
+    """US dollars per million input tokens."""
     output_price: float | None = None
-    """US dollars for a million tokens that are generated."""
+    """US dollars per million output tokens."""
 
 
 @runtime_checkable
 class ListsModels(Protocol):
-    """What a provider's factory, or its price source, may have beside: without it, its models are unknown."""
+    """Optional ability of a provider's factory or its price source. Without it, its models are unknown."""
 
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-        """May take some seconds: it is called in a thread. Raises ProviderError if an endpoint does not answer."""
+        """Return the models that can be used in this environment. Called in a thread, since it may take seconds.
+
+        Raises ProviderError if an endpoint does not answer.
+        """
         ...
 
 
 def offered_models(factory: ProviderFactory, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-    """The models that a provider's factory lists, or else its price source; none if neither lists any."""
+    """Return the models that a provider's factory lists, or else its price source; empty if neither lists any."""
     for source in (factory, price_source(factory)):
         if isinstance(source, ListsModels):
             return source.models(env)
@@ -226,12 +245,12 @@ def offered_models(factory: ProviderFactory, env: Mapping[str, str]) -> Sequence
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
-    """What an endpoint is made from."""
+    """Arguments for creating a provider."""
 
     setting: JsonObject
     """`[provider.setting]` of perstack.toml."""
     env: Mapping[str, str]
-    """The environment, with `.env` files taken in."""
+    """The environment, including variables of `.env` files."""
 
 
 class ProviderFactory(Protocol):
@@ -239,28 +258,28 @@ class ProviderFactory(Protocol):
 
     @property
     def name(self) -> str:
-        """As in `providerName`."""
+        """The value of `providerName`."""
         ...
 
     @property
     def priority(self) -> int:
-        """The order in which configured providers are tried when the user names none; lowest first."""
+        """Position among configured providers when the user names none; lowest first."""
         ...
 
     @property
     def default_model(self) -> str | None:
-        """The model when the user names none."""
+        """The default model; None if the user must name one."""
         ...
 
     @property
     def how_to_configure(self) -> str:
-        """For the error that lists the ways: `set EXAMPLE_API_KEY`."""
+        """Instruction for error messages, such as `set EXAMPLE_API_KEY`."""
         ...
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Whether `create` has what it needs, in this environment with no settings."""
+        """Return whether `create` would succeed in this environment without settings."""
         ...
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Raises MissingCredential naming the variable, or the install command of a missing library."""
+        """Create a provider. Raises MissingCredential, naming the variable or how to install a missing library."""
         ...

@@ -1,93 +1,96 @@
-"""The runtime port: where programs of tools run, and what they may reach there.
+"""The runtime port: where tools' programs run, and what they can reach.
 
-A policy is prepared once for a Job, and each program that a tool starts is started under it. `local` confines nothing:
-it is what there is without a sandbox.
+The host prepares a sandbox policy once per Job, and starts every program of a tool under it. `local` enforces nothing:
+it is the default without a sandbox.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from perstack.core.sandbox import LOCAL, SandboxPolicy
+from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.dataclass import dataclass
 
-if TYPE_CHECKING:  # the hooks are read before anything is started
+if TYPE_CHECKING:  # this module is imported at every start, by the hooks
     from asyncio.subprocess import Process
 
-    from perstack.ports.processes.start import Stream
+    from perstack.system.processes import Stream
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What of this machine a policy is about."""
+    """The parts of this machine that a policy applies to."""
 
     workspace: Path
-    """The folder that programs work in, absolute."""
+    """The programs' working folder, absolute."""
     job_id: str
     env: Mapping[str, str]
     """The host's own environment."""
     hidden: tuple[Path, ...] = ()
-    """Files and folders that no program may reach: where the state is, keys and variables. Some may not be there yet.
-    A file of variables that `readable` names is none of them."""
+    """Files and folders that no program may reach: state, keys and files of variables. Some may not exist yet.
+    Excludes a file of variables that `readable` names."""
     protected: tuple[Path, ...] = ()
     """Files that no program may change: the definitions of Experts."""
+    included: Callable[[], Iterable[Path]] = tuple
+    """List the files that the patterns of `include` match now. No program may add to them."""
     on_notice: Callable[[str], None] = lambda line: None
-    """Shows a person a line, at once."""
+    """Show a line to the user immediately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that is to be started."""
+    """A program to start."""
 
     argv: tuple[str, ...]
     cwd: Path
     env: Mapping[str, str]
-    """All of its environment."""
+    """The complete environment of the program."""
     stdin: Stream
     stdout: Stream
     stderr: Stream
     records: Path | None = None
-    """Where it is recorded while it runs."""
+    """Folder in which the program is recorded while it runs; None to record nothing."""
     cwd_handle: int | None = None
-    """`cwd`, held open: a runtime that shares the host's files starts it there, whatever has the name by then."""
+    """File descriptor of `cwd`, or None. A runtime that shares the host's files starts the program in it, even if
+    `cwd` names another directory by then."""
     domains: tuple[str, ...] = ()
     """`allowedDomains` of the skill that starts it."""
     readable: tuple[Path, ...] = ()
-    """Files and folders that this program must be able to read besides."""
+    """Additional files and folders that this program must be able to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a runtime has to say of a program that has ended."""
+    """A runtime's report on a program that has ended."""
 
     limit: str = ""
-    """The limit that ended it, in words for a model; empty if none did."""
+    """The limit that ended the program, in words for a model; empty if none did."""
     refused: tuple[str, ...] = ()
-    """What it wanted to reach over the network and may not, each with why."""
+    """Network targets that were refused, and files of the program that were set aside, each with the reason."""
 
 
 NOTHING_TO_SAY = Ending()
 
 
 class Runtime(Protocol):
-    """A policy, prepared. Programs may be started concurrently."""
+    """A prepared policy. Programs may be started concurrently."""
 
     async def start(self, program: Program) -> Process:
-        """The program as the leader of its own group, as `perstack.ports.processes.start.launch` starts one.
+        """Start a program as the leader of its own process group, as `perstack.system.processes.launch` does.
 
-        To be a task that `started` waits for; the process is then to be used in a block of `owned`. Raises OSError or
-        ValueError if it cannot be started, and SkillError for what a person must see to.
+        Must be called in a task that `started` waits for; the process is then used in a block of `owned`. Raises
+        OSError or ValueError if the program cannot be started, and SkillError for what the user must fix.
         """
         ...
 
     def ending(self, process: Process) -> Ending:
-        """What to say of a program of its own that has ended. To be asked once."""
+        """Return the report on a program of this runtime that has ended. Called once per program."""
         ...
 
     async def close(self) -> None:
-        """Remove what was made for the policy. Every program has ended."""
+        """Remove what was made for the policy. Called after every program has ended."""
         ...
 
 
@@ -96,37 +99,37 @@ class RuntimeFactory(Protocol):
 
     @property
     def name(self) -> str:
-        """For `runtime = "…"`, `--runtime` and `perstack plugins`."""
+        """The name in `runtime = "…"`, `--runtime` and `perstack plugins`."""
         ...
 
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
-        """What of a policy it cannot enforce on this machine, each with why. Asked before anything runs.
+        """Return the parts of a policy that cannot be enforced on this machine, each with the reason.
 
-        Raises UsageError, with what to install or to allow, if it cannot be used here at all, and for a folder that
-        would give too much away.
+        Called before anything runs. Raises UsageError, with what to install or to allow, if the runtime cannot be used
+        here at all, and for a folder that would expose too much.
         """
         ...
 
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
-        """Once for a Job and a policy. Raises SkillError for what a person must see to."""
+        """Prepare a policy, once per Job and policy. Raises SkillError for what the user must fix."""
         ...
 
 
 @runtime_checkable
 class DescribesLimits(RuntimeFactory, Protocol):
-    """A runtime that can say how it keeps limits, for `perstack doctor`."""
+    """A runtime factory that can describe how it enforces limits, for `perstack doctor`."""
 
     def limits(self) -> Mapping[str, str]:
-        """For each key of `[sandbox]` that is a limit, how it is kept on this machine, or that it is not."""
+        """Return how each limit of `[sandbox]` is enforced on this machine, or that it is not, by key."""
         ...
 
 
 class LocalRuntime:
-    """Programs run as the host's user, with all its rights; when they end, all of their group does."""
+    """Programs run as the host's user, with all its rights. When one ends, its process group is terminated."""
 
     async def start(self, program: Program) -> Process:
-        """The program, in its directory."""
-        from perstack.ports.processes.start import launch
+        """Start the program in its directory."""
+        from perstack.system.processes import launch
 
         return await launch(
             program.argv,
@@ -139,32 +142,32 @@ class LocalRuntime:
         )
 
     def ending(self, process: Process) -> Ending:
-        """Nothing: it has no limits."""
+        """Return an empty report: there are no limits."""
         return NOTHING_TO_SAY
 
     async def close(self) -> None:
-        """Nothing was made."""
+        """Do nothing: nothing was made."""
 
 
 LOCAL_RUNTIME: Runtime = LocalRuntime()
 
 
 class LocalRuntimeFactory:
-    """`local`, which is there always."""
+    """Factory of `local`, which always exists."""
 
     name = LOCAL
 
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
-        """What only a sandbox can hold programs to."""
+        """Return each limit of the policy, since only a sandbox can enforce it."""
         return tuple(f"`{key}`: only a sandbox can, such as `bubblewrap`" for key in policy.limited)
 
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
-        """The one that there is."""
+        """Return the shared LocalRuntime."""
         return LOCAL_RUNTIME
 
 
 def _by_handle(handle: int | None, path: Path) -> str | Path:
-    """A name of the directory that is held open, where the system has such names: no race can exchange it."""
+    """Return a path to the open directory where the system has one, so that a rename cannot swap it."""
     if handle is None:
         return path
     name = Path(f"/proc/self/fd/{handle}")

@@ -1,4 +1,8 @@
-"""The skill port: where tools come from."""
+"""The skill port: the source of tools.
+
+A skill plugin registers a `SkillFactory`. The host opens each declared skill once per Job, asks its session for tools
+before each generation, and sends it the model's calls.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import Skill as SkillDefinition
-from perstack.core.events import FinishReason
-from perstack.core.messages import ExpertMessage, Message, ResultContent, TextPart
-from perstack.core.questions import Answer, Question
-from perstack.core.tools import ToolSpec
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import Skill as SkillDefinition
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.facts import Answer, Question
+from perstack.core.runs.messages import ExpertMessage, Message, ResultContent, TextPart
+from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 
@@ -20,32 +24,32 @@ if TYPE_CHECKING:
 
 
 class BlobStore(Protocol):
-    """The Job's blobs: big results, images, documents."""
+    """The Job's blobs: large results, images, documents."""
 
     async def put(self, data: bytes) -> str:
-        """Keep bytes; returns their sha256 in hex."""
+        """Store bytes and return their hex sha256."""
         ...
 
     async def get(self, sha256: str) -> bytes:
-        """Raises NotFound."""
+        """Return the bytes of a blob. Raises NotFound."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """A generation that a tool asks the Run's own model for. It sees these messages and nothing of the Run."""
+    """A generation that a tool requests from the Run's own model. The model sees only these messages."""
 
     messages: Sequence[Message]
     instruction: str = ""
     max_tokens: int | None = None
-    """At most so many tokens of reply; what the user has set for the provider holds as well."""
+    """Maximum reply tokens; the user's setting for the provider applies as well."""
     temperature: float | None = None
-    """None: what the user has set. A model that takes none is not sent any."""
+    """None: the user's setting. Not sent to a model that does not support it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What came of it."""
+    """Result of a SampleRequest."""
 
     reply: ExpertMessage
     model: str
@@ -53,76 +57,80 @@ class Sample:
 
 
 Sampler = Callable[[SampleRequest], Awaitable[Sample]]
-"""Raises ProviderError. What it costs is counted with the call."""
+"""Raises ProviderError. The cost counts towards the tool call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call for a skill to answer. Arguments have been checked against the tool's schema."""
+    """A call for a skill to answer. Its arguments have been validated against the tool's schema."""
 
     tool_name: str
     args: JsonObject
     key: str
-    """The same for the same call after a resume: MCP servers get it in `_meta`, processes as PERSTACK_CALL_ID."""
+    """Idempotency key: the same call has the same key after a resume. MCP servers receive it in `_meta`, processes
+    as PERSTACK_CALL_ID."""
     run_id: str
     expert_key: str
     blobs: BlobStore
     on_progress: Callable[[str], None]
-    """Tell a person what is going on, in a line."""
+    """Show a line of progress to the user."""
     answers: tuple[Answer, ...] = ()
-    """What a person has said to the questions that this same call asked before."""
+    """Answers to the questions that this same call asked before."""
     may_ask: bool = False
-    """Whether somebody will answer a question; if not, it is to be taken as declined."""
+    """Whether a question can be answered; if not, treat it as declined."""
     sample: Sampler | None = None
-    """The Run's own model, if the skill's definition allows it."""
+    """Generates with the Run's own model; None unless the skill's definition allows it."""
     opens: tuple[str, ...] = ()
-    """Protected paths, relative to the workspace, that a permission rule names and this call may use."""
+    """Protected paths, relative to the workspace, that a permission rule opens for this call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model is given back."""
+    """A tool's answer to the model."""
 
     contents: tuple[ResultContent, ...]
     is_error: bool = False
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False) -> ToolResult:
+        """Return a result with a single text."""
         return cls((TextPart(text=text),), is_error)
 
 
 @dataclass(frozen=True, slots=True)
 class SkillContext:
-    """What a skill is given when it is made, once for a Job."""
+    """Context of a skill, made once per Job."""
 
     workspace: Path
-    """The directory that file tools are confined to, absolute."""
+    """Absolute path of the directory that file tools are confined to."""
     job_id: str
     env: Mapping[str, str]
-    """The host's environment with `.env` files; a child gets only what its definition asks for."""
+    """The host's environment, including `.env` files. A child process gets only what the skill's definition
+    requests."""
     state_dir: str | None = "perstack"
-    """A name in the workspace that tools keep off, if the Job's state is there."""
+    """Name in the workspace that tools must not use, because the Job's state is there; None if it is not."""
     on_stderr: Callable[[str], None] = lambda line: None
     """Show a line that the skill's server wrote to stderr."""
     programs: Path | None = None
-    """Where the programs that it starts are recorded while they run: the `records` of `ports.processes.start.launch`.
-    None where nobody continues its work."""
+    """Folder in which the skill's programs are recorded while they run: `records` of `system.processes.launch`. None
+    if no other process would resume the Job."""
     tasks: Callable[[], TaskMemory] | None = None
-    """The tasks that agents pause and resume, for a skill that keeps some; None where there is no host."""
+    """Returns the tasks that agents pause and resume, for a skill that offers tasks; None without a host."""
     off_limits: tuple[Path, ...] = ()
-    """Files and folders that tools keep off besides, absolute: where the state really is."""
+    """More files and folders that tools must not use, absolute: the actual location of the state."""
     protected: tuple[Path, ...] = ()
-    """Files that tools neither read nor write, absolute; their names may be shown. It is what the host reads itself."""
+    """Absolute paths of files that the host itself reads. Tools must neither read nor write them, but may show their
+    names."""
     protected_patterns: tuple[str, ...] = ()
-    """The same of files that may come to be: absolute patterns of `include`."""
+    """Absolute patterns of `include`: files that would be protected in the same way once they exist."""
     writable: tuple[str, ...] = ()
-    """Files and folders besides the workspace that file tools may change, absolute: `writable` of `[sandbox]`."""
+    """Absolute paths outside the workspace that file tools may change: `writable` of `[sandbox]`."""
     readable: tuple[str, ...] = ()
-    """The same of those that they may read, and of files of variables that they may."""
+    """Absolute paths outside the workspace, and files of variables, that file tools may read."""
     runtime: Runtime = LOCAL_RUNTIME
-    """Where its programs are started: every skill that starts one starts it by this."""
+    """Starts the skill's programs. A skill must start every program with it."""
     variables: tuple[str, ...] = ()
-    """The names of those of `env` that every program is given besides."""
+    """Names of variables in `env` that every program gets in addition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,32 +138,32 @@ class Toolset:
     """What a skill offers."""
 
     specs: tuple[ToolSpec, ...] = ()
-    """All its tools; the host applies pick and omit."""
+    """All tools, before the host applies pick and omit."""
     instructions: str = ""
-    """What the skill itself has to say to a model about them."""
+    """The skill's own instructions to the model."""
 
 
 class SkillSession(Protocol):
-    """A skill that is up. Shared by all Runs of a Job that declare the same one; calls may come concurrently."""
+    """An open skill. All Runs of a Job that declare the same skill share it; calls may be concurrent."""
 
     async def tools(self) -> Toolset:
-        """What it offers now: asked before each generation, the same object while nothing has changed.
+        """Return the tools on offer now. Called before each generation; return the same object while nothing changes.
 
-        Raises SkillError, the first time only, if it cannot be reached: the Run continues without it, and `close` is
-        called.
+        May raise SkillError on the first call if the skill cannot be reached: the Run continues without it, and `close`
+        is called.
         """
         ...
 
     async def call(self, call: ToolCall) -> ToolResult | Question:
-        """Answer a call. What goes wrong for the model to know is an error result; raising SkillError is the same.
+        """Answer a call. For a failure that the model should see, return an error result or raise SkillError.
 
-        A Question stops the Run until a person has answered it; then the same call is made again, with the same key,
-        and with the answer among its `answers`.
+        A Question stops the Run until a person has answered it. Then the same call is made again, with the same key and
+        with the answer in `answers`.
         """
         ...
 
     async def close(self) -> None:
-        """End it, with every process it started."""
+        """End the session and every process that it started."""
         ...
 
 
@@ -164,43 +172,44 @@ class SkillFactory(Protocol):
 
     @property
     def name(self) -> str:
-        """For `perstack plugins`, and `plugin = "…"` of a pluginSkill."""
+        """The name in `perstack plugins` and in `plugin = "…"` of a pluginSkill."""
         ...
 
     def handles(self, definition: SkillDefinition) -> bool:
-        """Whether this plugin provides the skill that is declared so."""
+        """Return whether this plugin provides a skill with this definition."""
         ...
 
     async def open(self, definition: SkillDefinition, context: SkillContext) -> SkillSession:
-        """May return before it is connected. Raises SkillError, which ends the Run, for what its author must change.
+        """Open a skill; it may still be connecting when this returns.
 
-        All skills of a Run are opened at the same time.
+        Raises SkillError, which ends the Run, for what the author of the definition must change. All skills of a Run
+        are opened concurrently.
         """
         ...
 
 
 @runtime_checkable
 class KnownTools(SkillFactory, Protocol):
-    """A skill plugin that can tell the tools of a skill without opening it, so that `perstack validate` knows them."""
+    """A skill plugin that lists the tools of a skill without opening it, for `perstack validate`."""
 
     def known_tools(self, definition: SkillDefinition) -> tuple[ToolSpec, ...]:
-        """All that it offers, before pick and omit. Starts nothing, and raises nothing."""
+        """Return all tools of the skill, before pick and omit. Must start nothing and raise nothing."""
         ...
 
 
 @runtime_checkable
 class LoginFactory(SkillFactory, Protocol):
-    """A skill plugin whose servers a person may have to log in to."""
+    """A skill plugin whose servers may require a login by a person."""
 
     async def login(
         self, definition: SkillDefinition, context: SkillContext, present: Callable[[str], Awaitable[None]]
     ) -> None:
-        """Log in, and keep what that gives for later Jobs. `present` shows a person the address to go to.
+        """Log in and store the credentials for later Jobs. `present` shows the address to open.
 
-        Raises SkillError if it does not come about, in bounded time, or if the server asks for no login.
+        Raises SkillError if the login fails or times out, or if the server requires none.
         """
         ...
 
     async def logout(self, definition: SkillDefinition, context: SkillContext) -> bool:
-        """Forget the login. False if there was none."""
+        """Delete the stored login. Return False if there was none."""
         ...

@@ -1,22 +1,24 @@
 """The storage port: a log, blobs, a lease and a cache, and what they promise.
 
-`perstack.testing.storage_contract` is the suite that every storage passes in full: what is asked of `Storage`, and of
-each further ability that it has. The promises:
+A storage must implement `Storage`, and may implement any of the optional protocols after it; the host checks for each
+and works without it. `perstack.testing.storage_contract` is the test suite that every storage passes, including the
+tests of each optional protocol that it implements. The promises:
 
-1. `append` is all or nothing; a stale `expected_seq` raises Conflict. That is also the fence: of two drivers on one
-   Run the second loses at its first write. One that is cancelled has been done, or never will be, when its caller
-   hears of it.
+1. `append` is all or nothing; a stale `expected_seq` raises Conflict. This is also the fence: of two drivers of one Run
+   the second fails at its first write. When a cancelled append returns to its caller, it either has happened or never
+   will.
 2. When `append` returns, the records survive power loss.
-3. `read` is ordered and gapless. A torn tail after a crash (a partial line, or an append of several whose last is
-   missing) is ignored and repaired by the next append, never an error. Damage anywhere else raises Damaged, which
+3. `read` is ordered and gapless. A torn tail after a crash (a partial line, or an append of several records whose last
+   is missing) is ignored and repaired by the next append, never an error. Damage anywhere else raises Damaged, which
    names the file and the place; everything before it stays readable (`limit`).
-4. Bytes come back unchanged. Records are lines sealed by `core.chain`; storages use it to find the end of an append
-   and damage, and know nothing else of them.
-5. Summaries, checkpoints and entries are caches: losing them loses nothing. They need not be synced.
+4. Bytes are returned unchanged. Records are lines sealed by `core.base.chain`; storages use the seal to find the end of
+   an append and damage, and interpret nothing else.
+5. Summaries, checkpoints and entries are caches: losing them loses no data. They need not be synced.
 
-Ids reach a storage checked (`core.ids`); one that builds paths of them still goes through directory handles or an
-equal guard. All methods may raise StorageError. A call that may take long, because of a lock or a slow medium, does not
-keep the event loop from other work meanwhile (`ports.uninterrupted` is for those that write).
+The host validates ids (`core.base.ids`) before a storage sees them; a storage that builds paths from them must still
+use directory handles or an equal guard. All methods may raise StorageError, and those that write to an unknown Job
+raise NotFound. A call that may take long, because of a lock or a slow medium, must not block the event loop (writers:
+`system.concurrency.uninterrupted`).
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from perstack.core.base import JsonObject
-from perstack.core.chain import Head
+from perstack.core.base.chain import Head
+from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
 
 
 class RunRef(NamedTuple):
-    """Names one log."""
+    """Identifies the log of one Run."""
 
     job_id: str
     run_id: str
@@ -40,238 +42,255 @@ class RunRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """Who drives a Job now: words for a person, such as `pid 4711 on host`."""
+    """The process that drives a Job now. `holder` is text for people, such as `pid 4711 on host`."""
 
     holder: str
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some ids, and the cursor that continues after them; None at the end."""
+    """A page of ids. `next` is the cursor for the following page; None on the last one."""
 
     ids: tuple[str, ...]
     next: str | None = None
 
 
 class Logs(Protocol):
-    """The truth: a log for each Run of a Job (promises 1 to 4)."""
+    """The truth: one log per Run of a Job (promises 1 to 4)."""
 
     async def create_job(self, job_id: str) -> None:
-        """Make an empty Job. Raises Conflict if the id exists."""
+        """Create an empty Job. Raises Conflict if the id exists."""
         ...
 
-    async def has_job(self, job_id: str) -> bool: ...
+    async def has_job(self, job_id: str) -> bool:
+        """Return whether the Job exists."""
+        ...
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Job ids, the one whose summary was written last first, without reading logs."""
+        """Return Job ids, most recently written summary first, without reading logs."""
         ...
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+        """Return the ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
         ...
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Add records after the first `expected_seq`. `expected_seq=0` begins a log. Raises Conflict."""
+        """Append records to a log that has `expected_seq` records; 0 begins a log.
+
+        Raises Conflict if the log has another length or the records do not continue it, NotFound for an unknown Job,
+        and StorageError for records that were not sealed together.
+        """
         ...
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """The records after place `after`, at most `limit`. An unknown Run has none. Raises Damaged."""
+        """Return at most `limit` records after place `after`, or all; none for an unknown Run. Raises Damaged."""
         ...
 
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job and all that belongs to it. Raises NotFound, and Conflict while it is driven.
+        """Delete a Job with everything that belongs to it. Raises NotFound, and Conflict while it is driven.
 
-        With `expected` only if that log has so many records at that moment: Conflict otherwise.
+        With `expected`, raises Conflict unless that log has exactly this number of records at that moment.
         """
         ...
 
 
 class Blobs(Protocol):
-    """What events refer to by its sha256."""
+    """Binary contents that events refer to by sha256."""
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Keep bytes, once; returns their sha256 in hex. Synced before it returns."""
+        """Store bytes once and return their hex sha256. Synced before it returns. Raises NotFound."""
         ...
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Raises NotFound."""
+        """Return the bytes of a blob. Raises NotFound."""
         ...
 
 
 class Leases(Protocol):
-    """Who drives a Job."""
+    """Leases: the exclusive right of one process to drive a Job."""
 
     def lease(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
-        """The right to drive a Job. Raises Conflict, naming the holder, if another has it.
+        """Hold the lease of a Job during the block. Raises Conflict, naming the holder, if another has it.
 
-        It is free the moment its holder's process dies.
+        Raises NotFound for an unknown Job. The lease is free as soon as its holder's process dies.
         """
         ...
 
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Who holds the lease now; None if nobody does."""
+        """Return the current holder of the lease, or None."""
         ...
 
 
 class Cache(Protocol):
-    """What lists are made of (promise 5)."""
+    """Cached data for listing Jobs (promise 5)."""
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace job.json."""
+        """Replace job.json. Raises NotFound for an unknown Job."""
         ...
 
     async def summary(self, job_id: str) -> bytes | None:
-        """job.json; None if there is none (or it was lost)."""
+        """Return job.json, or None if there is none or it was lost."""
         ...
 
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace what `entries` has of a Job: a line of JSON, or nothing, which tells a reader to look at its log.
+        """Replace the Job's entry in `entries`: a line of JSON, or b"", which makes readers read the log.
 
-        `seq` is the place in its log that the entry tells of: one of an earlier place is ignored, and with `expected`
-        one that comes when that log has no record of this place and hash: who puts it means a Job that was removed, and
-        made again since, under the same id. With `synced` it survives power loss when this returns.
+        `seq` is the place in the Job's log that the entry describes. An entry for an earlier place than the stored one
+        is ignored. With `expected`, the entry is ignored unless that log has a record with this place and hash:
+        otherwise the caller means a deleted Job whose id has been used again. With `synced` the entry survives power
+        loss when this returns. Raises NotFound for an unknown Job.
         """
         ...
 
     async def entries(self) -> Mapping[str, bytes]:
-        """Of every Job what was put last, or nothing (b"") if nothing was, or if it was lost. Quick for thousands."""
+        """Return the last entry of every Job; b"" if none was put or it was lost. Must be fast with many Jobs."""
         ...
 
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """The place that the entry of one Job tells of, and the entry; None if none was put, or if it was lost.
+        """Return the entry of one Job with the place that it describes, or None if none was put or it was lost.
 
-        That of a Job which somebody removed behind the storage's back may still be there.
+        The entry of a Job that was removed behind the storage's back may still exist.
         """
         ...
 
 
 class Storage(Logs, Blobs, Leases, Cache, Protocol):
-    """Keeps Jobs. One object serves one process; several processes may use one store.
+    """A store of Jobs. One object serves one process; several processes may use one store.
 
-    This is all that the host needs. What a storage can do besides is in the protocols that follow; the host looks for
-    each, and does without where it is not there.
+    This is all that the host requires. Optional abilities are the protocols that follow; the host checks for each and
+    works without it.
     """
 
     @property
     def location(self) -> str:
-        """For people: the directory, file or address where the state is."""
+        """The store's directory, file or address, for people."""
         ...
 
     def space(self, name: str) -> Storage:
-        """Another set of Jobs in the same store, which none of the others sees; the same object for the same name.
+        """Return a separate set of Jobs in the same store; the same object for the same name.
 
-        It keeps all these promises, and is closed with this one. `name` is of a few lower case letters, and not `jobs`.
+        No set sees the Jobs of another. It keeps all these promises, and closes with this storage. `name` is a few
+        lower case letters, and not `jobs`.
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release files and connections."""
+        ...
 
 
 @runtime_checkable
 class KeepsCopies(Protocol):
-    """What a storage can do besides that keeps, for people and tools, what the logs have too: the setting of each Run,
-    and its checkpoints. They are caches (promise 5)."""
+    """Optional: a storage that keeps copies of log data for people and tools: Run settings and checkpoints.
+
+    They are caches (promise 5).
+    """
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Replace run-setting.json."""
+        """Replace run-setting.json. Raises NotFound for an unknown Job."""
         ...
 
     async def run_setting(self, run: RunRef) -> bytes | None:
-        """run-setting.json; None if there is none (or it was lost)."""
+        """Return run-setting.json, or None if there is none or it was lost."""
         ...
 
-    async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None: ...
+    async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
+        """Store a checkpoint. Raises NotFound for an unknown Job."""
+        ...
 
-    async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None: ...
+    async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
+        """Return a checkpoint, or None if there is none or it was lost."""
+        ...
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the checkpoints that were put, in the order of their ids' Run and place."""
+        """Return the ids of stored checkpoints, ordered by the Run and the place in their ids. Raises NotFound."""
         ...
 
 
 @runtime_checkable
 class CheckpointFiles(KeepsCopies, Protocol):
-    """One whose checkpoints are files."""
+    """Optional: a storage whose checkpoints are files."""
 
     def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path:
-        """Where a checkpoint's file is or would be."""
+        """Return the path of a checkpoint's file, which may not exist."""
         ...
 
 
 @runtime_checkable
 class ReadsSummaries(Protocol):
-    """What a storage can do besides that reads thousands of job.json in one go."""
+    """Optional: a storage that reads thousands of job.json at once."""
 
     async def summaries(self) -> Mapping[str, bytes]:
-        """Of every Job its job.json, or nothing (b"") if there is none."""
+        """Return job.json of every Job; b"" for a Job without one."""
         ...
 
 
 @runtime_checkable
 class ReadsEnds(Protocol):
-    """What a storage can do besides that gets at the end of a long log without reading what is before it."""
+    """Optional: a storage that reads the end of a long log without reading what precedes it."""
 
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """The last records, at most so many, as they stand: for a first look, as nothing of them is checked. None of an
-        unknown Run."""
+        """Return the last records, at most `count`; none for an unknown Run.
+
+        For a preview: they are returned as stored, without any check.
+        """
         ...
 
 
 @runtime_checkable
 class FindsLostJobs(Protocol):
-    """What a storage can do besides that keeps entries apart from Jobs: see that somebody removed a Job behind its
-    back."""
+    """Optional: a storage whose entries are separate from Jobs, so that it notices Jobs removed behind its back."""
 
     async def lost_jobs(self) -> tuple[str, ...]:
-        """The ids that have an entry and no Job, and were not deleted by `delete_job`."""
+        """Return the ids that have an entry but no Job, and were not deleted by `delete_job`."""
         ...
 
 
 @runtime_checkable
 class Redacts(Protocol):
-    """What a storage can do besides that lets the content of a record be taken out."""
+    """Optional: a storage in which the content of a record can be redacted."""
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Put `record` in the place of the one at `seq`, in one moment; it survives power loss when this returns.
+        """Replace the record at `seq` atomically by `record`. It survives power loss when this returns.
 
-        Raises NotFound if there is no such record, and Conflict unless `core.chain.is_redaction_of` says that the new
-        one may stand for it.
+        Raises NotFound if there is no such record, and Conflict unless `core.base.chain.is_redaction_of` accepts the
+        replacement.
         """
         ...
 
 
 @runtime_checkable
 class Erases(Protocol):
-    """What a storage can do besides that takes bytes away for good, whoever looks for them beneath it."""
+    """Optional: a storage that can remove bytes from its medium for good."""
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """The sha256 in hex of every blob of a Job, in no order. Raises NotFound for an unknown Job."""
+        """Return the hex sha256 of every blob of a Job, in no particular order. Raises NotFound for an unknown Job."""
         ...
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """The Job has no such blob from now on, and survives power loss without it; nothing, if it had none."""
+        """Remove a blob from a Job, surviving power loss. Do nothing if the Job does not have it."""
         ...
 
     async def erase_traces(self, job_id: str) -> None:
-        """Remove what is left on this medium of the bytes of a Job that were replaced or removed: unused pages, a
-        write-ahead log, files of a write that was cut short. Its lease is held.
+        """Remove what remains on the medium of a Job's replaced or removed bytes.
 
-        Raises StorageError where another process keeps it from that; the same call again does the rest.
+        Examples are unused pages, a write-ahead log and files of an interrupted write. The caller holds the Job's
+        lease. Raises StorageError if another process prevents it; calling it again completes the work.
         """
         ...
 
 
 @runtime_checkable
 class SharesBlobs(Protocol):
-    """What a storage can do besides that keeps many blobs at once, and the same bytes once for all its Jobs.
+    """Optional: a storage that stores many blobs at once, and equal bytes only once for all its Jobs.
 
-    Each Job has its own blobs all the same: to remove one, or a Job, takes nothing from another.
+    Each Job still owns its blobs: removing a blob or a Job takes nothing from another Job.
     """
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Keep all of them, or none that is not whole; returns their sha256 in hex. Synced before it returns.
+        """Store all blobs, or none incompletely, and return their hex sha256. Synced before it returns.
 
         Raises NotFound for an unknown Job.
         """
@@ -279,89 +298,86 @@ class SharesBlobs(Protocol):
 
 
 class JobSize(NamedTuple):
-    """How many bytes a Job takes."""
+    """Storage size of a Job in bytes."""
 
     logs: int = 0
     blobs: int = 0
     checkpoints: int = 0
     caches: int = 0
-    """Its summary, the settings of its Runs, and its entry."""
+    """Its summary, Run settings and entry."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return sum(self)
 
 
 @runtime_checkable
 class Measures(Protocol):
-    """What a storage can do besides that knows how much room what it keeps takes."""
+    """Optional: a storage that reports the space it uses."""
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """Of these Jobs, or of all, how many bytes each takes; nothing of one that there is not."""
+        """Return the size of these Jobs, or of all Jobs if None. Unknown Jobs are left out."""
         ...
 
     async def size(self) -> int:
-        """How many bytes the whole store takes where it is, with all its spaces, and with what is of no Job."""
+        """Return the bytes that the whole store takes, with all its spaces and data that belongs to no Job."""
         ...
 
 
 @runtime_checkable
 class LocalStorage(Storage, Protocol):
-    """A storage that keeps files on this machine."""
+    """Optional: a storage that keeps files on this machine."""
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """The files and folders that it keeps, absolute, whether they are there yet or not: tools keep off them."""
-        ...
-
-    def is_there(self) -> bool:
-        """Whether anything has been kept. Makes nothing."""
+        """Absolute paths of the files and folders it uses, whether they exist or not. Tools must not touch them."""
         ...
 
     @property
     def programs(self) -> Path:
-        """A folder, one of these places or in one, in which the programs are recorded that run now. It need not be
-        there."""
+        """Folder in which running programs are recorded: one of `places` or inside one. It may not exist."""
         ...
 
 
 class Watch(Protocol):
-    """Tells when to look at a Job again."""
+    """A subscription to changes of a Job."""
 
     async def wait(self, seconds: float) -> None:
-        """Returns when something may have been written since the last wait, and at the latest after so many seconds."""
+        """Return when something may have been written since the last wait, at the latest after `seconds`."""
         ...
 
 
 @runtime_checkable
 class Announces(Protocol):
-    """What a storage can do besides that hears at once what other processes write. A notice may be lost: who waits
-    looks now and then all the same."""
+    """Optional: a storage that notices immediately what other processes write.
+
+    A notification may be lost, so waiting code must also poll from time to time.
+    """
 
     def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]:
-        """Listens from when it is entered: for what is appended to the Job, and for its lease being given up."""
+        """Subscribe to a Job during the block: to appended records, and to the release of its lease."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StorageCheck:
-    """One thing that a storage needs of what it keeps its Jobs in."""
+    """Result of checking one requirement of a storage."""
 
     about: str
     """A word or two: `server`, `rights`."""
     is_there: bool
     text: str
-    """What was found, with the place, and nothing secret."""
+    """What was found and where, without secrets."""
     remedy: str = ""
 
 
 @runtime_checkable
 class ChecksItself(Protocol):
-    """What a storage can do besides that is kept by a server."""
+    """Optional: a storage that is kept by a server."""
 
     async def checks(self) -> Sequence[StorageCheck]:
-        """Whether what it needs is there. Makes no Job; what cannot be reached is a check that says so, no error."""
+        """Check the storage's requirements. Creates no Job; an unreachable server is a failed check, not an error."""
         ...
 
 
@@ -370,30 +386,32 @@ class StorageFactory(Protocol):
 
     @property
     def scheme(self) -> str:
-        """The word before the colon in `storage = "scheme:location"`."""
+        """The part before the colon in `storage = "scheme:location"`."""
         ...
 
     def open(self, location: str, workspace: Path) -> Storage:
-        """A storage for what follows the colon; relative paths are seen from `workspace`, whose state it is: the folder
-        of perstack.toml, or the one that one stands in.
+        """Return a storage for the part after the colon. Raises UsageError if it is invalid.
+
+        Relative paths are relative to `workspace`, whose state it holds: the folder of perstack.toml, or the current
+        directory.
         """
         ...
 
 
 @runtime_checkable
 class TakesSetting(StorageFactory, Protocol):
-    """One whose storages have settings besides their address: `[storageSetting]`."""
+    """A factory whose storages have settings in addition to their address: `[storageSetting]`."""
 
     def open_set(self, location: str, workspace: Path, setting: JsonObject) -> Storage:
-        """As `open`, with these. Raises UsageError for one that there is not."""
+        """Open a storage as `open` does, with these settings. Raises UsageError for an unknown one."""
         ...
 
 
 @runtime_checkable
 class SendsCredentials(StorageFactory, Protocol):
-    """One whose storages send what variables of the process's environment hold to the address that they are given."""
+    """A factory whose storages send credentials from the environment to the configured address."""
 
     @property
     def credentials(self) -> Sequence[str]:
-        """The names of these variables."""
+        """Names of the environment variables that hold these credentials."""
         ...

@@ -1,4 +1,4 @@
-"""The task port: what a skill is given so that an Expert can keep tasks of its own."""
+"""The task port: the interface through which a skill lets an Expert keep tasks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
 
+from perstack.core.base.call_arguments import read_call
 from perstack.core.tasks.operations import (
     Answer,
     Archive,
@@ -28,21 +29,20 @@ from perstack.core.tasks.operations import (
     Retry,
     Start,
 )
-from perstack.ports.checked import read_call
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def read_command(command: type[Command[_R]], *args: object, **kwargs: object) -> Command[_R]:
-    """The operation with arguments of whatever type, read as the annotations of its fields ask. Raises UsageError."""
+    """Build an operation from arguments of any type, converted to the annotations of its fields. Raises UsageError."""
     if command not in _READERS:
         _READERS[command] = (_reader_of(command), _name(command), tuple(inspect.signature(command).parameters))
     return read_call(*_READERS[command], args, kwargs)
 
 
 _READERS: dict[type[Command[Any]], tuple[TypeAdapter[Any], str, Sequence[str]]] = {}
-"""What `read_call` needs of each. Made when an operation is first done: it takes some time."""
+"""Arguments of `read_call` per operation. Built at the operation's first use, since building takes some time."""
 
 
 def _reader_of(command: type[Command[_R]]) -> TypeAdapter[Command[_R]]:
@@ -61,7 +61,7 @@ def _name(command: type[Command[_R]]) -> str:
 def _method(
     command: Callable[_P, Command[_R]],
 ) -> Callable[Concatenate[TaskMemory, _P], Coroutine[Any, Any, _R]]:
-    """The operation as a method, with its fields as the arguments."""
+    """Return a method that does the operation and takes its fields as arguments."""
     declared = cast("type[Command[_R]]", command)
 
     async def work(memory: TaskMemory, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -78,17 +78,18 @@ def _method(
 
 
 class TaskMemory(ABC):
-    """Tasks that are paused and resumed, by whichever process.
+    """Tasks that any process may pause and resume.
 
-    Each operation of `core/tasks/operations.py` is a method, with the operation's fields as its arguments. One that
-    changes a task returns it as it is then, and raises NotFound, NotAllowed if its status does not allow this, Conflict
-    if it is of another version than `expected_version`, and UsageError, which names the argument, for a wrong one.
-    Times are milliseconds; those of a day are since 1970. JSON values and texts may have 1 MiB each.
+    Each operation of `core/tasks/operations.py` is a method with the operation's fields as its arguments. An operation
+    that changes a task returns the changed task. It raises NotFound, NotAllowed if the task's status does not allow it,
+    Conflict if the task has another version than `expected_version`, and UsageError, naming the argument, for an
+    invalid one. Durations are milliseconds, points in time milliseconds since 1970. JSON values and texts may have up
+    to 1 MiB each.
     """
 
     @abstractmethod
     async def do(self, command: Command[_R]) -> _R:
-        """Do an operation whose arguments have been read."""
+        """Do an operation whose arguments have been validated."""
 
     create = _method(Create)
     list = _method(List)

@@ -1,11 +1,11 @@
-"""Published prices of models, for the providers whose vendors publish theirs: as far as `genai-prices` knows them."""
+"""Published prices of models, as `genai-prices` knows them, for the providers of vendors that publish prices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from perstack.core.usage import Usage
+from perstack.core.base.usage import Usage
 from perstack.dataclass import dataclass
 from perstack.ports.provider import OfferedModel, PriceList
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
 
 _SOME = 1_000
-"""Tokens to ask the price of: of so many no vendor asks more than its first price."""
+"""Tokens per price query: few enough to stay in every vendor's first price tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedPrices:
-    """Those of one vendor, as that library names it."""
+    """Published prices of one vendor, by the vendor's id in that library."""
 
     vendor: str
 
     def load(self) -> PriceList:
-        """Imports the library, which takes 0.2 s the first time."""
+        """Load the library, which takes 0.2 s the first time, and return its price list."""
         import genai_prices
 
         def look_up(model: str, usage: Usage) -> tuple[float | None, int | None]:
@@ -36,13 +36,13 @@ class PublishedPrices:
             try:
                 found = genai_prices.calc_price(spent, model, provider_id=self.vendor)
             except (LookupError, ValueError, ArithmeticError):
-                return None, None  # a model that it does not know, or counts that do not add up
+                return None, None  # an unknown model, or inconsistent token counts
             return float(found.total_price), found.model.context_window
 
         return look_up
 
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-        """Those with a published price that are not marked as retired, by name."""
+        """Return the vendor's models with a published price that are not deprecated, by name."""
         from genai_prices.data_snapshot import get_snapshot
 
         found = next((one for one in get_snapshot().providers if one.id == self.vendor), None)

@@ -1,6 +1,6 @@
-"""Which files and folders `[sandbox]` names, where they really are, and which of them would give too much away.
+"""Resolve the files and folders that `[sandbox]` names, and refuse those that would expose too much.
 
-The rules are the same for programs in a sandbox and for tools that work in the host's own process.
+The rules are the same for programs in a sandbox and for tools in the host's own process.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from perstack.core.protected import folded, protected_by_name
-from perstack.core.sandbox import SandboxPolicy, is_below
+from perstack.core.base.file_names import folded, protected_by_name
+from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
 from perstack.ports.runtime import Surroundings
@@ -23,25 +23,25 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file or folder that `[sandbox]` names, and that is there."""
+    """An existing file or folder that `[sandbox]` names."""
 
     name: str
-    """As it was named, absolute."""
+    """The path as configured, absolute."""
     real: str
-    """Without links."""
+    """The path without links."""
     is_writable: bool
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Both, or the one."""
+        """Both paths, without duplicates."""
         return tuple(dict.fromkeys((self.name, self.real)))
 
 
 def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) -> tuple[Place, ...]:
-    """Those that are there now; one that both name is writable.
+    """Return the configured paths that exist now; a path in both lists is writable.
 
-    Raises SkillError for one that a link leads to which programs may have put there: where it leads is not what a
-    person has named.
+    Raises SkillError for a path with a link that programs may have created: it may lead to something other than what
+    the user has named.
     """
     writable, readable = tuple(writable), tuple(readable)
     changeable = tuple(os.path.realpath(path) for path in (str(workspace), *writable))
@@ -61,7 +61,7 @@ def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) ->
 
 
 def check_places(policy: SandboxPolicy, around: Surroundings) -> None:
-    """Raises UsageError for one that would give more away than anybody means."""
+    """Raise UsageError for a configured path that would expose too much."""
     for key, paths in (("writable", policy.writable), ("readable", policy.readable)):
         for path in paths:
             what, writable = f"`{key}` of [sandbox]", key == "writable"
@@ -75,7 +75,7 @@ def check_places(policy: SandboxPolicy, around: Surroundings) -> None:
 
 
 def check_place(what: str, path: str, around: Surroundings, *, writable: bool) -> None:
-    """Raises UsageError for a home folder, and for what belongs to the system."""
+    """Raise UsageError for a folder that contains the home folder, and for a system folder."""
     home = {str(Path(name)) for name in (around.env.get("HOME"), os.path.expanduser("~")) if name}  # noqa: PTH111
     for name in {path, os.path.realpath(path)}:
         if any(is_below(one, (name,)) for one in home):
@@ -85,7 +85,7 @@ def check_place(what: str, path: str, around: Surroundings, *, writable: bool) -
 
 
 def _check_ours(what: str, path: str, name: str, around: Surroundings, *, writable: bool) -> None:
-    """Raises UsageError for what the host keeps for itself."""
+    """Raise UsageError for a path that is reserved for the host."""
     for kept in _names(around.hidden):
         if is_below(str(around.workspace), (kept,)) or not is_below(name, (kept,)):
             continue
@@ -93,7 +93,7 @@ def _check_ours(what: str, path: str, name: str, around: Surroundings, *, writab
             raise UsageError(f"{what} is {path}, which the host keeps for itself: name another folder")
     if not writable:
         return
-    reason = protected_by_name(folded(Path(name).parts[1:]))
+    reason = protected_by_name(folded(Path(name).parts[1:]), change=True)
     if name in _names(around.protected):
         reason = "a file that the host reads"
     if reason is not None:
@@ -105,18 +105,18 @@ def _names(paths: Iterable[Path]) -> Iterable[str]:
 
 
 class _Led(Exception):
-    """There is a link where programs may put one."""
+    """A path with a link in a folder where programs may create links."""
 
 
 def _real(path: str, changeable: Sequence[str]) -> str | None:
-    """A path without links; None if nothing is there. Raises _Led for a link below what is changeable."""
+    """Return a path without links; None if it does not exist. Raises _Led for a link below a `changeable` folder."""
     rest, at, links = deque(path.split("/")), "/", 0
     while rest:
         part = rest.popleft()
         if part in ("", "."):
             continue
         if part == "..":
-            at = os.path.dirname(at)  # noqa: PTH120 - names, without a look at the disk
+            at = os.path.dirname(at)  # noqa: PTH120 - names only, without disk access
             continue
         step = f"{at.rstrip('/')}/{part}"
         if not os.path.islink(step):  # noqa: PTH114 - this runs before each program
@@ -127,7 +127,7 @@ def _real(path: str, changeable: Sequence[str]) -> str | None:
             raise _Led(step)
         if links > _MOST_LINKS:
             return None
-        target = os.readlink(step)  # noqa: PTH115 - what pathlib would drop counts
+        target = os.readlink(step)  # noqa: PTH115 - pathlib would drop parts that matter
         at = "/" if target.startswith("/") else at
         rest.extendleft(reversed(target.split("/")))
     return at if os.path.exists(at) else None  # noqa: PTH110 - as above

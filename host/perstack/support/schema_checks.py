@@ -1,4 +1,4 @@
-"""Checks against schemas that may take a while, without keeping the event loop."""
+"""Schema checks that may take long, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import asyncio
 
 from pydantic import JsonValue
 
-from perstack.core.checking import FULL, QUICK, Checker, Violation
-from perstack.core.schema_keywords import Meter
+from perstack.core.base.json_schema import FULL, QUICK, Checker, Meter, Violation
 
 
 async def violation_of(checker: Checker, value: JsonValue) -> Violation | None:
-    """What of a value does not fit; None if all does. What takes more than a moment is done in a thread.
+    """Return how a value violates a schema; None if it conforms. A check that is not quick continues in a thread.
 
-    A value that cannot be checked to the end within some seconds does not fit. Never raises.
+    A value that cannot be checked completely within some seconds counts as a violation. Never raises.
     """
     found = checker.violation(value, Meter(QUICK))
     if found is None or not found.is_unfinished:

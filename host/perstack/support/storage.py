@@ -1,13 +1,80 @@
-"""For storages: ids in the order that the port promises, by pages; names of spaces."""
+"""Helpers for storages: checks of appends and redactions, ids in the promised order, pages, names of spaces."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
-from perstack.core.ids import check_id, number_of_run, place_of
-from perstack.errors import UsageError
+from perstack.core.base.chain import BrokenSeal, Head, check, is_redaction_of
+from perstack.core.base.ids import check_id, number_of_run, place_of
+from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import Page
+
+# Paged listings.
+
+
+class _HasNext(Protocol):
+    @property
+    def next(self) -> str | None: ...
+
+
+_P = TypeVar("_P", bound=_HasNext)
+
+
+async def pages(page: Callable[[str | None], Awaitable[_P]]) -> AsyncGenerator[_P]:
+    """Iterate over all pages; `page` returns the page after a cursor, None meaning the first."""
+    after: str | None = None
+    while True:
+        found = await page(after)
+        yield found
+        after = found.next
+        if after is None:
+            return
+
+
+async def every_id(page: Callable[[str | None], Awaitable[Page]]) -> list[str]:
+    """Return the ids of all pages."""
+    return [one async for found in pages(page) for one in found.ids]
+
+
+# Checks before records are stored.
+
+
+def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
+    """Return the head of a log that ended at `head`, after one append of these records.
+
+    Raises Conflict for records that do not continue the log, since it could not be read any more; the usual cause is
+    another writer at the same place. Raises StorageError for records that were not sealed together. `place` names the
+    log in messages.
+    """
+    for index, record in enumerate(records):
+        try:
+            sealed, head = check(head, record)
+        except BrokenSeal as broken:
+            raise Conflict(f"{place}: record {head.seq + 1} does not continue this log: {broken}") from broken
+        if b"\n" in record or sealed.batch != (len(records) if index == 0 else 1):
+            raise StorageError(f"{place}: record {head.seq} was not sealed together with the others of its append")
+    return head
+
+
+def ends_at(record: bytes, head: Head) -> bool:
+    """Return whether a record is the last one of a log that ended at `head`."""
+    return record.endswith(b',"hash":"%b"}' % head.hash.encode())
+
+
+def check_redaction(log: Sequence[bytes], seq: int, record: bytes, place: str) -> None:
+    """Raise NotFound if a log has no record at `seq`, and Conflict if `record` is not a redaction of it."""
+    if not 0 < seq <= len(log):
+        raise NotFound(f"{place}: has {len(log)} records, and so none at {seq}")
+    if b"\n" in record or not is_redaction_of(log[seq - 1], record):
+        raise Conflict(f"{place}: what is to stand for record {seq} is not a redaction of it")
+
+
+def stale(place: str, expected_seq: int, seq: int) -> Conflict:
+    """Return the error for a writer whose expected end of the log is outdated."""
+    return Conflict(f"{place}: has {seq} records, not {expected_seq}: another process has written to this run")
+
 
 Order = tuple[int, int, str]
 
@@ -15,19 +82,19 @@ _NO_TIME = 1 << 63
 
 
 def check_space(name: str) -> str:
-    """The name of a space, if it may be one. Raises UsageError."""
+    """Return the name of a space if it is valid. Raises UsageError."""
     if not re.fullmatch("[a-z]{1,20}", name) or name == "jobs":
         raise UsageError(f"{name!r} is not a name of a space: use up to 20 of a-z, and not `jobs`")
     return name
 
 
 def run_order(run_id: str) -> Order:
-    """By number. Ids that have none, those of other programs, come first."""
+    """Return the sort key of a Run id: by number. Ids without a number, those of other programs, come first."""
     return number_of_run(run_id), 0, run_id
 
 
 def checkpoint_order(checkpoint_id: str) -> Order:
-    """By the Run's number and the place in its log. Ids that have none come first."""
+    """Return the sort key of a checkpoint id: Run number, then place in the log. Ids without them come first."""
     try:
         _, run_id, seq = place_of(checkpoint_id)
     except UsageError:
@@ -36,7 +103,7 @@ def checkpoint_order(checkpoint_id: str) -> Order:
 
 
 def is_id(name: str) -> bool:
-    """Whether a name can be an id."""
+    """Return whether a name is a valid id."""
     try:
         check_id(name, "listed")
     except UsageError:
@@ -45,9 +112,9 @@ def is_id(name: str) -> bool:
 
 
 def page_of(ids: Iterable[str], order: Callable[[str], Order], limit: int, after: str | None) -> Page:
-    """One page; the cursor is the last id of the page before, which need not exist any more.
+    """Return one page of ids. `after` is the last id of the page before, which need not exist any more.
 
-    Names that are no ids are somebody else's, and left out.
+    Names that are not valid ids belong to other programs and are left out.
     """
     ordered = sorted((one for one in ids if is_id(one)), key=order)
     if after is not None:
@@ -57,7 +124,7 @@ def page_of(ids: Iterable[str], order: Callable[[str], Order], limit: int, after
 
 
 def newest_first(jobs: Iterable[tuple[int, str]], limit: int, after: str | None) -> Page:
-    """A page of Jobs, given each with the time (or count) of its last writing."""
+    """Return a page of Jobs, newest first, given each Job's last write time (or count)."""
     ordered = sorted(jobs, reverse=True)
     if after is not None:
         cursor = place_in_jobs(after)
@@ -68,7 +135,7 @@ def newest_first(jobs: Iterable[tuple[int, str]], limit: int, after: str | None)
 
 
 def place_in_jobs(cursor: str) -> tuple[int, str]:
-    """The last Job of the page before, and its time (or count), below 2^63. Raises UsageError."""
+    """Return time (or count, below 2^63) and id of the last Job of the page before. Raises UsageError."""
     written, separator, name = cursor.partition(":")
     place = int(written) if written.isascii() and written.isdigit() and len(written) < 20 else _NO_TIME
     if not separator or place >= _NO_TIME or not is_id(name):

@@ -1,38 +1,37 @@
-"""`${NAME}` in a definition, replaced from the environment; `$${NAME}` stands for `${NAME}` itself."""
+"""Substitute `${NAME}` in a definition from the environment; `$${NAME}` stands for a literal `${NAME}`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
-from perstack.core.base import JsonObject
-from perstack.core.json_texts import texts_in, with_texts
-from perstack.core.secret_text import has_masked
+from perstack.core.base.records import JsonObject, texts_in, with_texts
+from perstack.core.base.secrets import has_masked
 from perstack.errors import SkillError, UsageError
-from perstack.ports.environment import is_address_name, refuse_redirected
-from perstack.ports.processes.environment import INHERITED
+from perstack.ports.environment import INHERITED, is_address_name, refuse_redirected
 
 _VARIABLE = r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}"
 
 
 def filled(values: Mapping[str, str], env: Mapping[str, str], skill: str, what: str) -> dict[str, str]:
-    """The same texts with their variables' values. Raises SkillError that names each variable that is not set."""
+    """Return the texts with their variables substituted. Raises SkillError naming each unset variable."""
     _check_set(variables_in(values.values()), env, skill, what)
     return {name: _with_values(text, env) for name, text in values.items()}
 
 
 def filled_address(address: str, env: Mapping[str, str], of: str = "storage") -> str:
-    """The same for the address of a storage, or of what is named. Raises UsageError that names each that is not set."""
+    """Return an address with its variables substituted; `of` names its setting. Raises UsageError naming unset ones."""
     if missing := ", ".join(sorted(name for name in variables_in([address]) if not env.get(name))):
         raise UsageError(f"`{of}` needs {missing}: set it in the environment or in a .env file")
     return _with_values(address, env)
 
 
 def filled_settings(settings: JsonObject, env: Mapping[str, str], skill: str) -> JsonObject:
-    """The same for the texts in the settings of a plugin's skill.
+    """Return the settings of a plugin's skill with variables in their texts substituted.
 
-    Raises SkillError also if a variable of the user's own would stand beside an address that only a workspace's `.env`
-    names, or if a secret is not known any more.
+    Raises SkillError if a variable is unset, if a variable of the user's own would be used together with an address
+    that only a workspace's `.env` sets, or if a secret is no longer known.
     """
     texts = tuple(texts_in(settings))
     check_known(texts, skill)
@@ -58,14 +57,34 @@ def _with_values(text: str, env: Mapping[str, str]) -> str:
 
 
 def variables_in(texts: Iterable[str]) -> set[str]:
-    """The variables that are named."""
+    """Return the names of the variables in the texts."""
     return {found[2] for text in texts for found in re.finditer(_VARIABLE, text) if not found[1]}
 
 
 def check_known(texts: Iterable[str], skill: str) -> None:
-    """Raises SkillError if a secret is not known any more: it was not recorded, and perstack.toml does not say it."""
+    """Raise SkillError if a secret is no longer known: it was not recorded, and perstack.toml does not have it."""
     if has_masked(texts):
         raise SkillError(
             f"skill {skill!r} was started with a secret, which is not recorded, and perstack.toml has no such skill any"
             " more: put it back, or begin a new Job"
         )
+
+
+# Errors without secrets.
+
+_T = TypeVar("_T")
+
+
+def meant_by(address: str, find: Callable[[str], _T], filled: str) -> _T:
+    """Return `find(filled)`.
+
+    Its UsageError is replaced by one without the variables' values, which may be a key that was never meant to be in an
+    address.
+    """
+    try:
+        return find(filled)
+    except UsageError:
+        names = ", ".join(sorted(variables_in([address])))
+        if not names:
+            raise
+        raise UsageError(f"{address!r} is no address of what is installed, with the value of {names}") from None

@@ -1,4 +1,4 @@
-"""An order as plain JSON, for dispatchers that keep it in an engine of another's making."""
+"""Work items (`Order`) as plain JSON, for dispatchers that store them in an external engine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from perstack.ports.dispatcher import Order
 
 MOST_PRIORITY = (1 << 31) - 1
-"""The highest priority that engines can have; the lowest is as far below 0."""
+"""Highest priority that all engines support; the lowest is its negative."""
 _REASON = 500
-"""Characters kept of why a worker cannot serve an order."""
+"""Characters kept of the reason why a worker cannot serve a work item."""
 
 
 class _Stored(BaseModel):
-    """What is stored. Newer versions may have more; what this one does not know is left out."""
+    """Stored form of a work item. Fields of newer versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -30,7 +30,7 @@ class _Stored(BaseModel):
 
 
 def order_of(stored: object) -> Order | None:
-    """The order that was stored so; None if it is none of ours."""
+    """Return the work item stored in `stored`, or None if it is not one of ours."""
     try:
         found = _Stored.model_validate(stored)
     except ValidationError:
@@ -39,7 +39,7 @@ def order_of(stored: object) -> Order | None:
 
 
 def stored(order: Order) -> dict[str, JsonValue]:
-    """What is stored of an order."""
+    """Return the stored form of a work item."""
     labels: dict[str, JsonValue] = {storable(key): storable(value) for key, value in order.labels.items()}
     refused: dict[str, JsonValue] = {storable(key): storable(value)[:_REASON] for key, value in order.refused.items()}
     known = (("run_id", order.run_id), ("storage", order.storage))
@@ -58,10 +58,10 @@ def stored(order: Order) -> dict[str, JsonValue]:
 
 
 def priority_of(order: Order) -> int:
-    """Within what engines can have."""
+    """Return the priority, limited to the range that engines support."""
     return max(-MOST_PRIORITY, min(order.priority, MOST_PRIORITY))
 
 
 def storable(text: str) -> str:
-    """A text that every engine can have: no NUL, no half of a character."""
+    """Return a text that every engine can store: without NUL and lone surrogates."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""The system's clock, and what is made of an instant. No other module asks the system for the time of day."""
+"""The system clock, and the formatting of points in time. No other module reads the time of day from the system."""
 
 from __future__ import annotations
 
@@ -6,19 +6,29 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
-from perstack.core.ids import job_id_of
-from perstack.ports.clock import Clock
+from perstack.core.base.ids import job_id_of
+
+# The host takes the time of day from a Clock that it is given: what it decides or records never reads the system's.
+
+
+class Clock(Protocol):
+    """Source of the time of day. Give a Host another one to test what it does at another time."""
+
+    def now(self) -> int:
+        """Return milliseconds since 1970, UTC."""
+        ...
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SystemClock:
-    """The time of this machine."""
+    """The clock of this machine."""
 
     def now(self) -> int:
-        """Milliseconds since 1970, UTC."""
+        """Return milliseconds since 1970, UTC."""
         return time.time_ns() // 1_000_000
 
 
@@ -26,18 +36,18 @@ SYSTEM: Final[Clock] = SystemClock()
 
 
 def iso(moment: int, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
-    """A moment, in milliseconds since 1970, for people and models: `2026-11-21T02:08:22Z`."""
+    """Format a point in time, in milliseconds since 1970, for people and models: `2026-11-21T02:08:22Z`."""
     return (_EPOCH + timedelta(milliseconds=moment)).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def new_ulid(moment: int) -> str:
-    """A new ULID of a moment, in milliseconds since 1970: 26 characters that sort by it."""
+    """Return a new ULID for a point in time, in milliseconds since 1970: 26 characters that sort by time."""
     from ulid import ULID  # 20 ms of imports that a resume never needs
 
     return str(ULID.from_timestamp(moment))
 
 
 def new_ids(moment: int) -> Iterator[str]:
-    """Short ids, as Jobs have: that of a moment, and, for when it is taken, those of the milliseconds after it."""
+    """Yield short ids in the form of Job ids: first that of `moment`, then those of the following milliseconds."""
     for each in count(moment):
         yield job_id_of(new_ulid(each))

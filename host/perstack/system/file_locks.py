@@ -1,7 +1,7 @@
-"""For storages whose users share a machine: a lease as an OS lock (`flock`) on an open file.
+"""Leases of storages whose users share a machine: an OS lock (`flock`) on an open file.
 
-The kernel frees the lock when the last descriptor of that opening closes, so a holder that dies frees it at once.
-Descriptors that Python opens are not inherited by child programs, which therefore never keep a lease alive.
+The kernel frees the lock when the last descriptor of that opening closes, so the death of the holder frees it at once.
+Child programs do not inherit descriptors that Python opens, so they never keep a lease alive.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _LONGEST_HOLDER = 1000
 
 @asynccontextmanager
 async def hold(open_file: Callable[[], int], holder: str, job_id: str) -> AsyncGenerator[None]:
-    """Hold the lock on the file that `open_file` opens (read and write), with the holder's words inside.
+    """Hold the lock on the file that `open_file` opens for reading and writing, and write `holder` into it.
 
-    Raises Conflict, naming the holder, if another opening of the file has it, and NotFound if the file was deleted
-    meanwhile.
+    Raises Conflict, naming the holder, if another opening of the file has the lock, and NotFound if the file was
+    deleted meanwhile.
     """
     fd = open_file()
     try:
@@ -40,7 +40,7 @@ async def hold(open_file: Callable[[], int], holder: str, job_id: str) -> AsyncG
 
 
 def holder_of(fd: int) -> str | None:
-    """Who holds the lock on this open file, in its own words; None if nobody does."""
+    """Return the text that the holder of the lock on this open file wrote; None if nobody holds it."""
     if _try_lock(fd, fcntl.LOCK_SH):
         fcntl.flock(fd, fcntl.LOCK_UN)
         return None
@@ -48,14 +48,14 @@ def holder_of(fd: int) -> str | None:
 
 
 def _sign(fd: int, holder: str) -> None:
-    # the lock holds without the words, and a full disk must end no Job for the sake of them
+    # the lock works without the text: a full disk must not end a Job because of it
     with suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, holder.encode()[:_LONGEST_HOLDER], 0)
 
 
 async def _lock(fd: int, job_id: str) -> None:
-    # somebody who only asks for the holder has the lock for a moment, hence the few tries
+    # retry: a process in `holder_of` has the lock for a moment
     for attempt in range(_TRIES):
         if _try_lock(fd, fcntl.LOCK_EX):
             return

@@ -1,7 +1,6 @@
-"""Ending a process together with everything that it started.
+"""End a process together with everything that it started.
 
-A program that a tool starts leads a group of its own; what it starts is in that group, unless it leaves on purpose
-(`setsid`).
+A tool's program leads its own process group; its children belong to that group unless they leave on purpose (`setsid`).
 """
 
 from __future__ import annotations
@@ -11,17 +10,19 @@ import os
 import signal
 from asyncio.subprocess import Process
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 GRACE = 1.0
-"""Seconds between SIGTERM and SIGKILL, and for those that are killed to be gone."""
+"""Seconds between SIGTERM and SIGKILL, and maximum seconds to wait for killed processes."""
 
 _FINISHING = 0.1
-"""Seconds for what only writes its last words after its parent, such as the end of a shell's `> >(tee log)`."""
+"""Seconds for processes that only flush output after their parent ended, such as the end of a shell's `> >(tee
+log)`."""
 
 _LOOK_SOON = 0.0005
-"""The first pause, for what is about to be gone; each one is twice as long as the last."""
+"""First pause between two checks, in seconds; each pause doubles up to `_LOOK_AGAIN`."""
 _LOOK_AGAIN = 0.01
 
 _DEAD = ("Z", "X")
@@ -30,7 +31,7 @@ _Left = Literal["living", "dead", "nobody"]
 
 
 async def end_group(process: Process) -> None:
-    """Ask all of the group to end, make them after a grace, and reap the leader.
+    """End the group: SIGTERM, then SIGKILL after `GRACE` seconds; and reap the leader.
 
     If this is cancelled, the group is killed at once.
     """
@@ -50,41 +51,42 @@ async def end_group(process: Process) -> None:
 
 
 async def kill_group(process: Process) -> None:
-    """End all of the group without asking, and reap the leader."""
+    """Kill the group at once and reap the leader."""
     signal_group(process.pid, signal.SIGKILL)
     await process.wait()
     await _left(process.pid, GRACE)
 
 
 async def end_left(group: int) -> None:
-    """The same for a group whose leader another process has started: it is nobody's here to reap."""
+    """End a group whose leader another process started, like `end_group` but without reaping."""
     if signal_group(group, signal.SIGTERM) and await _left(group, GRACE) != "nobody":
         signal_group(group, signal.SIGKILL)
         await _left(group, GRACE)
 
 
 def group_of(entry: Path) -> int:
-    """The group of a living process, given its folder in /proc; 0 if it has ended."""
+    """Return the group of a living process, given its folder in /proc; 0 if it has ended."""
     state, group = _state_and_group(f"{entry}/stat")
     return 0 if state in _DEAD else group
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Send a signal; False if nobody of the group is left."""
+    """Send a signal to a group. Return False if it has no process left."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:
-        # what is left has become another user's (sudo): it cannot be ended, but it is there
+        # the rest runs as another user (sudo): it cannot be ended, but it exists
         return True
     return True
 
 
 async def _left(group: int, patience: float) -> _Left:
-    """Who of the group is left within some seconds. The dead, whom their reaper has not reaped, are not waited for.
+    """Wait up to `patience` seconds for the group to end, and return what is left of it.
 
-    What is about to be gone is looked at soon and often, and at the dead, which takes longer, only after that.
+    Return "dead" without waiting if only zombies are left that their parent has not reaped. A group that ends soon is
+    noticed soon; the slower check for zombies comes only after the first pauses.
     """
     loop = asyncio.get_running_loop()
     until, pause = loop.time() + patience, _LOOK_SOON
@@ -99,7 +101,7 @@ async def _left(group: int, patience: float) -> _Left:
 
 
 def _has_living(group: int) -> bool:
-    """Whether anybody of the group still runs: in a container without a reaper the dead stay listed."""
+    """Return whether a process of the group still runs. In a container without a reaper, zombies stay listed."""
     with suppress(OSError):
         states = [_state_and_group(f"/proc/{name}/stat") for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
         return not states or any(state not in _DEAD and own == group for state, own in states)
@@ -108,8 +110,33 @@ def _has_living(group: int) -> bool:
 
 def _state_and_group(path: str) -> tuple[str, int]:
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hundreds of times in a row
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - called hundreds of times in a row
             state, _, group = file.read(4096).rpartition(b")")[2].split()[:3]
     except (OSError, ValueError):
         return "X", 0
     return state.decode("ascii", "replace"), int(group)
+
+
+# Identity of a process: ids are reused, and mean other processes on other machines.
+
+MARK = "PERSTACK_PROGRAM"
+"""Environment variable that identifies a program of ours; its value differs for each program."""
+
+
+@cache
+def this_machine() -> str | None:
+    """Return an id of this machine's boot and process namespace; None if the system does not provide it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def start_of(pid: int) -> str | None:
+    """Return the start time of a living process in clock ticks since boot; None if it has ended or is unknown."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return None if state in (b"Z", b"X") else fields[18].decode()
+    except (OSError, IndexError, ValueError):
+        return None

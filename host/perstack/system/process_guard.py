@@ -1,28 +1,135 @@
-"""The guard: a small process that ends what we have started, if we end without doing so ourselves.
+"""The guard: a small process that ends the programs we started if our own process dies without doing so.
 
-Nobody else is left to do it when our process is killed by SIGKILL. PR_SET_PDEATHSIG would reach a group's leader alone,
-which for npx is not the server. There is one guard for all programs: it is told of each when it starts and when it has
-ended, waits for its pipe to break, and then ends the groups that are left. It starts with the first program, and ends
-with the last, or with the block of `kept`.
+After a SIGKILL nobody else could: PR_SET_PDEATHSIG would reach only a group's leader, which for npx is not the server.
+One guard serves all programs. It is notified when each starts and ends, waits for its pipe to break, and then ends the
+remaining groups. It starts with the first program and ends with the last one, or at the end of a `kept` block.
 
-A program is known by a mark in its environment from before it starts: so the guard finds it even if we are killed in
-the moment between its start and our telling its number. It cannot miss one: the program has our end of the pipe too
-until it has its own environment.
+A program is identified by a mark in its environment from before it starts. So the guard finds it even if we are killed
+between its start and the report of its process id. It cannot miss one: until the program has its own environment, it
+holds our end of the pipe open.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from asyncio.subprocess import Process
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from itertools import count
+from dataclasses import field
+from itertools import count, islice
 from pathlib import Path
 from threading import Lock
 
-from perstack.ports.processes.identity import MARK, start_of
-from perstack.ports.processes.left import Record
+from perstack.dataclass import dataclass
+from perstack.system.process_groups import MARK, end_left, group_of, start_of, this_machine
+
+# Records of running programs, so that the process that resumes a Job can end what a killed process left running.
+#
+# The guard ends those too, within seconds. The records are for a process that resumes sooner, and for a killed guard.
+# While a program runs it has a file, named by its mark, with the identity of its host process and of its own process.
+
+_MOST_FILES = 10_000
+_LONGEST = 1000
+
+
+@dataclass(slots=True)
+class Record:
+    """The record file of one program. If it cannot be written, there is only the guard."""
+
+    path: Path
+    _file: int = field(init=False, default=-1)
+
+    def begin(self) -> None:
+        """Record the host process, before the program starts."""
+        machine, ours = this_machine(), os.getpid()
+        if machine is None:
+            return
+        with suppress(OSError):
+            self.path.parent.mkdir(0o700, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            os.write(self._file, f"{machine} {ours} {start_of(ours)}\n".encode())
+
+    def is_up(self, pid: int, start: str | None) -> None:
+        """Record the program's process after its start."""
+        if self._file >= 0 and start is not None:
+            with suppress(OSError):
+                os.write(self._file, f"{pid} {start}\n".encode())
+
+    def close(self, *, is_ours: bool = True) -> None:
+        """Close and remove the file after the program ended. In a forked process the file is left to the parent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            if is_ours:
+                with suppress(OSError):
+                    self.path.unlink()
+
+
+async def end_left_programs(folder: Path) -> None:
+    """End the programs, with their groups, that ended host processes recorded in a folder.
+
+    On return they are gone, except processes that now run as another user, which cannot be ended. Programs of a living
+    host process are not touched, nor those of another machine, whose process ids mean nothing here.
+    """
+    groups = _all_left(folder)
+    await asyncio.gather(*(end_left(group) for group in set[int]().union(*groups.values())))
+    for path in groups:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _all_left(folder: Path) -> dict[Path, set[int]]:
+    """Return the remaining groups of each record that may be ended from here."""
+    groups: dict[Path, set[int]] = {}
+    with suppress(OSError):
+        for path in islice(folder.iterdir(), _MOST_FILES):
+            found = _left(path)
+            if found is not None:
+                groups[path] = found
+    return groups
+
+
+def _left(path: Path) -> set[int] | None:
+    """Return the remaining groups of a recorded program; None if it may not be ended from here."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
+            lines = [line.split(" ") for line in file.read(_LONGEST).splitlines()]
+    except (OSError, ValueError):
+        return None
+    if not lines or len(lines[0]) != 3 or lines[0][0] != this_machine():
+        return None
+    _, host, began = lines[0]
+    if _start_of(host) == began:
+        return None
+    marked = _marked(path.name)
+    if len(lines) > 1 and len(lines[1]) == 2:
+        pid, start = lines[1]
+        now = _start_of(pid)
+        if now == start:
+            return {int(pid)}
+        # without its leader, only processes with the mark prove that the group is the same
+        return marked & {int(pid)} if now is None else set()
+    return marked
+
+
+def _start_of(pid: str) -> str | None:
+    return start_of(int(pid)) if pid.isascii() and pid.isdigit() and len(pid) < 10 else None
+
+
+def _marked(mark: str) -> set[int]:
+    """Return the groups of the processes with this mark in their environment."""
+    wanted = f"{MARK}={mark}".encode()
+    return {group for entry in Path("/proc").glob("[0-9]*") if _has(entry, wanted) and (group := group_of(entry))}
+
+
+def _has(entry: Path, wanted: bytes) -> bool:
+    try:
+        return wanted in (entry / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
 
 _SCRIPT = r"""
 trap '' TERM HUP INT
@@ -59,14 +166,15 @@ tell KILL
 
 
 class Guard:
-    """One for a process; its methods may be called from any thread. Where no guard can be started there is none."""
+    """The guard of this process. Methods may be called from any thread, and do nothing if no guard can be started."""
 
     def __init__(self) -> None:
+        """Start nothing yet: the first program does."""
         self._turn = Lock()
         self._shell: subprocess.Popen[bytes] | None = None
         self._users = 0
         self._known: dict[str, bytes] = {}
-        """What the guard is told of each program, by its mark."""
+        """The line sent to the guard for each program, by mark."""
         self._records: dict[str, Record] = {}
         self._marks: dict[Process, str] = {}
         self._prefix = os.urandom(8).hex()
@@ -74,7 +182,7 @@ class Guard:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Meanwhile a guard that was started stays."""
+        """Keep a started guard running during the block."""
         self._enter()
         try:
             yield
@@ -82,9 +190,9 @@ class Guard:
             self._leave()
 
     def expect(self, records: Path | None) -> str:
-        """A mark for a program that is about to start, to be in its environment as MARK.
+        """Return the mark for a program that is about to start, to be set as MARK in its environment.
 
-        It is also recorded in the folder, if one is given, for `end_left_programs`.
+        With `records`, the program is also recorded in that folder, for `end_left_programs`.
         """
         self._enter()
         mark = f"{self._prefix}.{next(self._numbers)}"
@@ -95,7 +203,7 @@ class Guard:
         return mark
 
     def watch(self, mark: str, process: Process) -> None:
-        """It is up, and leads its own group."""
+        """Report that the program has started, as the leader of its own group."""
         start = start_of(process.pid)
         self._marks[process] = mark
         self._note(mark, f"+ {mark} {process.pid} {start or ''}\n")
@@ -103,7 +211,7 @@ class Guard:
             self._records[mark].is_up(process.pid, start)
 
     def forget(self, program: str | Process) -> None:
-        """Nothing is left of it, or, given its mark, it has not started."""
+        """Report that the program has ended or, given its mark, that it did not start."""
         mark = self._marks.pop(program, None) if isinstance(program, Process) else program
         if mark is None:
             return
@@ -118,7 +226,7 @@ class Guard:
             self._leave()
 
     def abandon(self) -> None:
-        """In a forked process: these are another's programs."""
+        """Drop all programs after a fork: they belong to the parent process."""
         for record in self._records.values():
             record.close(is_ours=False)
         self._turn = Lock()
@@ -149,7 +257,7 @@ class Guard:
             with suppress(OSError):
                 os.write(self._shell.stdin.fileno(), line)
                 return
-            self._end()  # somebody has killed or stopped it
+            self._end()  # another process has killed or stopped the guard
         with suppress(OSError):
             self._begin()
 

@@ -1,20 +1,45 @@
-"""Starting a program so that nothing of it is left behind, whether we are cancelled or killed."""
+"""Start programs so that none is left behind, even if we are cancelled or killed.
+
+`launch` starts a program, `started` waits for it safely, and `owned` ends it with its process group.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from asyncio.subprocess import Process
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from perstack.ports.processes.group import kill_group
-from perstack.ports.processes.guard import GUARD
-from perstack.ports.processes.identity import MARK
-from perstack.ports.uninterrupted import outlasting
+from perstack.system.concurrency import outlasting
+from perstack.system.process_groups import MARK, end_group, kill_group
+from perstack.system.process_guard import GUARD
 
 Stream: TypeAlias = int | IO[bytes]
-"""A file, the number of one, or DEVNULL."""
+"""A file, a file descriptor, or DEVNULL."""
+
+ISOLATED = ("-B", "-E", "-P")
+"""Options of every Python interpreter that we start. It ignores PYTHONPATH and similar variables, and does not
+import from the current folder: a file `json.py` that an Expert wrote there would run with our rights."""
+
+_RUN = (
+    "import os, sys; path, module = sys.argv[1:3]; del sys.argv[1:3]; "
+    "sys.path += [folder for folder in path.split(os.pathsep) if folder not in sys.path]; "
+    "from runpy import run_module; run_module(module, run_name='__main__', alter_sys=True)"
+)
+
+
+def python_argv(module: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command that runs a module in this interpreter, as `python -m` does, but isolated.
+
+    It finds all modules that this process finds. The standard library and installed packages take precedence, in
+    whatever order this process has them.
+    """
+    path = os.pathsep.join(dict.fromkeys(map(os.path.abspath, sys.path)))
+    return (sys.executable, *ISOLATED, "-c", _RUN, path, module, *arguments)
 
 
 async def launch(
@@ -28,11 +53,11 @@ async def launch(
     records: Path | None = None,
     pass_fds: Collection[int] = (),
 ) -> Process:
-    """A program as the leader of its own group, which ends when our process does, however that ends.
+    """Start a program as the leader of its own group, which ends when our process ends, however that happens.
 
-    To be a task that `started` waits for; the program is then to be used in a block of `owned`. Its environment has one
-    more variable, PERSTACK_PROGRAM, for the guard. While it runs it is recorded in the folder `records`, if one is
-    given: whoever continues our work after we were killed ends it first. `pass_fds` stay open in it.
+    Call it in a task that `started` waits for, then use the process in a block of `owned`. The guard adds the variable
+    PERSTACK_PROGRAM to its environment. With `records`, the program is recorded in that folder while it runs: after we
+    were killed, the process that resumes our work ends it first. The program inherits the descriptors `pass_fds`.
     Raises OSError or ValueError if it cannot be started.
     """
     mark = GUARD.expect(records)
@@ -55,9 +80,9 @@ async def launch(
 
 
 async def started(starting: asyncio.Task[Process]) -> Process:
-    """The process, up, of a task that launches it. Raises what the task raises.
+    """Return the process that a `launch` task started. Raises the task's error.
 
-    If this is cancelled, what has been started is killed and reaped before the cancellation goes on.
+    If this is cancelled, the started process is killed and reaped before the cancellation propagates.
     """
     cancelled = await outlasting(starting)
     if cancelled is None:
@@ -68,7 +93,7 @@ async def started(starting: asyncio.Task[Process]) -> Process:
 
 
 async def reaped(process: Process) -> None:
-    """Wait until a process that has been killed is gone; a cancellation goes on only then."""
+    """Wait until a killed process is gone, delaying any cancellation until then."""
     cancelled = await outlasting(asyncio.create_task(process.wait()))
     if cancelled is not None:
         raise cancelled
@@ -77,3 +102,22 @@ async def reaped(process: Process) -> None:
 async def _kill(process: Process) -> None:
     await kill_group(process)
     GUARD.forget(process)
+
+
+@asynccontextmanager
+async def owned(process: Process) -> AsyncGenerator[None]:
+    """End a process from `launch`, and its group, at the end of the block.
+
+    Processes that left the group on purpose (`setsid`) continue to run.
+    """
+    try:
+        yield
+    finally:
+        # even if cancelled repeatedly, all signals are sent before this returns
+        try:
+            await end_group(process)
+        finally:
+            try:
+                await reaped(process)
+            finally:
+                GUARD.forget(process)

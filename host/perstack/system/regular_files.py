@@ -1,7 +1,14 @@
-"""Files below a folder, read from handles: no link on the way is followed, and only an ordinary file is opened."""
+"""Open files only if they are regular files, whatever has their name.
+
+A plain `open` of a named pipe blocks until its other end is opened, and no signal interrupts the blocked thread; a
+device may be endless. Anyone who can write to a folder can put one there under a name that we use. So all our files,
+and all files that a definition or a model names, are opened here: without blocking, and only if the opened file is
+regular. Reads are limited.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Generator
@@ -9,26 +16,74 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
 
 
-class NotOrdinary(OSError):
-    """What was asked for is a folder, a pipe or a device."""
+class NotRegular(OSError):
+    """A name that belongs to a folder, a pipe, a socket or a device instead of a file."""
 
 
 class TooLarge(OSError):
-    """A file is larger than it may be."""
+    """A file that exceeds its size limit."""
+
+
+def open_regular(
+    name: str | bytes | Path,
+    flags: int = os.O_RDONLY,
+    mode: int = 0o600,
+    *,
+    folder: int | None = None,
+    follow: bool = False,
+) -> int:
+    """Open a regular file, relative to an open folder if one is given. With `follow` its name may be a link.
+
+    Raises OSError, and NotRegular if it is not a regular file.
+    """
+    links = 0 if follow else os.O_NOFOLLOW
+    try:
+        file = os.open(name, flags | links | _SAFE, mode, dir_fd=folder)
+    except OSError as error:
+        # ENXIO: a socket, a pipe without a reader, a device without a driver. EISDIR: a folder opened for writing.
+        if error.errno in (errno.ENXIO, errno.EISDIR):
+            raise _not_regular(name) from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise _not_regular(name)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+@contextmanager
+def opened(name: str | bytes | Path, folder: int | None = None, *, follow: bool = False) -> Generator[int]:
+    """Open a regular file for reading, as `open_regular` does, during the block. Raises OSError."""
+    file = open_regular(name, folder=folder, follow=follow)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the content of a file, whose name may be a link.
+
+    Raises OSError, NotRegular if it is not a regular file, and TooLarge if it has more than `most` bytes.
+    """
+    with opened(path, follow=True) as file:
+        return read_rest(file, most)
 
 
 def read_below(folder: Path, path: str, most: int) -> bytes:
-    """A file below a folder, which itself may be a link. `path` has slashes, and no `..`.
+    """Return the content of a file below a folder. The folder may be a link, but no link below it is followed.
 
-    Raises OSError, with NotOrdinary and TooLarge among them.
+    `path` has slashes and no `..`. Raises OSError, including NotRegular and TooLarge.
     """
     *above, name = path.split("/")
     if ".." in above or name in ("", ".", ".."):
-        raise NotOrdinary(f"{path} is no path below a folder")
+        raise _not_regular(path)
     handle = os.open(folder, FOLDER)
     try:
         for part in above:
@@ -42,22 +97,14 @@ def read_below(folder: Path, path: str, most: int) -> bytes:
 
 
 def read_rest(file: int, most: int) -> bytes:
-    """All of an open file. Raises TooLarge for one that has more."""
+    """Return the rest of an open file. Raises TooLarge if that is more than `most` bytes."""
     data = bytearray()
     while len(data) <= most and (piece := os.read(file, min(_PIECE, most + 1 - len(data)))):
         data += piece
     if len(data) > most:
-        raise TooLarge(f"the file has more than {most} bytes")
+        raise TooLarge(errno.EFBIG, f"it has more than {most:,} bytes")
     return bytes(data)
 
 
-@contextmanager
-def opened(name: str, handle: int, *, follow: bool = False) -> Generator[int]:
-    """An ordinary file of an open folder, open; with `follow` its name may be a link. Raises OSError."""
-    file = os.open(name, _FILE & ~os.O_NOFOLLOW if follow else _FILE, dir_fd=handle)
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise NotOrdinary(f"{name} is no ordinary file")
-        yield file
-    finally:
-        os.close(file)
+def _not_regular(name: str | bytes | Path) -> NotRegular:
+    return NotRegular(errno.EINVAL, "it is no ordinary file", name)

@@ -1,4 +1,4 @@
-"""Who works this process."""
+"""The operating-system user and the process, as recorded in logs and leases; notices on stderr."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ import socket
 import sys
 from functools import cache, lru_cache
 
-from perstack.core.by import By
+from perstack.core.base.actor import By
+from perstack.core.base.text import one_line
+
+# Notices on stderr.
+
+
+def notice(text: str) -> None:
+    """Print one line on stderr. Control characters are removed, so that the text cannot move a terminal's cursor."""
+    print(f"perstack: {one_line(text)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def this_user(door: str = "python", client: str = "", source: str = "") -> By:
-    """The user of the operating system whose process this is, at a door."""
+    """Return the operating-system user of this process, with the interface (`door`) that was used."""
     return _by(_user(), door, client, source)
 
 
 def this_process() -> str:
-    """What a lease names as its holder."""
+    """Return the holder text for leases of this process."""
     return f"pid {os.getpid()} on {socket.gethostname()}"
 
 
@@ -26,7 +34,7 @@ def _by(user: str, door: str, client: str, source: str) -> By:
 
 
 def _user() -> str:
-    """By the process's own id, which unlike an environment variable cannot be set by whoever starts it."""
+    """Return the user's name by the process's user id, which cannot be forged through an environment variable."""
     return os.environ.get("USERNAME", "") if sys.platform == "win32" else _name_of(os.getuid())
 
 

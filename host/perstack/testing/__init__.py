@@ -1,0 +1,1 @@
+"""Test tools: contract suites, in-memory plugins, scripted models, crashes, and tests of Experts."""

@@ -1,4 +1,4 @@
-"""The dispatcher contract as tests. Every dispatcher passes all of them.
+"""The dispatcher contract as a test suite. Every dispatcher passes all of it.
 
     from perstack.testing.dispatcher_contract import DispatcherBed, DispatcherContract
 
@@ -8,31 +8,99 @@
             place = start_my_engine()           # nothing is queued there yet
             yield DispatcherBed(open=lambda: MyDispatcher(place))
 
-The name of each test says what it protects: one that fails names what your dispatcher would do to a Job. The tests need
-pytest, and no plugin of pytest.
+Each test's name says what it protects: a failing test names what your dispatcher would do to a Job. The tests need
+pytest, and no pytest plugin.
 """
-# ruff: noqa: S101 - these are tests
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import field, replace
 
 import pytest
 
+from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, TAKEN_OVER_WITHIN, Claim, Dispatcher, Load, Order, Seat
-from perstack.testing.dispatcher_bed import SOON as SOON
-from perstack.testing.dispatcher_bed import DispatcherBed as DispatcherBed
-from perstack.testing.dispatcher_bed import HandedClock as HandedClock
-from perstack.testing.dispatcher_bed import claimed as claimed
-from perstack.testing.opener import SECONDS, wait_for
+from perstack.system.clock import SYSTEM
+from perstack.testing.storage_fixture import SECONDS, wait_for
+
+# The test fixture: an engine, empty at first, and its clock.
+
+SOON = 15.0
+"""Maximum seconds to wait for something that an engine may do late."""
+
+
+async def really(seconds: float) -> None:
+    """Let time pass by sleeping."""
+    await asyncio.sleep(seconds)
+
+
+@dataclass
+class HandedClock:
+    """A clock for engines that take one: time passes when the test says so."""
+
+    milliseconds: int = 1_800_000_000_000
+
+    def now(self) -> int:
+        """Return milliseconds since 1970."""
+        return self.milliseconds
+
+    async def pass_time(self, seconds: float) -> None:
+        """Advance the clock."""
+        self.milliseconds += round(seconds * 1000)
+
+
+@dataclass
+class DispatcherBed:
+    """One engine, empty at first, and its clock."""
+
+    open: Callable[[], Dispatcher]
+    """Opens a dispatcher on this engine as a new process would."""
+    pass_time: Callable[[float], Awaitable[None]] = really
+    """Lets seconds pass: moves the clock of an engine that takes one, or else sleeps."""
+    now: Callable[[], int] = SYSTEM.now
+    """Returns milliseconds since 1970, by the clock that due times are compared with."""
+    arrive: Callable[[str], Awaitable[None]] | None = None
+    """Waits until a work item, given by its key, can be claimed; None if it always can at once."""
+    cut: Callable[[], Awaitable[None]] | None = None
+    """Makes the engine unreachable. None: it is in this process."""
+    mend: Callable[[], Awaitable[None]] | None = None
+    """Makes the engine reachable again."""
+    opened: list[Dispatcher] = field(default_factory=list[Dispatcher])
+
+    async def submitted(self, dispatcher: Dispatcher, order: Order) -> None:
+        """Submit a work item and wait until it can be claimed."""
+        await dispatcher.submit(order)
+        if self.arrive is not None:
+            await self.arrive(order.key)
+
+    @asynccontextmanager
+    async def dispatchers(self, count: int = 1) -> AsyncGenerator[list[Dispatcher]]:
+        """Open `count` dispatchers, as so many processes would, and close them at the end."""
+        async with AsyncExitStack() as stack:
+            found = [self.open() for _ in range(count)]
+            for one in found:
+                stack.push_async_callback(one.close)
+            yield found
+
+
+async def claimed(seat: Seat, seconds: float = SOON) -> Claim:
+    """Return the next claim of a session, waiting for it as a worker does. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while (claim := await seat.claim()) is None:
+            await seat.wait(0.2)
+        return claim
+
+
+# ruff: noqa: S101 - these are tests
 
 
 async def shown(dispatcher: Dispatcher, *, queued: int = 0, later: int = 0, running: int = 0) -> Load:
-    """What there is to do, which an engine may show a moment late."""
+    """Assert the queue statistics, which an engine may show late, and return them."""
     until = time.monotonic() + SOON
     while True:
         load = await dispatcher.load()
@@ -44,19 +112,19 @@ async def shown(dispatcher: Dispatcher, *, queued: int = 0, later: int = 0, runn
 
 
 def ids(claims: list[Claim]) -> list[str]:
-    """Of their Jobs."""
+    """Return the Job ids of claims."""
     return [claim.order.job_id for claim in claims]
 
 
 class _Base:
     @pytest.fixture
     def bed(self) -> DispatcherBed:
-        """To be overridden: a fresh, empty engine."""
+        """Return a fresh, empty engine. Must be overridden."""
         raise pytest.UsageError("override the fixture `bed` of DispatcherContract")
 
 
 class WaitingContract(_Base):
-    """At most one order waits for a Job, and none is lost."""
+    """Promise 1: at most one work item waits for a Job, and none is lost."""
 
     def test_a_job_that_is_queued_often_is_driven_once(self, bed: DispatcherBed) -> None:
         async def work() -> None:
@@ -186,7 +254,7 @@ class WaitingContract(_Base):
 
 
 class ChoosingContract(_Base):
-    """Each order goes to one seat: the right one, at the right time, in the right order."""
+    """Promise 2: each work item goes to one session: the right one, at the right time, in the right order."""
 
     def test_no_two_seats_drive_the_same_job(self, bed: DispatcherBed) -> None:
         async def work() -> None:
@@ -316,7 +384,7 @@ class ChoosingContract(_Base):
 
 
 class HoldingContract(_Base):
-    """A claim is its seat's until it is released, or the seat falls silent."""
+    """Promise 3: a claim belongs to its session until it is released, or the session misses its heartbeats."""
 
     def test_a_job_of_a_worker_that_died_is_taken_over_and_it_sees_that_if_it_was_not_dead(
         self, bed: DispatcherBed
@@ -341,7 +409,7 @@ class HoldingContract(_Base):
                 assert taken.is_taken_over
                 assert taken.order == mine.order
                 assert taken.id != mine.id
-                # who held it may say nothing of it any more
+                # the former holder can no longer change it
                 await silent.release(mine)
                 await silent.change(mine, replace(mine.order, events=99))
                 assert await other.order("job") == mine.order
@@ -428,7 +496,7 @@ class HoldingContract(_Base):
 
 
 class ReachingContract(_Base):
-    """An engine that is away for a while ends nothing."""
+    """Promise 4: an unreachable engine ends no session."""
 
     def test_an_engine_that_cannot_be_reached_is_an_error_and_the_same_call_works_later(
         self, bed: DispatcherBed
@@ -465,4 +533,4 @@ class ReachingContract(_Base):
 
 
 class DispatcherContract(WaitingContract, ChoosingContract, HoldingContract, ReachingContract):
-    """Every promise of `perstack.ports.dispatcher`; override the fixture `bed`."""
+    """All promises of `perstack.ports.dispatcher`. Override the fixture `bed`."""

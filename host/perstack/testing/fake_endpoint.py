@@ -1,4 +1,4 @@
-"""A small HTTP server for tests of providers: replies as it was told, chunk by chunk, and keeps what it was asked."""
+"""A small HTTP server for tests of providers: sends prepared replies in chunks and records requests."""
 
 from __future__ import annotations
 
@@ -13,65 +13,69 @@ from perstack.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One reply."""
+    """A prepared reply."""
 
     chunks: tuple[bytes, ...] = ()
-    """Sent one by one, in HTTP's chunked coding."""
+    """Sent one by one with chunked transfer encoding."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
     ending: str = "whole"
-    """`whole`; `cut`: the connection is closed in the middle; `hang`: nothing more comes until the client leaves."""
+    """`whole`; `cut`: the connection is closed before the end; `hang`: nothing more is sent until the client
+    disconnects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request as it came."""
+    """A recorded request."""
 
     method: str
     path: str
     headers: Mapping[str, str]
-    """With lower-case names."""
+    """Headers by lower-case name."""
     body: bytes
 
 
 def events(*data: str, names: Iterable[str] = ()) -> tuple[bytes, ...]:
-    """Each text as one server-sent event, with its name if there is one."""
+    """Return each text as a server-sent event. `names` are the names of the first ones."""
     heads = [f"event: {name}\n" for name in names]
     heads += [""] * (len(data) - len(heads))
     return tuple(f"{head}data: {text}\n\n".encode() for head, text in zip(heads, data, strict=True))
 
 
 class FakeEndpoint:
-    """Serves on a free port of this machine while it is entered. Replies are given in order; the last one stays.
+    """A server on a free local port, as a context manager. Sends the replies in order and repeats the last one.
 
-    `choose` gives the reply to each request in their place.
+    With `choose`, that function selects the reply to each request instead.
     """
 
     def __init__(self, *replies: Reply, choose: Callable[[Asked], Reply] | None = None) -> None:
+        """Prepare the replies. The server starts on entry."""
         self.replies = list(replies)
         self._choose = choose
         self.asked: list[Asked] = []
         self.connections = 0
         self.left = asyncio.Event()
-        """Set when a client closed its connection while a reply hung."""
+        """Set when a client disconnected while a reply was hanging."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
-        """`http://127.0.0.1:port`."""
+        """`http://127.0.0.1:port`. Raises RuntimeError before the server is entered."""
         if self._server is None:
             raise RuntimeError("enter the FakeEndpoint first: async with FakeEndpoint(...) as endpoint")
         port: int = self._server.sockets[0].getsockname()[1]
         return f"http://127.0.0.1:{port}"
 
     async def __aenter__(self) -> Self:
+        """Start the server."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the server and cancel its connections."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -95,7 +99,7 @@ class FakeEndpoint:
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; false if the connection is to be closed."""
+        """Answer one request. Return False if the connection must be closed."""
         self.asked.append(await _read(reader))
         reply = self._next() if self._choose is None else self._choose(self.asked[-1])
         lines = [f"HTTP/1.1 {reply.status} Told", "transfer-encoding: chunked"]

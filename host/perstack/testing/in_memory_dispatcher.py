@@ -1,4 +1,4 @@
-"""A dispatcher that keeps its orders in memory: for tests of one process, and gone with it."""
+"""A dispatcher that keeps its queue in memory, for tests within one process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import field, replace
 from itertools import count
 
 from perstack.dataclass import dataclass
-from perstack.engine.clock import SYSTEM
 from perstack.ports.dispatcher import SILENT_AFTER, Claim, Load, Order, WorkerInfo, order_key
+from perstack.system.clock import SYSTEM
 
 Now = Callable[[], int]
 
@@ -19,54 +19,57 @@ Now = Callable[[], int]
 class _Held:
     claim: Claim
     seat: int | None
-    """None: the seat was left without a release."""
+    """The session's number; None after it ended without releasing the claim."""
 
 
 @dataclass
 class InMemoryOrders:
-    """What several dispatchers on one engine share."""
+    """The engine: state shared by several dispatchers."""
 
     now: Now = SYSTEM.now
     waiting: dict[str, Order] = field(default_factory=dict[str, Order])
-    """By what they are for, in the order of their submission."""
+    """Waiting work items by key, in order of submission."""
     held: dict[str, _Held] = field(default_factory=dict[str, _Held])
-    """By what the order is for."""
+    """Claimed work items by key."""
     seats: dict[int, WorkerInfo] = field(default_factory=dict[int, WorkerInfo])
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def of_seat(self, seat: int) -> tuple[str, ...]:
-        """The Jobs and Runs that a seat has claimed."""
+        """Return the ids of the Jobs and Runs that a session has claimed."""
         mine = [held.claim.order for held in self.held.values() if held.seat == seat]
         return tuple(order.run_id or order.job_id for order in mine)
 
     def is_silent(self, seat: int | None) -> bool:
-        """Whether the claims of a seat may be taken over."""
+        """Return whether a session has ended or timed out, so that its claims may be taken over."""
         info = None if seat is None else self.seats.get(seat)
         return info is None or self.now() - info.seen > SILENT_AFTER * 1000
 
 
 class InMemoryDispatchers:
-    """`dispatcher = "memory:name"`: one engine a name, for as long as this object lives."""
+    """Factory for `dispatcher = "memory:name"`: one engine per name, for the lifetime of this object."""
 
     scheme = "memory"
 
     def __init__(self) -> None:
+        """Start without engines."""
         self.engines: dict[str, InMemoryOrders] = {}
 
     def open(self, location: str) -> InMemoryDispatcher:
-        """A dispatcher on the engine of that name."""
+        """Return a dispatcher on the engine of that name."""
         return InMemoryDispatcher(self.engines.setdefault(location, InMemoryOrders()), location)
 
 
 class InMemoryDispatcher:
-    """One process's view of an engine."""
+    """One process's view of an engine. See `ports.dispatcher.Dispatcher` for the methods."""
 
     def __init__(self, orders: InMemoryOrders | None = None, name: str = "") -> None:
+        """Use the given engine, or a new one."""
         self._orders = orders or InMemoryOrders()
         self.location = f"memory:{name}"
 
     async def submit(self, order: Order) -> None:
+        """Queue a Job or a Run, or merge it into the waiting work item."""
         orders = self._orders
         waits = orders.waiting.get(order.key)
         if waits is not None:
@@ -76,9 +79,11 @@ class InMemoryDispatcher:
             orders.changed.notify_all()
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
+        """Remove the waiting work item. Return whether there was one."""
         return self._orders.waiting.pop(order_key(job_id, run_id), None) is not None
 
     async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
+        """Return the waiting work item, else the claimed one, else None."""
         key = order_key(job_id, run_id)
         held = self._orders.held.get(key)
         return self._orders.waiting.get(key, None if held is None else held.claim.order)
@@ -87,6 +92,7 @@ class InMemoryDispatcher:
     async def seat(
         self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
     ) -> AsyncGenerator[InMemorySeat]:
+        """Register a worker session. On exit, its claims can be taken over."""
         orders, now = self._orders, self._orders.now()
         number = next(orders.numbers)
         orders.seats[number] = WorkerInfo(name, now, now, dict(labels or {}), concurrency)
@@ -99,6 +105,7 @@ class InMemoryDispatcher:
                     held.seat = None
 
     async def workers(self) -> Sequence[WorkerInfo]:
+        """Return the workers whose session has not timed out, by name."""
         orders = self._orders
         found = [
             replace(info, jobs=orders.of_seat(number))
@@ -108,24 +115,27 @@ class InMemoryDispatcher:
         return sorted(found, key=lambda info: info.name)
 
     async def load(self) -> Load:
+        """Return queue statistics."""
         now, orders = self._orders.now(), self._orders
         due = [one for one in orders.waiting.values() if one.due <= now]
         oldest = min((one.due or one.submitted_at for one in due), default=None)
         return Load(len(due), len(orders.waiting) - len(due), len(orders.held), oldest)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class InMemorySeat:
-    """A worker's place."""
+    """A worker session. See `ports.dispatcher.Seat` for the methods."""
 
     def __init__(self, orders: InMemoryOrders, number: int) -> None:
+        """Use the session with that number."""
         self._orders = orders
         self._number = number
         self._had: dict[str, Claim] = {}
 
     async def claim(self) -> Claim | None:
+        """Return the next claim: first those of ended sessions, then by priority."""
         orders, info = self._orders, self._orders.seats[self._number]
         for held in orders.held.values():
             if orders.is_silent(held.seat) and _fits(held.claim.order, info):
@@ -134,7 +144,7 @@ class InMemorySeat:
         fitting = [one for one in due if _fits(one, info)]
         if not fitting:
             return None
-        order = max(fitting, key=lambda one: one.priority)  # the first of them
+        order = max(fitting, key=lambda one: one.priority)  # the first submitted among equals
         del orders.waiting[order.key]
         return self._take(order, is_taken_over=False)
 
@@ -145,6 +155,7 @@ class InMemorySeat:
         return claim
 
     async def wait(self, seconds: float) -> None:
+        """Return at the next change of the queue, at the latest after `seconds`."""
         try:
             async with asyncio.timeout(seconds), self._orders.changed:
                 await self._orders.changed.wait()
@@ -152,6 +163,7 @@ class InMemorySeat:
             return
 
     async def beat(self) -> Sequence[str]:
+        """Send a heartbeat. Return the ids of claims that were taken over."""
         orders = self._orders
         orders.seats[self._number] = replace(orders.seats[self._number], seen=orders.now())
         lost = [id for id, claim in self._had.items() if not self._has(claim)]
@@ -160,12 +172,14 @@ class InMemorySeat:
         return lost
 
     async def change(self, claim: Claim, order: Order) -> Claim:
+        """Store a changed work item with its claim, unless the claim was lost."""
         changed = replace(claim, order=order)
         if self._has(claim):
             self._orders.held[order.key].claim = self._had[claim.id] = changed
         return changed
 
     async def release(self, claim: Claim, again: Order | None = None) -> None:
+        """Finish the work item or queue `again` instead. Do nothing if the claim was lost."""
         if self._had.pop(claim.id, None) is None or not self._has(claim):
             return
         del self._orders.held[claim.order.key]

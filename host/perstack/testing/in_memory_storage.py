@@ -1,5 +1,8 @@
-"""A storage that keeps everything in memory: for tests, and gone with the process. Start your own from it: it has what
-the host needs, and of all further abilities only that of taking content out."""
+"""A storage that keeps everything in memory, for tests.
+
+Use it as the starting point of your own: it has what the host requires, and of the optional abilities batches of blobs,
+sizes, redaction and erasure.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,29 @@ from dataclasses import field
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check
-from perstack.core.ids import check_id, check_job_id
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check
+from perstack.core.base.ids import check_id, check_job_id
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, Damaged, NotFound
-from perstack.ports.appending import check_redaction, ends_at, head_after, stale
-from perstack.ports.paging import check_space, newest_first, page_of, run_order
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
+from perstack.support.storage import (
+    check_redaction,
+    check_space,
+    ends_at,
+    head_after,
+    newest_first,
+    page_of,
+    run_order,
+    stale,
+)
 
 
 @dataclass
 class InMemoryJob:
-    """One Job's state."""
+    """State of one Job."""
 
     written: int
-    """When its summary was written, as a count."""
+    """Write time of the summary, as a count."""
     summary: bytes | None = None
     logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     heads: dict[str, Head] = field(default_factory=dict[str, Head])
@@ -33,7 +44,7 @@ class InMemoryJob:
 
 @dataclass
 class InMemoryStore:
-    """What several storages on one store share. A test that reopens makes a new InMemoryStorage on the same one."""
+    """State shared by several storages. A test that reopens makes a new InMemoryStorage on the same store."""
 
     jobs: dict[str, InMemoryJob] = field(default_factory=dict[str, InMemoryJob])
     leases: dict[str, str] = field(default_factory=dict[str, str])
@@ -42,22 +53,24 @@ class InMemoryStore:
 
 
 class InMemoryStorages:
-    """`storage = "memory:name"`: one store a name, for as long as this object lives."""
+    """Factory for `storage = "memory:name"`: one store per name, for the lifetime of this object."""
 
     scheme = "memory"
 
     def __init__(self) -> None:
+        """Start without stores."""
         self.stores: dict[str, InMemoryStore] = {}
 
     def open(self, location: str, workspace: Path) -> Storage:
-        """A storage on the store of that name."""
+        """Return a storage on the store of that name."""
         return InMemoryStorage(self.stores.setdefault(location, InMemoryStore()), location)
 
 
 class InMemoryStorage:
-    """One process's view of a InMemoryStore."""
+    """One process's view of an InMemoryStore."""
 
     def __init__(self, store: InMemoryStore | None = None, name: str = "") -> None:
+        """Use the given store, or a new one."""
         self.store = InMemoryStore() if store is None else store
         self._name = name
         self._spaces: dict[str, InMemoryStorage] = {}
@@ -68,32 +81,32 @@ class InMemoryStorage:
         return f"memory:{self._name}"
 
     def space(self, name: str) -> Storage:
-        """Another set of Jobs in the same store."""
+        """Return a separate set of Jobs in the same store."""
         if name not in self._spaces:
             store = self.store.spaces.setdefault(check_space(name), InMemoryStore())
             self._spaces[name] = InMemoryStorage(store, f"{self._name}/{name}")
         return self._spaces[name]
 
     async def create_job(self, job_id: str) -> None:
-        """Make an empty Job. Raises Conflict if the id exists."""
+        """Create an empty Job. Raises Conflict if the id exists."""
         if check_job_id(job_id) in self.store.jobs:
             raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
         self.store.jobs[job_id] = InMemoryJob(self._tick())
 
     async def has_job(self, job_id: str) -> bool:
-        """Whether there is a Job of that id."""
+        """Return whether the Job exists."""
         return check_job_id(job_id) in self.store.jobs
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Job ids, the one whose summary was written last first."""
+        """Return Job ids, most recently written summary first."""
         return newest_first(((job.written, name) for name, job in self.store.jobs.items()), limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Ids of the Runs that have a log, by their number."""
+        """Return the ids of the Runs that have a log, by their number."""
         return page_of(self._job(job_id).logs, run_order, limit, after)
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Add records after the first `expected_seq`. Raises Conflict."""
+        """Append records after the first `expected_seq`. Raises Conflict."""
         check_id(run.run_id, "run")
         job = self._job(run.job_id)
         log = job.logs.get(run.run_id, [])
@@ -105,7 +118,7 @@ class InMemoryStorage:
             job.logs[run.run_id] = [*log, *records]
 
     async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """The records after place `after`, at most `limit`. Raises Damaged."""
+        """Return at most `limit` records after place `after`. Raises Damaged."""
         job = self.store.jobs.get(check_job_id(run.job_id))
         log = [] if job is None else job.logs.get(check_id(run.run_id, "run"), [])
         wanted = log[: None if limit is None else after + limit]
@@ -120,7 +133,7 @@ class InMemoryStorage:
         return wanted[after:]
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Put a record without content in the place of one. Raises NotFound and Conflict."""
+        """Replace a record by one without content. Raises NotFound and Conflict."""
         log = self._job(run.job_id).logs.get(run.run_id, [])
         check_redaction(log, seq, record, run.run_id)
         self._job(run.job_id).logs[run.run_id] = [*log[: seq - 1], record, *log[seq:]]
@@ -131,14 +144,14 @@ class InMemoryStorage:
         job.summary, job.written = summary, self._tick()
 
     async def summary(self, job_id: str) -> bytes | None:
-        """The summary; None if there is none."""
+        """Return the summary, or None."""
         job = self.store.jobs.get(check_job_id(job_id))
         return None if job is None else job.summary
 
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        """Replace a Job's entry, unless it is of a later place, or the log is not the expected one."""
+        """Replace the Job's entry unless it describes a later place, or the log is not the expected one."""
         job = self._job(job_id)
         if expected is not None:
             run, head = expected
@@ -149,27 +162,27 @@ class InMemoryStorage:
             job.entry = (seq, entry)
 
     async def entries(self) -> Mapping[str, bytes]:
-        """The entry of every Job."""
+        """Return the entry of every Job."""
         return {name: job.entry[1] for name, job in self.store.jobs.items()}
 
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """The entry of one Job."""
+        """Return the entry of one Job with the place that it describes, or None."""
         job = self.store.jobs.get(check_job_id(job_id))
         return None if job is None or not job.entry[0] else job.entry
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Keep bytes, once; returns their sha256 in hex."""
+        """Store bytes once and return their hex sha256."""
         name = new_sha256(data).hexdigest()
         others = (job.blobs[name] for job in self.store.jobs.values() if name in job.blobs)
         self._job(job_id).blobs[name] = next(others, data)
         return name
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Keep many bytes; returns their names."""
+        """Store several blobs and return their hex sha256."""
         return tuple([await self.put_blob(job_id, data) for data in blobs])
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Raises NotFound."""
+        """Return the bytes of a blob. Raises NotFound."""
         job = self.store.jobs.get(check_job_id(job_id))
         data = None if job is None else job.blobs.get(check_id(sha256, "blob"))
         if data is None:
@@ -177,29 +190,29 @@ class InMemoryStorage:
         return data
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """How many bytes each Job takes."""
+        """Return the size of each Job in bytes."""
         wanted = self.store.jobs if job_ids is None else [one for one in job_ids if one in self.store.jobs]
         return {one: _size_of(self.store.jobs[one]) for one in wanted}
 
     async def size(self) -> int:
-        """All of them, with those of the other spaces."""
+        """Return the size of the store in bytes, including its other spaces."""
         return _size_of_all(self.store)
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """The names of its blobs."""
+        """Return the hex sha256 of the Job's blobs."""
         return tuple(self._job(job_id).blobs)
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob, if it is there."""
+        """Remove a blob if it exists."""
         self._job(job_id).blobs.pop(check_id(sha256, "blob"), None)
 
     async def erase_traces(self, job_id: str) -> None:
-        """There are none."""
+        """Do nothing for an existing Job: memory keeps no traces. Raises NotFound."""
         self._job(job_id)
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
-        """The right to drive a Job. Raises Conflict, naming the holder."""
+        """Hold the Job's lease during the block. Raises Conflict, naming the holder."""
         self._job(job_id)
         if job_id in self.store.leases:
             held = self.store.leases[job_id]
@@ -211,12 +224,12 @@ class InMemoryStorage:
             del self.store.leases[job_id]
 
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Who holds the lease now; None if nobody does."""
+        """Return the current holder of the lease, or None."""
         holder = self.store.leases.get(check_job_id(job_id))
         return None if holder is None else LeaseInfo(holder)
 
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Remove a Job. Raises NotFound, and Conflict while it is driven or if its log is not as expected."""
+        """Delete a Job. Raises NotFound, and Conflict while it is driven or if its log has another length."""
         async with self.lease(job_id, "the deletion of it"):
             if expected is not None:
                 run, seq = expected
@@ -226,7 +239,7 @@ class InMemoryStorage:
             del self.store.jobs[job_id]
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _job(self, job_id: str) -> InMemoryJob:
         job = self.store.jobs.get(check_job_id(job_id))

@@ -1,7 +1,7 @@
-"""The plugin that brings provider `scripted` to the command line.
+"""The plugin that provides `scripted` on the command line.
 
-It is no installed plugin; a test names it:
-`PERSTACK_PLUGINS=perstack.testing.plugin perstack run … --provider scripted`.
+It is not installed as a plugin; a test names it: `PERSTACK_PLUGINS=perstack.testing.plugin perstack run … --provider
+scripted`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REQUEST_LOG_VARIABLE = "PERSTACK_SCRIPT_REQUEST_LOG"
 
 @dataclass(frozen=True, slots=True)
 class ScriptedProviderFactory:
-    """Makes a provider from a script file."""
+    """Factory of providers that play a script file."""
 
     name: str = "scripted"
     priority: int = 0
@@ -29,11 +29,14 @@ class ScriptedProviderFactory:
     how_to_configure: str = f"set {SCRIPT_VARIABLE}, or `script` in [provider.setting], to a script's path"
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Whether a script is named in the environment."""
+        """Return whether the environment names a script."""
         return bool(env.get(SCRIPT_VARIABLE))
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Settings `script` and `requestLog`: paths from the working directory. Raises UsageError on a bad script."""
+        """Create a provider. Settings `script` and `requestLog` are paths relative to the working directory.
+
+        Raises MissingCredential without a script and UsageError for an invalid one.
+        """
         script = _path(config, "script", SCRIPT_VARIABLE)
         if script is None:
             raise MissingCredential(f"provider scripted has no script: {self.how_to_configure}")
@@ -51,5 +54,5 @@ def _path(config: ProviderConfig, key: str, variable: str) -> Path | None:
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Provider `scripted`."""
+    """Return provider `scripted`."""
     return [ScriptedProviderFactory()]

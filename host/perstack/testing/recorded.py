@@ -1,4 +1,4 @@
-"""Playing a recorded Job in a test: no key, no server, nobody there.
+"""Play a recorded Job in a test: without a key, a server or a person.
 
     from perstack.testing.recorded import recorded
 
@@ -16,12 +16,12 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.overrides import Overrides
-from perstack.core.recording.model import RecordedCall as RecordedCall
-from perstack.core.recording.model import RecordedReply as RecordedReply
-from perstack.core.recording.model import RecordedRun as RecordedRun
-from perstack.core.recording.model import Recording as Recording
-from perstack.core.recording.tools import HowToRun, chosen_tools
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.recordings.model import RecordedCall as RecordedCall
+from perstack.core.recordings.model import RecordedReply as RecordedReply
+from perstack.core.recordings.model import RecordedRun as RecordedRun
+from perstack.core.recordings.model import Recording as Recording
+from perstack.core.recordings.play import HowToRun, chosen_tools
 from perstack.ports.playing import read_recording as read_recording
 
 
@@ -31,11 +31,11 @@ def recorded(
     tools: HowToRun | Mapping[str, HowToRun] | None = None,
     definition: Literal["same", "any"] = "same",
 ) -> Overrides:
-    """What a Host is given to play that recording; its path is made absolute.
+    """Return the overrides with which a Host plays that recording; its path is made absolute.
 
-    `tools` says which are really run: `live` or `recorded` for all, or a table of `TOOL` and `SKILL/TOOL` with either.
-    By default those of the base skill are that change files. `definition="any"` plays it with another instruction too.
-    Raises UsageError for a file that is no recording, and for a wrong word in `tools`.
+    `tools` selects the tools that really run: `live` or `recorded` for all, or a mapping from `TOOL` or `SKILL/TOOL` to
+    either. By default those of the base skill that change files really run. `definition="any"` also plays it with
+    another instruction. Raises UsageError for a file that is not a recording, and for an invalid value in `tools`.
     """
     whole = Path(path).resolve()
     read_recording(whole)

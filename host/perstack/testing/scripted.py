@@ -1,4 +1,4 @@
-"""A model that says what a script tells it to: for tests of Experts, of plugins and of the host.
+"""A scripted model, for tests of Experts, of plugins and of the host.
 
 In Python, for a test of one Expert:
 
@@ -7,18 +7,17 @@ In Python, for a test of one Expert:
     …
     assert provider.requests[1].messages[-1] …
 
-For several Experts, map each to its turns: `{"writer": [...], "[[reviewer]]": [...]}`. A key is an Expert's key, or
-a text that stands in its instruction, or `*` for any Expert. Or give a function from the request to a Turn.
+For several Experts, map each to its turns: `{"writer": [...], "[[reviewer]]": [...]}`. A key is an Expert's key, a text
+in its instruction, or `*` for any Expert. Or pass a function from the request to a Turn.
 
 From the command line: `PERSTACK_PLUGINS=perstack.testing.plugin perstack run … --provider scripted`, with the script's
 path in `[provider.setting] script = "script.json"` or in PERSTACK_SCRIPT:
 
     {"experts": {"[[writer]]": {"turns": [{"tools": [{"name": "todo", "input": {}}]}, {"text": "Done."}]}}}
 
-Which turn comes next is read from the request: as many turns are past as there are replies in its messages, or steps
-before its own. So a Run
-that is resumed in another process goes on at the right place. Turns that fail are not replies: each is played once
-in a process and Run, when the reply after it is due.
+The request determines the next turn: its number is the number of replies in the request's messages or of steps before
+its own, whichever is larger. So a Run that is resumed in another process continues at the right place. Failing turns
+are not replies: each is played once per process and Run, when the reply after it is due.
 """
 
 import asyncio
@@ -32,20 +31,21 @@ from typing import assert_never
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
 
-from perstack.core.base import JsonObject
-from perstack.core.events import FinishReason
-from perstack.core.messages import ExpertMessage, Message, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.usage import Usage
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Usage
+from perstack.core.runs.messages import ExpertMessage, Message, ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.runs.step_events import FinishReason
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderFactory
+from perstack.system.regular_files import read_regular
 
 ANY_EXPERT = "*"
 _FOREVER = 1 << 62
 
 
 class _Line(BaseModel):
-    """A piece of a script: snake_case or camelCase, and no stray keys, so that a misspelt one is noticed."""
+    """Base of a script's models: snake_case or camelCase keys. Unknown keys are refused, so that typos are noticed."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
@@ -53,7 +53,7 @@ class _Line(BaseModel):
 
 
 class ToolUse(_Line):
-    """A tool call. An `input` that is not an object is sent as it is, as a model does that writes bad JSON."""
+    """A tool call. An `input` that is not an object is sent unchanged, like the invalid JSON of a real model."""
 
     name: str
     input: JsonValue = Field(default_factory=dict)
@@ -61,7 +61,7 @@ class ToolUse(_Line):
 
 
 class Cost(_Line):
-    """What a turn costs; `total_tokens` is input plus output."""
+    """Token counts of a turn; the total is input plus output."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -70,7 +70,7 @@ class Cost(_Line):
 
 
 class Failure(_Line):
-    """How a turn fails. Without a status it is a connection that broke."""
+    """Failure of a turn. Without a status it is a broken connection."""
 
     message: str = "the script says so"
     status: int | None = None
@@ -78,12 +78,12 @@ class Failure(_Line):
     retry_after: float | None = None
     """Seconds."""
     retryable: bool | None = None
-    """None: as the status says (408, 409, 429 and 5xx are worth another try)."""
+    """None: by status (408, 409, 429 and 5xx are retryable)."""
     context_window: int | None = None
-    """Of a `ContextOverflow`: how many tokens fit, if the endpoint says so."""
+    """Only for `ContextOverflow`: context size in tokens, if the endpoint reports it."""
 
     def as_error(self) -> ProviderError:
-        """The error that a provider raises for this."""
+        """Return the error that a provider raises for this failure."""
         by_status = self.status is None or self.status in (408, 409, 429) or self.status >= 500
         return ProviderError(
             self.message,
@@ -96,43 +96,43 @@ class Failure(_Line):
 
 
 class Turn(_Line):
-    """One reply, or one failure; with both a text and an error it breaks off after the text."""
+    """One reply or one failure. With both text and error, the reply breaks off after the text."""
 
     text: str = ""
     thinking: str = ""
     tools: tuple[ToolUse, ...] = ()
     usage: Cost = Cost()
     delay_ms: float = 0
-    """How long the turn takes; its first delta comes before."""
+    """Duration of the turn in milliseconds; its first delta is sent before the delay."""
     error: Failure | None = None
     finish_reason: FinishReason | None = None
     """None: `toolCalls` if there are any, else `stop`."""
     repeat: bool | int = 1
-    """How often this turn is played; true is for ever."""
+    """How often this turn is played; True repeats it forever."""
 
 
 class Part(_Line):
-    """One Expert's part in a script."""
+    """The part of a script for one Expert."""
 
     turns: tuple[Turn, ...]
     repeat: bool | int = 1
-    """How often all of its turns are played; true is for ever."""
+    """How often all of its turns are played; True repeats them forever."""
 
 
 class Script(_Line):
-    """What each Expert says, turn by turn."""
+    """The turns of each Expert."""
 
     experts: dict[str, Part]
 
 
 TurnLike = Turn | ToolUse | str
-"""A turn; a tool call alone and a text alone are turns as well."""
+"""A turn; a single tool call or text is also accepted as a turn."""
 
 ScriptLike = Script | Sequence[TurnLike] | Mapping[str, Sequence[TurnLike]] | Callable[[GenerationRequest], TurnLike]
 
 
 def tool(name: str, arguments: JsonValue = None, *, id: str | None = None) -> ToolUse:
-    """A call of tool `name`."""
+    """Return a call of tool `name`."""
     return ToolUse(name=name, input={} if arguments is None else arguments, id=id)
 
 
@@ -145,7 +145,7 @@ def turn(
     finish_reason: FinishReason | None = None,
     repeat: bool | int = 1,
 ) -> Turn:
-    """A reply of thinking, text and tool calls, each as wanted. `usage` is (input tokens, output tokens)."""
+    """Return a reply with thinking, text and tool calls. `usage` may be (input tokens, output tokens)."""
     cost = (
         usage
         if isinstance(usage, Cost)
@@ -163,7 +163,7 @@ def turn(
 
 
 def text(content: str, *, usage: Cost | tuple[int, int] | None = None, delay_ms: float = 0) -> Turn:
-    """A reply without tool calls, which ends a Run."""
+    """Return a reply without tool calls, which ends a Run."""
     return turn(text=content, usage=usage, delay_ms=delay_ms)
 
 
@@ -177,7 +177,7 @@ def fail(
     context_window: int | None = None,
     repeat: bool | int = 1,
 ) -> Turn:
-    """A generation that fails: with an HTTP status or, without one, because the connection breaks."""
+    """Return a failing generation: with an HTTP status or, without one, with a broken connection."""
     failure = Failure(
         message=message,
         status=status,
@@ -189,10 +189,13 @@ def fail(
     return Turn(error=failure, repeat=repeat)
 
 
+_MOST_BYTES = 64 << 20
+
+
 def load_script(path: Path) -> Script:
-    """Read a script file. Raises UsageError that says what is wrong with it."""
+    """Read a script file. Raises UsageError with the problem."""
     try:
-        return Script.model_validate_json(path.read_bytes())
+        return Script.model_validate_json(read_regular(path, _MOST_BYTES))
     except OSError as error:
         raise UsageError(f"the script of provider `scripted` cannot be read: {error}") from error
     except ValidationError as error:
@@ -202,7 +205,7 @@ def load_script(path: Path) -> Script:
 
 
 class _Schedule:
-    """Finds the reply of any number, and the failures due before it, without walking the script."""
+    """Finds the reply with a number, and the failures due before it, without walking the script."""
 
     def __init__(self, part: Part) -> None:
         self._ends: list[int] = []
@@ -220,13 +223,13 @@ class _Schedule:
         self._length = played
 
     def reply(self, number: int) -> Turn | None:
-        """The reply of that number, from 0; None after the last."""
+        """Return the reply with that number, from 0; None after the last."""
         if self._is_over(number):
             return None
         return self._replies[bisect_right(self._ends, number % self._length)]
 
     def failure(self, number: int, played: int) -> Turn | None:
-        """The next failure before the reply of that number, of which `played` were played already."""
+        """Return the next failure due before that reply, after `played` failures; None if there is none."""
         for one in self._failures_before(number):
             if played < _times(one.repeat):
                 return one
@@ -252,7 +255,7 @@ def _times(repeat: bool | int) -> int:
 
 
 class _Progress:
-    """What is known of one Run: how many of its messages were counted, and which failures were played."""
+    """State of one Run: number of messages counted, and failures played."""
 
     __slots__ = ("counted", "failures", "part", "replies")
 
@@ -263,7 +266,7 @@ class _Progress:
         self.failures: dict[int, int] = {}
 
     def count(self, messages: Sequence[Message]) -> int:
-        """The replies in `messages`, looking only at those that are new since the last call."""
+        """Return the number of replies in `messages`, examining only messages that are new since the last call."""
         if len(messages) < self.counted:
             self.counted = self.replies = 0
         new = messages[self.counted :]
@@ -273,7 +276,7 @@ class _Progress:
 
 
 class ScriptedProvider:
-    """Plays a script. Is a plugin as well: pass it to `Host(plugins=[...])` and it answers to the name `scripted`."""
+    """Plays a script. It is also a plugin: pass it to `Host(plugins=[...])` as provider `scripted`."""
 
     name = "scripted"
     priority = 0
@@ -281,15 +284,16 @@ class ScriptedProvider:
     how_to_configure = "pass it to Host(plugins=[...])"
 
     def __init__(self, script: ScriptLike, *, request_log: Path | None = None) -> None:
+        """Prepare the script. With `request_log`, append each request to that file as a line of JSON."""
         self.requests: list[GenerationRequest] = []
-        """Every request, in the order they came."""
+        """All requests in order."""
         self._decide = script if callable(script) else None
         self._schedules = {} if callable(script) else _schedules(script)
         self._progress: dict[str, _Progress] = {}
         self._request_log = request_log
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """The turn that is due. Raises ProviderError if it is a failure, or if the script has come to its end."""
+        """Play the turn that is due. Raises ProviderError if it is a failure or the script has ended."""
         self.requests.append(request)
         if self._request_log is not None:
             _append(self._request_log, request)
@@ -300,26 +304,26 @@ class ScriptedProvider:
         return _generation(played, number)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: nothing is open."""
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """It has its script."""
+        """Return True: the script was passed in Python."""
         return True
 
     def create(self, config: object) -> "ScriptedProvider":
-        """Itself: the script was given in Python."""
+        """Return self: the script was passed in Python."""
         return self
 
     @hookimpl
     def perstack_providers(self) -> Sequence[ProviderFactory]:
-        """Provider `scripted`."""
+        """Return provider `scripted`."""
         return [self]
 
     def _next(self, request: GenerationRequest) -> tuple[int, Turn]:
         if self._decide is not None:
             return request.step, _as_turn(self._decide(request))
         progress = self._progress_of(request)
-        # each step has a reply, also one that is not shown any more; a summary is no step of its own
+        # each step has a reply, even if compaction removed it from the messages; a summary is not a step
         past = 0 if request.purpose == "summary" else request.step - 1
         number = max(progress.count(request.messages), past)
         schedule = self._schedules[progress.part]
@@ -379,7 +383,7 @@ def _as_turn(one: TurnLike) -> Turn:
 
 
 async def _perform(played: Turn, on_delta: Callable[[Delta], None]) -> None:
-    """Show the turn as it comes: the first delta, then the wait, then the others."""
+    """Emit the turn's deltas: the first one, then the delay, then the others."""
     deltas = [Delta("reasoning", word) for word in _words(played.thinking)]
     deltas += [Delta("text", word) for word in _words(played.text)]
     for delta in deltas[:1]:

@@ -1,21 +1,23 @@
-"""What a storage's tests hand to the contract suite: a store, and ways to open, tear and damage it."""
+"""Fixtures of the storage contract: a store, and ways to open, tear and damage it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import field
 from typing import TypeVar
 
-from perstack.core.chain import EMPTY_LOG, Head, open_line, seal
+import pytest
+
+from perstack.core.base.chain import EMPTY_LOG, Head, open_line, seal
 from perstack.dataclass import dataclass
 from perstack.ports.storage import RunRef, Storage
 
 T = TypeVar("T")
 
 SECONDS = 30.0
-"""How long a test waits at most."""
+"""Maximum seconds that a test waits."""
 
 JOB = "job1"
 RUN = RunRef(JOB, "job1-1")
@@ -23,36 +25,36 @@ RUN = RunRef(JOB, "job1-1")
 
 @dataclass
 class Opener:
-    """One store, empty at first. What does not apply to a storage stays None, and its tests are skipped visibly."""
+    """One store, empty at first. Abilities that a storage lacks stay None, and their tests are skipped visibly."""
 
     open: Callable[[], Storage]
-    """A storage as a new process would open it on this store."""
+    """Opens a storage on this store as a new process would."""
     address: tuple[str, str] | None = None
-    """The module of the plugin and the location, for opening it in another process."""
+    """Plugin module and location, for opening the store in another process."""
     tear: Callable[[RunRef, int], None] | None = None
-    """Cut so many bytes off the end of a log, as a crash does."""
+    """Cuts a number of bytes off the end of a log, as a crash does."""
     extend: Callable[[RunRef, bytes], None] | None = None
-    """Add raw bytes to the end of a log, as a crash can leave them."""
+    """Appends raw bytes to a log, as a crash can leave them."""
     damage: Callable[[RunRef, int], None] | None = None
-    """Change a byte within the payload of the record of that index (from 0)."""
+    """Changes a byte in the payload of the record with that index (from 0)."""
     expiry: float = 0
-    """For how many seconds the lease of a dead process may still hold."""
+    """Seconds for which the lease of a dead process may still be held."""
     opened: list[Storage] = field(default_factory=list[Storage])
 
     def __call__(self) -> Storage:
-        """Open it; `close` closes all that were opened."""
+        """Open a storage, which `close` will close."""
         storage = self.open()
         self.opened.append(storage)
         return storage
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close all opened storages."""
         while self.opened:
             wait_for(self.opened.pop().close())
 
 
 def wait_for(work: Coroutine[object, object, T]) -> T:
-    """Run to the end, within a bound."""
+    """Run a coroutine to its end, with a timeout."""
 
     async def bounded() -> T:
         async with asyncio.timeout(SECONDS):
@@ -62,18 +64,18 @@ def wait_for(work: Coroutine[object, object, T]) -> T:
 
 
 def payload(text: str) -> bytes:
-    """A JSON object with some text in it."""
+    """Return a JSON object that contains the text."""
     return json.dumps({"type": "test", "text": text}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def text_of(record: bytes) -> str:
-    """The text that `payload` was given."""
+    """Return the text that was passed to `payload`."""
     return str(json.loads(open_line(record).payload)["text"])
 
 
 @dataclass
 class Writer:
-    """Appends to one Run as a driver does: it knows the head, and seals what it adds."""
+    """Appends to one Run as a driver does: it tracks the head and seals records."""
 
     storage: Storage
     run: RunRef = RUN
@@ -81,11 +83,11 @@ class Writer:
     written: list[bytes] = field(default_factory=list[bytes])
 
     async def append(self, *texts: str) -> list[bytes]:
-        """Append these together; returns the records."""
+        """Append these texts together and return the records."""
         return await self.append_payloads([payload(text) for text in texts])
 
     async def append_payloads(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """Append these together; returns the records."""
+        """Append these payloads together and return the records."""
         records, head = seal(self.head, payloads)
         await self.storage.append(self.run, self.head.seq, records)
         self.head = head
@@ -93,12 +95,38 @@ class Writer:
         return records
 
     def again(self, storage: Storage) -> Writer:
-        """The same knowledge of the log, with another storage."""
+        """Return a writer with the same view of the log on another storage."""
         return Writer(storage, self.run, self.head, list(self.written))
 
 
 async def new_writer(storage: Storage, run: RunRef = RUN) -> Writer:
-    """A writer to a new Run of a Job, which is made if need be."""
+    """Return a writer for a new Run, creating its Job if necessary."""
     if not await storage.has_job(run.job_id):
         await storage.create_job(run.job_id)
     return Writer(storage, run)
+
+
+# The fixtures of the storage contract.
+
+MakeOpener = Callable[[], Opener]
+
+
+class ContractBase:
+    """Fixtures shared by all parts of the contract."""
+
+    @pytest.fixture
+    def make_opener(self) -> MakeOpener:
+        """Return a function that makes a fresh, empty store at every call. Must be overridden."""
+        raise pytest.UsageError("override the fixture `make_opener` of StorageContract")
+
+    @pytest.fixture
+    def opener(self, make_opener: MakeOpener) -> Iterator[Opener]:
+        """Yield one store, and close the storages opened on it after the test."""
+        opener = make_opener()
+        yield opener
+        opener.close()
+
+    @pytest.fixture
+    def storage(self, opener: Opener) -> Storage:
+        """Return an open storage on an empty store."""
+        return opener()

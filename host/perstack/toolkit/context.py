@@ -1,28 +1,78 @@
-"""What a function returns, as a model is given it."""
+"""Arguments and results of tool functions: the context, the bytes that they may return, and their conversion."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, cast
 
+from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
+from typing_extensions import TypeVar
 
-from perstack.core.messages import BlobPart, ResultContent, TextPart
-from perstack.core.questions import Question
+from perstack.core.runs.facts import Question
+from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
-from perstack.ports.skill import BlobStore, ToolResult
-from perstack.ports.toolkit.context import Blob
+from perstack.ports.skill import BlobStore, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from perstack.ports.tasks import TaskMemory
+
+
+SettingsT = TypeVar("SettingsT", bound=BaseModel | None, default=None)
+ResourceT = TypeVar("ResourceT", default=None)
+
+
+@dataclass(frozen=True)
+class Setup(Generic[SettingsT]):
+    """Settings and resources of a declared skill, the same for a whole Job."""
+
+    settings: SettingsT
+    """Validated `settings` of perstack.toml; None if the Toolkit has no settings."""
+    workspace: Path
+    """Absolute path of the Job's working directory."""
+    env: Mapping[str, str]
+    """The variables in the Toolkit's `required_env`, with values from the host's environment and `.env` files."""
+    tasks: Callable[[], TaskMemory] | None = field(default=None, kw_only=True)
+    """Returns the tasks that agents pause and resume; None without a host."""
+
+
+@dataclass(frozen=True)
+class ToolContext(Setup[SettingsT], Generic[SettingsT, ResourceT]):
+    """Context for a tool function: passed to a parameter of this type, whatever its name. Models do not see it."""
+
+    resource: ResourceT
+    """The value that the Toolkit's lifespan yielded; None without one."""
+    call: ToolCall
+    """The call, with its key (the same after a resume), the Job's blobs and progress messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes for a function to return, alone or in a list. Models that support images or PDFs are shown them."""
+
+    data: bytes
+    mime_type: str = "application/octet-stream"
+    name: str | None = None
+
+
+# Conversion of return values for the model.
 
 
 async def as_result(value: object, blobs: BlobStore) -> ToolResult | Question:
-    """Text as it is, bytes as a blob of the Job, anything else as JSON. Raises SkillError for what is not JSON."""
+    """Convert a return value: text unchanged, bytes to blobs of the Job, anything else to JSON.
+
+    Raises SkillError for a value that JSON cannot express.
+    """
     if isinstance(value, ToolResult | Question):
         return value
     return ToolResult(tuple([await _part(one, blobs) for one in _parts(value)]))
 
 
 def _parts(value: object) -> Sequence[object]:
-    """A list with bytes in it, one by one; anything else is one part."""
+    """Return the items of a list that contains bytes; anything else is a single part."""
     if not isinstance(value, list | tuple):
         return (value,)
     several = cast("Sequence[object]", value)

@@ -1,25 +1,91 @@
-"""One async function as a tool: its schema from the type hints, its arguments as the types ask."""
+"""Async functions as tools: the schema from type hints, descriptions from the docstring, arguments by type."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
+from inspect import cleandoc
 from typing import Annotated, cast, get_args, get_origin, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
-from perstack.core.base import JsonObject
-from perstack.core.tools import LEGAL_TOOL_NAME, Effect, Subject, ToolSpec
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import LEGAL_TOOL_NAME, Effect, Subject, ToolSpec
 from perstack.dataclass import dataclass
 from perstack.errors import PluginError, SkillError
-from perstack.ports.toolkit.context import ToolContext
-from perstack.ports.toolkit.docstring import read_docstring
-from perstack.ports.toolkit.validation import in_one_line
+from perstack.toolkit.context import ToolContext
+
+# Docstrings of tools: Google style, with the section `Args:`.
+
+_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
+_PARAMETER = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """A parsed docstring."""
+
+    description: str
+    """The text without the section of the parameters."""
+    parameters: Mapping[str, str]
+    """The description of each parameter, on one line."""
+
+
+def read_docstring(docstring: str) -> Documented:
+    """Parse a docstring. Lines indented deeper than a parameter's first line continue its description."""
+    around: list[str] = []
+    section: list[str] = []
+    is_inside = False
+    for line in cleandoc(docstring).splitlines():
+        if _SECTION.fullmatch(line):
+            is_inside = True
+            continue
+        is_inside = is_inside and (not line or line.startswith(" "))
+        (section if is_inside else around).append(line)
+    description = re.sub(r"\n{3,}", "\n\n", "\n".join(around)).strip()
+    return Documented(description, _parameters(cleandoc("\n".join(["", *section])).splitlines()))
+
+
+def _parameters(lines: list[str]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in lines:
+        begun = _PARAMETER.fullmatch(line)
+        if begun is not None:
+            current = found.setdefault(begun[1], [])
+        current.append(begun[2] if begun is not None else line.strip())
+    return {name: " ".join(part for part in parts if part) for name, parts in found.items()}
+
+
+# Settings in definitions, and their validation errors in one line.
+
+
+def read_settings(model: type[BaseModel] | None, declared: JsonObject, skill_name: str) -> BaseModel | None:
+    """Validate the `settings` of a definition. Raises SkillError with the skill, the key and the expected value."""
+    if model is None:
+        if declared:
+            raise SkillError(f"skill {skill_name!r} has no settings: remove {', '.join(declared)} from perstack.toml")
+        return None
+    try:
+        return model.model_validate_json(to_json(declared), extra=None if "extra" in model.model_config else "forbid")
+    except ValidationError as error:
+        wrong = in_one_line(error, "settings.")
+        raise SkillError(f"skill {skill_name!r} cannot be used as perstack.toml declares it: {wrong}") from error
+
+
+def in_one_line(error: ValidationError, prefix: str = "") -> str:
+    """Return pydantic's errors with their places, without the values, which may be secret."""
+    return "; ".join(
+        f"{prefix}{'.'.join(map(str, one['loc']))}: {one['msg']}" if one["loc"] else one["msg"]
+        for one in error.errors(include_url=False, include_input=False)
+    )
+
 
 Function = Callable[..., Awaitable[object]]
 
@@ -27,18 +93,19 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class _Schemas(GenerateJsonSchema):
-    """Without titles that only repeat a name."""
+    """Schemas without titles, which would only repeat names."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
+        """Return False: no titles."""
         return False
 
     def emit_warning(self, kind: str, detail: str) -> None:
-        """Say nothing: a default that is not JSON is a default all the same."""
+        """Suppress warnings: a default that is not JSON is still a default."""
 
 
 @dataclass(frozen=True)
 class ToolFunction:
-    """A function that has been looked at, and answers calls."""
+    """A validated tool function."""
 
     name: str
     description: str
@@ -48,12 +115,12 @@ class ToolFunction:
     subject: Subject | None
     function: Function
     parameters: tuple[inspect.Parameter, ...]
-    """Those that a model fills, with their types and descriptions."""
+    """The parameters that a model fills, with types and descriptions."""
     context_name: str | None
-    """The parameter that takes the ToolContext, if there is one."""
+    """Name of the parameter for the ToolContext; None without one."""
 
     def spec(self) -> ToolSpec:
-        """The tool as a model sees it. Raises SkillError for a type that JSON cannot express."""
+        """Return the tool as models see it. Raises SkillError for a type that JSON cannot express."""
         try:
             schema = self._adapter.json_schema(schema_generator=_Schemas)
         except PydanticUserError as error:
@@ -71,7 +138,10 @@ class ToolFunction:
         )
 
     def bind(self, args: JsonObject) -> dict[str, object]:
-        """The arguments as the types ask: dates, enums, models. Raises SkillError, for the model to read."""
+        """Convert arguments to the annotated types: dates, enums, models.
+
+        Raises SkillError with a message for the model.
+        """
         try:
             return cast("dict[str, object]", self._adapter.validate_json(to_json(args)))
         except ValidationError as error:
@@ -82,8 +152,8 @@ class ToolFunction:
         def arguments(**values: object) -> dict[str, object]:
             return values
 
-        # pydantic reads the schema of a function's arguments from these two; the names need not be fit for a model's
-        # fields, so that a parameter may be called `schema` or `copy`
+        # pydantic reads the schema of a function's arguments from these two. A model's fields would not do: a parameter
+        # may be called `schema` or `copy`
         vars(arguments)["__signature__"] = inspect.Signature(self.parameters)
         arguments.__annotations__ = {one.name: one.annotation for one in self.parameters}
         return TypeAdapter[object](cast("type[object]", arguments))
@@ -100,7 +170,7 @@ def tool_function(
     subject: Subject | None,
     settings: type[object] | None,
 ) -> ToolFunction:
-    """Look at a function, when its module is imported. Raises PluginError that says what to change."""
+    """Validate a function when its module is imported. Raises PluginError with what to change."""
     place = _place(function)
     if not inspect.iscoroutinefunction(function):
         raise PluginError(f"{place}: write `async def`; blocking work goes into `await asyncio.to_thread(…)`")
@@ -170,7 +240,7 @@ def _check_context(hint: object, settings: type[object] | None, place: str) -> N
 
 
 def _described(one: inspect.Parameter, hint: object, description: str | None) -> inspect.Parameter:
-    """The parameter by name only, with its resolved type, and with the docstring's words if Field has none."""
+    """Return the parameter as keyword-only, with its resolved type and, unless Field has one, its description."""
     metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     has_words = any(isinstance(about, FieldInfo) and about.description for about in (*metadata, one.default))
     if description and not has_words:

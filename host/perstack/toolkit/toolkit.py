@@ -1,22 +1,118 @@
-"""A collection of functions that are tools, and the plugin that it is."""
+"""The Toolkit: a collection of tool functions that is also the plugin, and the session of one Job."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar, cast
 
 from pydantic import BaseModel
 
-from perstack.core.definitions import PluginSkill, Skill
-from perstack.core.tools import Effect, Subject, ToolSpec
+from perstack.core.definitions.skills import Effect, PluginSkill, Skill, Subject, ToolSpec
+from perstack.core.runs.facts import Question
 from perstack.errors import PluginError, SkillError
 from perstack.ports.hooks import hookimpl
-from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
-from perstack.ports.toolkit.context import ResourceT, SettingsT, Setup
-from perstack.ports.toolkit.function import ToolFunction, tool_function
-from perstack.ports.toolkit.session import KitSession, Lifespan
-from perstack.ports.toolkit.validation import read_settings
+from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
+from perstack.toolkit.context import ResourceT, SettingsT, Setup, ToolContext, as_result
+from perstack.toolkit.functions import ToolFunction, read_settings, tool_function
+
+
+class Lifespan(Generic[ResourceT]):
+    """Enters and exits a context manager in one task: many may only be exited in the task that entered them."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[ResourceT], skill_name: str) -> None:
+        """Keep the manager. It is entered at the first use of the resource."""
+        self._manager = manager
+        self._skill_name = skill_name
+        self._ending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._yielded: list[ResourceT] = []
+
+    async def resource(self) -> ResourceT:
+        """Return the yielded resource, entering the manager first. Raises SkillError if that fails or it has broken."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._live())
+        if not self._entered.done():
+            await asyncio.wait({self._task, self._entered}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            raise self._broken(self._task)
+        return self._yielded[0]
+
+    async def close(self) -> None:
+        """Exit the manager, or cancel entering it. Raises the error of the exit; calls have reported earlier errors."""
+        if self._task is None:
+            return
+        if self._entered.done() and not self._task.done():
+            self._ending.set()
+            await self._task
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _live(self) -> None:
+        async with self._manager as resource:
+            self._yielded.append(resource)
+            self._entered.set_result(None)
+            await self._ending.wait()
+
+    def _broken(self, task: asyncio.Task[None]) -> SkillError:
+        error = _leaf(None if task.cancelled() else task.exception())
+        if isinstance(error, SkillError):
+            return error
+        why = f"{type(error).__name__}: {error}" if error is not None else "it was cancelled"
+        return SkillError(f"skill {self._skill_name!r} could not be opened, or did not stay open: {why}")
+
+
+class KitSession(Generic[SettingsT, ResourceT]):
+    """An open Toolkit with the settings of one definition, for one Job."""
+
+    def __init__(
+        self,
+        toolset: Toolset,
+        functions: Mapping[str, ToolFunction],
+        setup: Setup[SettingsT],
+        lifespan: Lifespan[ResourceT] | None,
+    ) -> None:
+        """Keep the functions and the Job's setup."""
+        self._toolset = toolset
+        self._functions = functions
+        self._setup = setup
+        self._lifespan = lifespan
+
+    async def tools(self) -> Toolset:
+        """Return all tools, after entering the lifespan."""
+        await self._resource()
+        return self._toolset
+
+    async def call(self, call: ToolCall) -> ToolResult | Question:
+        """Call the function. Its errors are shown to the model."""
+        tool = self._functions[call.tool_name]
+        arguments = tool.bind(call.args)
+        if tool.context_name is not None:
+            setup = self._setup
+            arguments[tool.context_name] = ToolContext(
+                setup.settings, setup.workspace, setup.env, await self._resource(), call, tasks=setup.tasks
+            )
+        return await as_result(await tool.function(**arguments), call.blobs)
+
+    async def close(self) -> None:
+        """Exit the lifespan."""
+        if self._lifespan is not None:
+            await self._lifespan.close()
+
+    async def _resource(self) -> ResourceT:
+        return await self._lifespan.resource() if self._lifespan is not None else cast("ResourceT", None)
+
+
+def _leaf(error: BaseException | None) -> BaseException | None:
+    """Return the first error inside nested groups, whose own messages only give a number of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        error = inner[0]
+    return error
+
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[object]])
 
@@ -24,10 +120,10 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[object]])
 class Toolkit(Generic[SettingsT, ResourceT]):
     """Tools from async functions, declared in perstack.toml as `type = "pluginSkill"` and `plugin = "NAME"`.
 
-    `settings` is a pydantic model of the declaration's `settings`; keys that it does not have are refused, unless its
-    own config says otherwise. `lifespan` opens what the functions share for one Job, a connection for example: it is
-    entered before the tools are offered, and left when the Job ends or stops. The functions see only those variables
-    of the environment that `required_env` names, and all of them have to be set. `instructions` are told to the model.
+    `settings` is a pydantic model of the definition's `settings`; unknown keys are refused unless its own config allows
+    them. `lifespan` opens what the functions share for one Job, such as a connection: it is entered before the tools
+    are offered, and exited when the Job ends or stops. The functions see only the environment variables in
+    `required_env`, all of which must be set. `instructions` are shown to the model.
     """
 
     def __init__(
@@ -39,6 +135,7 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         required_env: Sequence[str] = (),
         instructions: str = "",
     ) -> None:
+        """Make an empty kit. Add tools with `tool`."""
         self.name = name
         self._settings = cast("type[BaseModel] | None", settings)
         self._lifespan = lifespan
@@ -57,15 +154,16 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         pin: bool = False,
         subject: Subject | None = None,
     ) -> Callable[[FunctionT], FunctionT]:
-        """Make an async function a tool of this kit; the function itself stays as it is.
+        """Return a decorator that makes an async function a tool of this kit and returns the function unchanged.
 
         The schema comes from the type hints, the descriptions from the docstring (`Args:`, in Google style) or from
-        `Annotated[…, Field(description=…)]`. `effect` says what a repetition would do: calls that are `readOnly` or
-        `idempotent` are run again after a crash, those with a `sideEffect` never are by the host alone.
-        A tool that is called again and again until something has come about is `polling`: other calls that are
-        repeated with the same result are taken for a loop. `subject` says which arguments are paths, addresses or
-        commands, so that permission rules read them as such, and not as texts. Results of one with `pin` are never left
-        out of a context that is nearly full.
+        `Annotated[…, Field(description=…)]`.
+
+        `effect` says what a repetition would do: after a crash, calls that are `readOnly` or `idempotent` are run
+        again, those with a `sideEffect` are not unless the user decides so. Set `polling` for a tool that is called
+        repeatedly until something has happened; for other tools, repeated calls with the same result count as a loop.
+        `subject` says which arguments are paths, addresses or commands, so that permission rules read them as such and
+        not as plain text. Results of a tool with `pin` are never removed from a context that is nearly full.
 
         Raises PluginError for a function that cannot be a tool.
         """
@@ -90,19 +188,19 @@ class Toolkit(Generic[SettingsT, ResourceT]):
 
     @hookimpl
     def perstack_skills(self) -> Sequence[SkillFactory]:
-        """This kit: the hook, for a module or an entry point."""
+        """Return this kit: the hook, for a module or an entry point."""
         return [self]
 
     def handles(self, definition: Skill) -> bool:
-        """Whether the declaration names this kit."""
+        """Return whether the definition names this kit."""
         return isinstance(definition, PluginSkill) and definition.plugin == self.name
 
     def known_tools(self, definition: Skill) -> tuple[ToolSpec, ...]:
-        """Those of its functions."""
+        """Return the specs of all tools."""
         return self._tools().specs
 
     async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
-        """Check settings, environment and schemas. Raises SkillError that names the skill and what to change."""
+        """Validate settings, environment and schemas. Raises SkillError with the skill and what to change."""
         declared = definition.settings if isinstance(definition, PluginSkill) else {}
         settings = cast("SettingsT", read_settings(self._settings, declared, definition.name))
         variables = self._variables(context.env, definition.name)
@@ -118,7 +216,7 @@ class Toolkit(Generic[SettingsT, ResourceT]):
         return {name: env[name] for name in self._required_env}
 
     def _tools(self) -> Toolset:
-        """Made when the kit is first opened: a schema costs more than an import may."""
+        """Return the toolset, built when first needed: a schema takes too long for an import."""
         if self._toolset is None:
             self._toolset = Toolset(tuple(one.spec() for one in self._functions.values()), self._instructions)
         return self._toolset

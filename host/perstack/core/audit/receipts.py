@@ -1,36 +1,86 @@
-"""Receipts: what the logs of a Job ended with at some moment, to be kept where no writer of those logs can reach.
+"""Receipts: the heads of a Job's logs at some time, to be stored where no writer of those logs has access.
 
-A receipt is an in-toto Statement (version 1) of the predicate type `PREDICATE_TYPE`. Its subjects are the Job's Runs:
-each with the hash of its last event, in hex, and in `annotations.seq` with how many events its log had. A hash of a log
-is made of all that precedes it, so that no edit, cut or rewriting of those events leaves it as it was. Signed, the
-statement is the payload of a DSSE envelope; what is anchored is the same.
+A receipt is an in-toto Statement (version 1) of the predicate type `PREDICATE_TYPE`. Its subjects are the Job's Runs,
+each with the hash of its last event, in hex, and in `annotations.seq` the number of its events. A log's hash covers all
+events before it, so that any edit, cut or rewriting changes it. A signed statement is the payload of a DSSE envelope;
+anchors store the same.
 
-A task and a series of iterations have one log each, which is the one subject of a record of theirs.
+A task or a series of iterations has one log, which is the only subject of its receipt.
 """
 
 from __future__ import annotations
 
 import binascii
-from base64 import urlsafe_b64decode
+from base64 import b64decode, b64encode, urlsafe_b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from pydantic import Field, ValidationError
 
-from perstack.core.base import Fact, falsy
-from perstack.core.dsse import Envelope
-from perstack.core.ids import event_id_of, run_id_of
-from perstack.core.owners import Owner, OwnerKind
-from perstack.core.verification import Finding
+from perstack.core.audit.verification import Finding
+from perstack.core.base.ids import Owner, OwnerKind, event_id_of, run_id_of
+from perstack.core.base.records import Fact, falsy
 from perstack.dataclass import dataclass
 
+# DSSE envelopes: what is signed, and their JSON. Source: https://github.com/secure-systems-lab/dsse, protocol and
+# envelope of version 1.0.2. Keys are not known here.
+
+
+class Signature(Fact):
+    """A signature over `pae` of an envelope's payload."""
+
+    keyid: str = ""
+    """Unsigned hint at the key."""
+    sig: str
+    """Base64."""
+
+    def value(self) -> bytes:
+        """Return the decoded signature. Raises ValueError."""
+        return _decoded(self.sig)
+
+
+class Envelope(Fact):
+    """A payload with its type, and signatures over both."""
+
+    payload: str
+    """Base64."""
+    payload_type: str
+    signatures: tuple[Signature, ...] = Field(min_length=1)
+
+    def body(self) -> bytes:
+        """Return the decoded payload. Raises ValueError."""
+        return _decoded(self.payload)
+
+    def signed(self) -> bytes:
+        """Return the bytes that the signatures cover. Raises ValueError."""
+        return pae(self.payload_type, self.body())
+
+
+def pae(payload_type: str, body: bytes) -> bytes:
+    """Return the signed bytes (pre-authentication encoding), in which type and body cannot be confused."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(body), body)
+
+
+def envelope_of(payload_type: str, body: bytes, keyid: str, signature: bytes) -> Envelope:
+    """Return the envelope with one signature over `pae(payload_type, body)`."""
+    signed = Signature(keyid=keyid, sig=b64encode(signature).decode())
+    return Envelope(payload=b64encode(body).decode(), payload_type=payload_type, signatures=(signed,))
+
+
+def _decoded(text: str) -> bytes:
+    """Decode base64 in either alphabet, as the standard requires of readers."""
+    try:
+        return b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise ValueError("it is not base64") from error
+
+
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-"""What the payload of an envelope is."""
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "urn:perstack:receipt:v1"
 
 MOST_BYTES = 64 << 20
-"""A receipt that is longer is not read."""
 
 
 class Digest(Fact):
@@ -40,13 +90,13 @@ class Digest(Fact):
 
 
 class Extent(Fact):
-    """How far a log went."""
+    """The length of a log."""
 
     seq: int = Field(ge=1)
 
 
 class Subject(Fact):
-    """A Run, and where its log ended."""
+    """A Run, with the hash and length of its log."""
 
     name: str = Field(pattern="^[A-Za-z0-9_-]{1,160}$")
     digest: Digest
@@ -54,34 +104,31 @@ class Subject(Fact):
 
 
 class Resource(Fact):
-    """Something that has a name and a digest."""
+    """A name with a digest."""
 
     name: str
     digest: Digest
 
 
 class Receipt(Fact):
-    """The predicate: what the heads are of, and under which definitions they came about."""
+    """The predicate: the owner of the logs, and the definitions under which they were written."""
 
     job_id: str
-    """The id of what the logs are of."""
+    """Id of the owner of the logs, of this `kind`."""
     kind: OwnerKind = Field(default="job", exclude_if=lambda kind: kind == "job")
     removed: bool = Field(default=False, exclude_if=falsy)
-    """Whether perstack removed them then: these were the last heads."""
+    """True if perstack removed the logs then, so that these heads are final."""
     created_on: str
-    """The instant, RFC 3339."""
     runtime_version: str
-    """Of the perstack that wrote the receipt."""
     definitions: tuple[Resource, ...] = ()
-    """Of each Run the event that holds the definition it was started with, by its id."""
+    """For each Run the digest of its first event, which has its definition, by event id."""
     lock: Resource | None = None
-    """perstack.lock, if there was one: the digest of the file."""
     store: Digest | None = None
-    """Of the place of the storage, so that several may send to one anchor. A receipt has none."""
+    """Digest of the storage's location, so that several may share an anchor; None in a receipt."""
 
 
 class Statement(Fact):
-    """An in-toto Statement of our predicate type."""
+    """An in-toto Statement with a receipt."""
 
     statement_type: Literal["https://in-toto.io/Statement/v1"] = Field(default=STATEMENT_TYPE, alias="_type")
     subject: tuple[Subject, ...] = Field(min_length=1)
@@ -91,42 +138,39 @@ class Statement(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where the log of a Run ends, and what it begins with."""
+    """The end of a Run's log, and the digest of its first event."""
 
     run_id: str
     seq: int
     hash: str
-    """Of the last event, as the chain has it: unpadded base64url."""
+    """Unpadded base64url, as in the chain; so is `first`."""
     first: str
-    """The digest of the first event, in the same form."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPlaces:
-    """A log as it is now, as far as its chain holds."""
+    """The present state of a log, as far as its chain is intact."""
 
     hashes: Sequence[str]
-    """At each place, from the first."""
+    """Hashes of all positions, from the first."""
     first: str
-    """The digest of the first event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A statement as it was found: alone, or with the envelope that it is the payload of."""
+    """A statement, with the envelope that contains it if there is one."""
 
     statement: Statement
     envelope: Envelope | None = None
 
     @property
     def owner(self) -> Owner:
-        """Whose logs it is about."""
+        """The owner of the logs."""
         return Owner(self.statement.predicate.kind, self.statement.predicate.job_id)
 
     @property
     def life(self) -> str | None:
-        """The digest, in hex, of the first event of the first log: another one that is made anew under the same id has
-        another. None if it is not said."""
+        """The digest, in hex, of the first log's first event, which tells reuses of an id apart; None if missing."""
         receipt = self.statement.predicate
         name = event_id_of(run_id_of(receipt.job_id, 1), 1)
         return next((one.digest.sha256 for one in receipt.definitions if one.name == name), None)
@@ -142,7 +186,7 @@ def statement_of(
     store: bytes | None = None,
     removed: bool = False,
 ) -> Statement:
-    """The statement over these logs. `lock` is the SHA-256 of perstack.lock, `store` that of the storage's place."""
+    """Return the statement over these logs; `lock`, `store`: SHA-256 of perstack.lock and of the storage's place."""
     taken = tuple(ends)
     return Statement(
         subject=tuple(
@@ -162,7 +206,7 @@ def statement_of(
 
 
 def read_record(data: bytes) -> Record:
-    """A statement, or an envelope with one in it. Raises ValueError if it is neither, or not a receipt of ours."""
+    """Return the statement, or the envelope with one. Raises ValueError if it is not a receipt of perstack."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
     try:
@@ -175,9 +219,9 @@ def read_record(data: bytes) -> Record:
 
 
 def left_in_force(records: Sequence[Record], owner: Owner, logs: Mapping[str, LogPlaces]) -> list[Record]:
-    """Those of an anchor that the logs of their owner have to agree with, as those are now.
+    """Return the records of an anchor that the owner's present logs must match.
 
-    Not those of an earlier one of the same id, whose removal was sent to the anchor.
+    Records of an earlier owner of the same id, whose removal was anchored, are left out.
     """
     first = logs.get(run_id_of(owner.id, 1))
     now = None if first is None or not first.first else _digest(first.first).sha256
@@ -186,7 +230,7 @@ def left_in_force(records: Sequence[Record], owner: Owner, logs: Mapping[str, Lo
 
 
 def removed_lives(records: Sequence[Record]) -> frozenset[str]:
-    """The lives, of one owner, that end with a removal. A record that comes a second time says nothing anew."""
+    """Return the lives of an owner that ended with a removal. Duplicate records are ignored."""
     last: dict[str, bool] = {}
     known = set[bytes]()
     for record in records:
@@ -198,7 +242,7 @@ def removed_lives(records: Sequence[Record]) -> frozenset[str]:
 
 
 def against_receipt(statement: Statement, logs: Mapping[str, LogPlaces], source: str) -> list[Finding]:
-    """What in these logs is not as it was when the statement was made; `source` says where that was kept."""
+    """Return the differences between the logs and a statement; `source` names its location."""
     findings: list[Finding] = []
     for subject in statement.subject:
         places = logs.get(subject.name)
@@ -210,7 +254,7 @@ def against_receipt(statement: Statement, logs: Mapping[str, LogPlaces], source:
 
 
 def events_after(statements: Iterable[Statement], logs: Mapping[str, LogPlaces]) -> int:
-    """How many events none of the statements vouches for: those that were appended since."""
+    """Return the number of events after those that the statements cover."""
     known: dict[str, int] = {}
     for statement in statements:
         for subject in statement.subject:
@@ -244,7 +288,7 @@ def _statement_in(data: bytes) -> Statement:
 
 
 def _digest(chained: str) -> Digest:
-    """A hash of the chain as a digest of a statement."""
+    """Return a hash of the chain as a digest of a statement."""
     try:
         return Digest(sha256=urlsafe_b64decode(chained + "=").hex())
     except binascii.Error as error:

@@ -1,9 +1,10 @@
-"""Redaction: what is left of an event whose content is taken out, and who vouches for it.
+"""Redaction: remove the texts of an event, and check what remains of it.
 
-The line of a redacted event keeps digest and hash, so that the chain holds, and has no payload any more. What the
-Run's state is folded from in its place stands in a later `redactEvent` of the same log, which the chain vouches for:
-the event with its ids, its numbers and its usage, and `[redacted]` for every text that a person, a model or a tool
-wrote. A `redactEvent` with any other text in it is none: nobody can put words into a log by a redaction.
+The line of a redacted event keeps its digest and hash, so that the chain stays intact, but has no payload. The Run's
+state is folded from a replacement in a later `redactEvent` of the same log, which the chain covers: the event with its
+ids, numbers and usage, and `[redacted]` for every text that a person, a model or a tool wrote. A `redactEvent` with any
+other text is rejected, so that a redaction cannot put words into a log. A new event that contains texts needs a case in
+`_blanks`.
 """
 
 from __future__ import annotations
@@ -14,51 +15,51 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.chain import TakenOut
-from perstack.core.definitions import Expert
-from perstack.core.events import (
+from perstack.core.base.chain import TakenOut
+from perstack.core.base.ids import event_id_of, place_of
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
+from perstack.core.definitions.skills import DecidedCall
+from perstack.core.runs.events import (
+    CloseRun,
+    ErrorRun,
+    FinishRun,
+    RedactEvent,
+    RejectResult,
+    ResumeRun,
+    StartRun,
+    StoredEvent,
+    WidenPermissions,
+    is_at_home,
+    parse_event,
+)
+from perstack.core.runs.facts import Answer, Definition, ErrorInfo, Question
+from perstack.core.runs.messages import REDACTED, ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.runs.repeats import is_warning
+from perstack.core.runs.step_events import (
     AnswerQuestion,
     AttemptCompletion,
     CallDelegate,
     CallInteractiveTool,
     CallTools,
-    CloseRun,
     CompactHistory,
     DecideApproval,
-    ErrorRun,
     FinishGeneration,
-    FinishRun,
     FinishToolCall,
     RecordSnapshot,
-    RedactEvent,
-    RejectResult,
     RequestApproval,
-    ResumeRun,
     Retry,
     StartGeneration,
-    StartRun,
-    StoredEvent,
     SwitchModel,
-    WidenPermissions,
-    parse_event,
 )
-from perstack.core.ids import event_id_of, place_of
-from perstack.core.messages import REDACTED, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.places import is_at_home
-from perstack.core.policy.permissions import Permissions, RuleSet
-from perstack.core.policy.widening import Widening
-from perstack.core.questions import Answer, Question
-from perstack.core.run_facts import Definition, ErrorInfo
-from perstack.core.runs.repeats import is_warning
-from perstack.core.tools import DecidedCall
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """One event that was redacted, for people."""
+    """A redacted event, for people."""
 
     run_id: str
     seq: int
@@ -68,14 +69,12 @@ class Redaction:
     at: int
     """Milliseconds since 1970."""
     fields: tuple[str, ...] = ()
-    """Which fields texts were taken out of."""
     blobs: tuple[str, ...] = ()
-    """The blobs that went with them."""
     copies: tuple[str, ...] = ()
-    """Where else the same text stood then."""
+    """Known copies of the text at that time."""
 
     def to_json(self) -> JsonObject:
-        """As `verify --json` shows it."""
+        """Return the JSON of `verify --json`."""
         return {
             "runId": self.run_id,
             "seq": self.seq,
@@ -90,19 +89,21 @@ class Redaction:
 
 
 def blanked(event: StoredEvent) -> StoredEvent:
-    """The event without any text that a person, a model or a tool wrote. Doing it again changes nothing."""
+    """Return the event without any text of a person, a model or a tool. Idempotent."""
     return event.model_copy(update=_blanks(event))
 
 
 def fields_taken(event: StoredEvent) -> tuple[str, ...]:
-    """What `blanked` takes out of this event, as JSON names it; empty if there is nothing in it."""
+    """Return the JSON names of the fields that `blanked` changes in this event; empty if there are none."""
     before, after = _json(event), _json(blanked(event))
     return tuple(key for key in before if before[key] != after.get(key))
 
 
 def check_fields(event: StoredEvent, named: Iterable[str]) -> tuple[str, ...]:
-    """The fields that texts are taken out of, if those that are named are among them: its texts go together, for its
-    digest is over all of them, and nobody could vouch for what stays. Raises UsageError that lists them otherwise."""
+    """Return the fields whose texts will be removed. Raises UsageError if a named field is not one of them.
+
+    All texts of an event are removed together: its digest covers all of them, so nothing would prove the rest.
+    """
     fields = fields_taken(event)
     if not fields:
         raise UsageError(f"event {event.id} ({event.type}) has no text that could be taken out")
@@ -116,12 +117,11 @@ def check_fields(event: StoredEvent, named: Iterable[str]) -> tuple[str, ...]:
 
 
 _SETTINGS = frozenset(("expert", "instruction", "definition", "permissions", "output", "widening"))
-"""Fields whose texts are those of a definition: they stand in every Run of an Expert."""
+"""Fields with texts of a definition, which are in every Run of an Expert."""
 
 
 def texts_taken(event: StoredEvent, named: Iterable[str] = ()) -> frozenset[str]:
-    """The texts that `blanked` takes out of these fields of an event, each whole; out of all but settings, if none is
-    named."""
+    """Return the texts that `blanked` removes from the named fields, or from all but settings if none is named."""
     before, after = _json(event), _json(blanked(event))
     wanted = frozenset(named) or before.keys() - _SETTINGS
     kept = frozenset(_leaves(after))
@@ -206,7 +206,7 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
 
 
 def _bare_rules(rule_sets: tuple[RuleSet, ...]) -> Mapping[str, object]:
-    """Rules that are not known any more deny nothing and allow nothing by themselves: a person is asked."""
+    """Replace rules by one that asks a person: unknown rules must neither deny nor allow anything."""
     unknown = RuleSet(source=REDACTED, permissions=Permissions(default="ask"))
     return {"permissions": (unknown,)} if rule_sets else {}
 
@@ -221,7 +221,7 @@ def _mark(text: str | None) -> str | None:
 
 
 def _bare(expert: Expert) -> Expert:
-    """Its settings may hold anything: only which Expert it was is left, and what it may spend."""
+    """Return the Expert with only its identity and maximum steps: its settings may contain any text."""
     return Expert(key=expert.key, version=expert.version, instruction=REDACTED, max_steps=expert.max_steps)
 
 
@@ -252,14 +252,11 @@ def _bare_question(question: Question | None) -> Question | None:
 
 
 class NotVouchedFor(ValueError):
-    """A line says that its content was taken out, and no redactEvent of its log, or one that may not, says so."""
+    """A line that claims to be redacted without a valid `redactEvent` in its log."""
 
 
 def stand_in(left: TakenOut, digest: str, seq: int, redactions: Iterable[RedactEvent]) -> StoredEvent:
-    """What the redactEvents of a log put in the place `seq`, where `left` and `digest` are all there is.
-
-    Raises NotVouchedFor.
-    """
+    """Return the replacement of the redacted event at `seq` by a log's redactEvents. Raises NotVouchedFor."""
     event = next((one for one in redactions if one.event_id == left.id and place_of(one.id)[2] > seq), None)
     if event is None or left.id != event_id_of(event.run_id, seq):
         raise NotVouchedFor("its content was taken out, and no redactEvent says by whom")
@@ -272,7 +269,7 @@ def stand_in(left: TakenOut, digest: str, seq: int, redactions: Iterable[RedactE
 
 
 def parse_remains(event: RedactEvent) -> StoredEvent | None:
-    """The event that a redactEvent leaves; None if it is none, or has text in it."""
+    """Return the event that a `redactEvent` contains; None if it is invalid or has text in it."""
     try:
         remains = parse_event(json.dumps(event.remains).encode())
     except ValueError:
@@ -281,13 +278,13 @@ def parse_remains(event: RedactEvent) -> StoredEvent | None:
 
 
 def redaction_of(event: RedactEvent, seq: int) -> Redaction:
-    """The same for people, of the place `seq`."""
+    """Return the redaction for people; `seq`: position of the redacted event."""
     said = event.run_id, seq, event.event_type, str(event.by), event.reason, event.timestamp
     return Redaction(*said, event.fields, event.blobs, event.copies)
 
 
 def remains_of(event: StoredEvent) -> JsonObject:
-    """What a redactEvent holds of an event."""
+    """Return the event's remains for a `redactEvent`."""
     return _json(blanked(event))
 
 

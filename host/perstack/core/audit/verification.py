@@ -1,6 +1,15 @@
-"""What a check of a store comes to: what does not hold, what could not be checked, and how much was.
+"""Reports of verification: what is wrong, what could not be checked, and how much was checked.
 
-A check vouches for what it has compared and for nothing else. What it had to pass over is named, with the reason.
+Each line of a log is linked to the one before by a hash (`core/base/chain.py`). The engine reads the logs, and this
+package judges them, in three modules:
+
+- `verification.py` has the report, and compares caches (job.json, checkpoints) and stored heads with the logs.
+- `receipts.py` has statements about the heads of logs that are stored outside, where no writer of the logs has access.
+- `redaction.py` removes texts from an event and checks what remains, while the chain stays intact.
+
+A report covers only what was compared. Everything that was skipped is listed with the reason (`UncheckedKind`), so that
+`ok` is never mistaken for complete. Fields that older versions did not write are tolerated. A new check adds its count
+to `Checked`, and a kind to `UncheckedKind` for when it is impossible.
 """
 
 from __future__ import annotations
@@ -13,73 +22,71 @@ from typing import Literal, TypeAlias
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-from perstack.core.base import Fact
-from perstack.core.chain import Head
-from perstack.core.job import Job, JobSummary, RunSummary, summarize
-from perstack.core.redaction import Redaction
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.usage import Usage
+from perstack.core.audit.redaction import Redaction
+from perstack.core.base.chain import Head
+from perstack.core.base.records import Fact
+from perstack.core.base.usage import Usage
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
+from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 
 Kind: TypeAlias = Literal["job", "task", "iterations", "schedule", "store"]
-"""What a report is about; `store`: what is in none of the others."""
+"""Subject of a report; `store`: everything outside the others."""
 UncheckedKind: TypeAlias = Literal[
-    "digests", "content", "heads", "runs", "summary", "caches", "requests", "rules", "anchor", "receipt"
+    "digests", "content", "heads", "runs", "summary", "caches", "blobs", "requests", "rules", "anchor", "receipt"
 ]
-"""`digests`: events that carry none. `content`: events that this version does not know. `heads`: events after the last
-place that something outside their log vouches for. `runs`: Runs and Jobs that are named, and may never have begun.
-`summary`: job.json, or the entry of a task or schedule. `caches`: what else is derived from logs.
-`requests`: what models were sent, in a log that has no digest of it. `rules`: what permission rules made of calls,
-where that depends on what no log has. `anchor`, `receipt`: what those do not
-vouch for, and whether they can be trusted themselves."""
+"""`digests`: events without one. `content`: events that this version does not know. `heads`: events after the last
+position that something outside the log covers. `runs`: named Runs and Jobs that may never have started. `summary`:
+job.json, or the entry of a task or schedule. `caches`: other files derived from logs. `blobs`: missing ones that only
+the text of a result names. `requests`: requests to models in logs without their digests. `rules`: rulings that depend
+on what no log contains. `anchor`, `receipt`: what these do not cover, and whether they can be trusted themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that does not hold."""
+    """One fault."""
 
     run_id: str
-    """The log that it is about; empty for the Job as a whole."""
+    """The log; empty for the Job as a whole."""
     seq: int
-    """The place in the log, from 1; 0 for the log as a whole."""
+    """Position in the log, from 1; 0 for the log as a whole."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """One thing that may be right or wrong: nothing is there to compare it with."""
+    """Something that could not be checked, because there is nothing to compare it with."""
 
     kind: UncheckedKind
     run_id: str
-    """The log that it is about; empty for the Job as a whole."""
     count: int
-    """Of how many events, or files."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How much was compared with what."""
+    """Numbers of successful comparisons."""
 
     digests: int = 0
-    """Events whose content was compared with its digest, and whose digest with the chain."""
+    """Events compared with their digest, and digests with the chain."""
     heads: int = 0
-    """Places in logs that were compared with a hash kept elsewhere."""
+    """Positions in logs compared with a hash stored outside."""
     summaries: int = 0
-    """Summaries (job.json, entries) that were compared with what the logs add up to."""
+    """Summaries (job.json, entries) compared with the logs."""
     caches: int = 0
-    """Other files that were compared with what the logs say: run-setting.json and checkpoints."""
+    """Other files compared with the logs: run-setting.json and checkpoints."""
     blobs: int = 0
-    """Blobs that events name, which are there and are what their name says."""
+    """Blobs named by events that exist and match their names."""
     requests: int = 0
-    """Requests to models that a replay has built again and compared with their digests."""
+    """Requests to models rebuilt by a replay and compared with their digests."""
     rulings: int = 0
-    """Calls that a replay has held to the rules in force again."""
+    """Calls checked again by a replay against the rules in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was checked, and what was found."""
+    """The result of a verification."""
 
     job_id: str
     runs: int
@@ -88,22 +95,21 @@ class Report:
     unchecked: tuple[Unchecked, ...] = ()
     checked: Checked = Checked()
     kind: Kind = "job"
-    """What `job_id` is the id of."""
+    """Kind of the owner with the id `job_id`."""
     redactions: tuple[Redaction, ...] = ()
-    """The events whose content was taken out."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found. What could not be checked is not in it."""
+        """True if there are no findings; what could not be checked does not count."""
         return not self.findings
 
     @property
     def is_complete(self) -> bool:
-        """Whether there was something to compare everything with."""
+        """True if everything could be checked."""
         return not self.unchecked
 
     def to_json(self) -> dict[str, object]:
-        """As `--json` shows it."""
+        """Return the JSON of `--json`."""
         return {
             "kind": self.kind,
             "jobId": self.job_id,
@@ -127,19 +133,18 @@ _KNOWN = {
     for name, field in model.model_fields.items()
 }
 _FREE = ("labels", "usageByExpert")
-"""Where keys are not names of fields."""
+"""Paths whose keys are not names of fields."""
 _EVER = frozenset((
     "text", "error", "question", "pauseReason", "runs", "steps", "totalSteps", "maxSteps", "usage", "inputTokens",
     "outputTokens", "totalTokens", "startedAt", "updatedAt", "finishedAt", "delegatedBy", "continuedFrom",
 ))  # fmt: skip
-"""What every version has written where there is any: without its name it would be read as if there were none."""
+"""Fields that every version has written if they have a value: if one is missing, it would read as empty."""
 
 
 def against_logs(written: bytes, job: Job) -> list[str]:
-    """What the summary of a Job that has stopped says, where its logs say something else. Raises ValueError if it is no
-    summary.
+    """Return the differences between the summary of a stopped Job and its logs. Raises ValueError if it is no summary.
 
-    Of what is not written only that is missed which every version wrote: an older one wrote less, a newer one more.
+    Missing fields count only if every version wrote them: an older version wrote fewer fields, a newer one more.
     """
     JobSummary.model_validate_json(written)
     found: JsonValue = json.loads(written)
@@ -160,7 +165,7 @@ def _differences(place: str, found: JsonValue, expected: JsonValue) -> Iterator[
 
 
 def _different_runs(found: list[JsonValue], expected: list[JsonValue]) -> Iterator[str]:
-    """By their ids: Runs that went on at once may be listed in another order."""
+    """Compare by id: Runs that ran concurrently may be listed in another order."""
     there = {_as_dict(run).get("id"): run for run in expected}
     for run in found:
         run_id = _as_dict(run).get("id")
@@ -181,9 +186,9 @@ def _short(value: JsonValue) -> str:
 
 
 def against(written: bytes, expected: Fact) -> list[str]:
-    """What a cache says, where its log says something else. Raises ValueError if it is none of that kind.
+    """Return the differences between a cache and its log. Raises ValueError if the cache is of another kind.
 
-    What is missing in it is none of this: an older version wrote less.
+    Missing fields do not count: an older version wrote fewer.
     """
     type(expected).model_validate_json(written)
     found: JsonValue = json.loads(written)
@@ -208,12 +213,12 @@ def _contradictions(place: str, found: JsonValue, derived: JsonValue) -> Iterato
 
 
 def with_head(summary: bytes, head: Head) -> bytes:
-    """A summary, a JSON object, that also says where its log ended."""
+    """Return a summary, a JSON object, with the end of its log added."""
     return b'%b,"headSeq":%d,"headHash":"%b"}' % (summary[:-1], head.seq, head.hash.encode())
 
 
 def head_in(summary: bytes) -> Head | None:
-    """Where a summary says that its log ended; None if it does not, as one of an older version."""
+    """Return the end of the log that a summary names; None if it names none, as older versions did not."""
     try:
         found: JsonValue = from_json(summary)
     except ValueError:
@@ -223,7 +228,7 @@ def head_in(summary: bytes) -> Head | None:
 
 
 def against_head(run_id: str, anchor: Head, chain: Mapping[int, str]) -> list[Finding]:
-    """What is wrong with a log, of which the hash at each place is given, if it ended there when a head was kept."""
+    """Return what is wrong with a log compared with a stored head; `chain`: hash at each position."""
     if anchor.seq not in chain:
         text = f"the log ends at {len(chain)}, but a head kept elsewhere says it had {anchor.seq} events"
         return [Finding(run_id, 0, text)]

@@ -1,4 +1,4 @@
-"""Who did something that only a person, or somebody from outside, may do."""
+"""The actor behind an answer, an approval or another action from outside a Run."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import unicodedata
 
 from pydantic import ConfigDict, Field, field_validator
 
-from perstack.core.base import Fact, falsy
+from perstack.core.base.records import Fact, falsy
 
 _LONGEST = 200
 
 
 class By(Fact):
-    """Who gave an answer, and through which door.
+    """The actor of an event, and the door through which it acted.
 
-    A name is what somebody said of themselves, and proves nothing. It has at most 200 characters, and no control
-    characters.
+    Names are claims of the caller and prove nothing. They are cut to 200 characters, without control characters.
     """
 
     model_config = ConfigDict(frozen=True)
 
     user: str = Field(default="", exclude_if=falsy)
-    """Of the operating system; empty where it is not known, as of a caller over a network."""
+    """Operating-system user; empty if unknown, as for callers over a network."""
     door: str = "python"
-    """`cli`, `start`, `mcp`, `acp`, `http` or `python`; `recording` for one that is played."""
+    """`cli`, `start`, `mcp`, `acp`, `http` or `python`; `recording` if a recording is played."""
     client: str = Field(default="", exclude_if=falsy)
-    """The program that it was said to: the name and version of an MCP client, or of an editor."""
+    """Name and version of the client program: an MCP client or an editor."""
     source: str = Field(default="", exclude_if=falsy)
-    """Of the event from outside, if it was not a person."""
+    """Source of the event from outside; empty for a person."""
 
     @field_validator("user", "door", "client", "source", mode="before")
     @classmethod
@@ -35,15 +34,15 @@ class By(Fact):
         return cleaned(value) if isinstance(value, str) else value
 
     def bringing(self, source: str) -> By:
-        """The same for an event from outside, that was handed in by this one."""
+        """Return this actor as the one who delivered an event from `source`."""
         return By(user=self.user, door=self.door, client=self.client, source=source)
 
     def __str__(self) -> str:
-        """As people are shown it: `alice, mcp, an-editor 1.0`."""
+        """Return the actor as shown to people: `alice, mcp, an-editor 1.0`."""
         return ", ".join(part for part in (self.source, self.user, self.door, self.client) if part)
 
 
 def cleaned(text: str) -> str:
-    """One line, short, without what could change how a terminal or a page shows the rest."""
+    """Return the text as one short line without characters that affect how a terminal or page shows the rest."""
     kept = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text[: 10 * _LONGEST])
     return " ".join(kept.split())[:_LONGEST]

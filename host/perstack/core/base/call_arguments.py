@@ -1,4 +1,4 @@
-"""Calls whose arguments are checked, so that a wrong one is the caller's mistake and not a traceback from within."""
+"""Check the arguments of public methods, so that a wrong one raises UsageError instead of an internal error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
-from perstack.core.wrong_values import in_words
+from perstack.core.base.validation_errors import in_words
 from perstack.errors import UsageError
 
 _T = TypeVar("_T")
@@ -24,10 +24,7 @@ def read_call(
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
 ) -> _T:
-    """What `reader` makes of the arguments of a call.
-
-    Raises UsageError, which names the method, the argument, and what it must be.
-    """
+    """Return what `reader` makes of the arguments. Raises UsageError naming method, argument and expected value."""
     try:
         return reader.validate_python(ArgsKwargs(args, dict(kwargs)))
     except ValidationError as error:
@@ -35,12 +32,12 @@ def read_call(
 
 
 def checked(method: _Method) -> _Method:
-    """Every argument is read as its annotation asks before the method begins, as by `read_call`."""
+    """Decorate a method so that its arguments are validated against its annotations first, as by `read_call`."""
     parameters = list(inspect.signature(method).parameters)
 
     @cache
     def reader() -> TypeAdapter[Coroutine[Any, Any, object]]:
-        return TypeAdapter(cast("type[Coroutine[Any, Any, object]]", method))  # at the first call: it takes some time
+        return TypeAdapter(cast("type[Coroutine[Any, Any, object]]", method))  # on the first call, because it is slow
 
     @wraps(method)
     async def read(*args: object, **kwargs: object) -> object:
@@ -56,6 +53,6 @@ def _in_words(
     errors = error.errors(include_url=False, include_input=False)
     for one in errors:
         place, *rest = one["loc"]
-        # those that were given by place have its number
+        # Positional arguments are reported by their index.
         one["loc"] = (parameters[place] if isinstance(place, int) and place < len(parameters) else place, *rest)
     return in_words(errors, given, [name for name in parameters if name != "self"])

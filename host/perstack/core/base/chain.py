@@ -1,13 +1,13 @@
-"""The chain of a Run's log: how a line is sealed, opened and verified.
+"""The hash chain of a log: how a line is sealed, opened and verified.
 
-A line is the event's JSON object with three keys more at its end: `batch` (only on the first line of an append of
-several: how many lines it has), `digest` and `hash`. With `payload` the bytes of the object before those keys were
-added, `digest = sha256(payload)` and `hash = sha256(previous hash + digest)`, over the text of both, each written as
-unpadded base64url. The hash before the first line is empty.
+A line is the event's JSON object with up to three additional keys at its end: `batch` (only on the first line of an
+append of several lines: their number), `digest` and `hash`. If `payload` is the object's bytes without these keys,
+`digest = sha256(payload)` and `hash = sha256(previous hash + digest)`, over the text of both, each written as unpadded
+base64url. The hash before the first line is empty.
 
-Because the chain is over digests, a payload can be taken out: the line that stays in its place has the event's type and
-id, says that it is redacted, keeps digest and hash, and has nothing else. What it says is not vouched for by the chain;
-the `redactEvent` that must follow it in the log vouches for it (`core.redaction`).
+Because the chain covers digests, a payload can be removed: the line that replaces it has the event's type and id,
+`redacted`, the old digest and hash, and nothing else. The chain does not cover its content; the `redactEvent` that must
+follow it in the log does (`core/audit/redaction.py`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _SAYS_REDACTED = b',"redacted":true}'
 
 
 class BrokenSeal(ValueError):
-    """A line that is not what was written: it does not parse, or its digest or hash is another."""
+    """A line that is not as it was written: it does not parse, or its digest or hash is wrong."""
 
 
 class Head(NamedTuple):
-    """The end of a log: how many lines it has, and the hash of the last. Kept elsewhere, it anchors the log."""
+    """The end of a log: its number of lines and the hash of the last one. Stored outside the log, it is an anchor."""
 
     seq: int = 0
     hash: str = ""
@@ -45,37 +45,37 @@ EMPTY_LOG = Head()
 
 
 class Sealed(NamedTuple):
-    """One line, taken apart."""
+    """The parts of one line."""
 
     payload: bytes
     digest: str
     hash: str
     batch: int
-    """How many lines were appended together, on the first of them; 1 otherwise."""
+    """Number of lines appended together, on the first of them; 1 on all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenOut:
-    """What is left in the place of an event that was redacted. Nothing vouches for it but a `redactEvent`."""
+    """The remains of a redacted event's line. Only a `redactEvent` vouches for them."""
 
     type: str
     id: str
 
 
 def link(head: Head, payload: bytes) -> tuple[str, Head]:
-    """The digest of the payload that follows `head`, and the head after it."""
+    """Return the digest of the payload that follows `head`, and the head after it."""
     digest = _b64_sha256(payload)
     return digest, Head(head.seq + 1, _b64_sha256((head.hash + digest).encode()))
 
 
 def line_of(payload: bytes, digest: str, chained: str, batch: int = 1) -> bytes:
-    """A line, without newline; `batch` is how many lines are appended together, on the first of them."""
+    """Return a line without newline; `batch`: number of lines appended together, for the first of them."""
     mark = b',"batch":%d' % batch if batch > 1 else b""
     return b'%b%b,"digest":"%b","hash":"%b"}' % (payload[:-1], mark, digest.encode(), chained.encode())
 
 
 def seal(head: Head, payloads: Sequence[bytes]) -> tuple[list[bytes], Head]:
-    """The lines (without newline) of one append, and the head after them."""
+    """Return the lines of one append, without newlines, and the head after them."""
     lines: list[bytes] = []
     for index, payload in enumerate(payloads):
         digest, head = link(head, payload)
@@ -84,8 +84,8 @@ def seal(head: Head, payloads: Sequence[bytes]) -> tuple[list[bytes], Head]:
 
 
 def open_line(line: bytes) -> Sealed:
-    """The parts of a line, unchecked but for their form. Raises BrokenSeal."""
-    # where it has to begin: to look for it takes longer than both hashes of a line
+    """Return the parts of a line; only its form is checked. Raises BrokenSeal."""
+    # The seal has a fixed size: searching for it would take longer than both hashes of a line.
     end = len(line) - _SEAL_SIZE
     seal = _SEAL.match(line, max(0, end))
     if seal is None:
@@ -99,7 +99,7 @@ def open_line(line: bytes) -> Sealed:
 def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
     """Open the line that follows `head`, and check digest and hash. Raises BrokenSeal.
 
-    A line that says it is redacted has no content that its digest could be compared with: it is `taken_out`.
+    A redacted line (`taken_out`) has no content to compare its digest with.
     """
     sealed = open_line(line)
     if _b64_sha256(sealed.payload) != sealed.digest and taken_out(sealed.payload) is None:
@@ -112,20 +112,20 @@ def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
 
 
 def taken_out(payload: bytes) -> TakenOut | None:
-    """What a payload says of the one that was there before, if it is what a redaction leaves; None otherwise."""
+    """Return the remains in a redacted line's payload; None for any other payload."""
     match = _REDACTED.fullmatch(payload)
     return None if match is None else TakenOut(match["type"].decode(), match["id"].decode())
 
 
 def without_payload(line: bytes, event_type: str, event_id: str) -> bytes:
-    """The line that stays when the content of `line` is taken out. Raises BrokenSeal."""
+    """Return the line that remains of `line` after a redaction. Raises BrokenSeal."""
     sealed = open_line(line)
     left = b'{"type":"%b","id":"%b","redacted":true}' % (event_type.encode(), event_id.encode())
     return line_of(left, sealed.digest, sealed.hash, sealed.batch)
 
 
 def is_redaction_of(line: bytes, new: bytes) -> bool:
-    """Whether `new` may stand in the place of `line`: the same digest, hash and batch, and no content."""
+    """Return True if `new` may replace `line`: same digest, hash and batch, and no content."""
     try:
         old, left = open_line(line), open_line(new)
     except BrokenSeal:
@@ -135,10 +135,10 @@ def is_redaction_of(line: bytes, new: bytes) -> bool:
 
 
 def _b64_sha256(data: bytes) -> str:
-    # as `unpadded`: twenty times a step
+    # Same as `unpadded`, inlined because it runs twenty times per step.
     return b2a_base64(sha256(data).digest(), newline=False).translate(_TO_URL)[:43].decode()
 
 
 def unpadded(digest: bytes) -> str:
-    """A SHA-256 digest as base64url without its padding: 43 characters."""
+    """Return a SHA-256 digest as unpadded base64url: 43 characters."""
     return b2a_base64(digest, newline=False).translate(_TO_URL)[:43].decode()

@@ -1,11 +1,12 @@
-"""Which names tools keep off, wherever they are: files that hold keys, and files that say what is executed.
+"""Recognise file names that tools must not touch anywhere: files with keys, and files that decide what is executed.
 
-A name is compared as the most forgiving file system would: without regard to case, to compatible forms of a character,
-and to characters that cannot be seen.
+Names are compared as the most lenient file system does: ignoring case, compatibility forms of characters, and invisible
+characters.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -14,35 +15,56 @@ Parts = tuple[str, ...]
 
 _DEFINITIONS = frozenset({"perstack.toml", "perstack.lock"})
 _OF_GIT = frozenset({"hooks", "config", "config.worktree"})
+_GIT_LINKS = frozenset({".git", "git~1"})
+"""`.git`, and its short name on Windows."""
+GIT_CONTENT = frozenset({"objects", "refs", "commondir"})
+"""Names next to a file `HEAD`: with the first two, or the last, git treats the folder as a repository and executes what
+its `config` says."""
 _SAMPLES = frozenset({"example", "sample", "template", "dist"})
-"""What a file of variables ends with that is there to be copied, and holds no key."""
+"""Suffixes of sample files of variables, which are there to be copied and contain no keys."""
 
 
-def protected_by_name(way: Parts) -> str | None:
-    """What a way leads to, or into, if its names alone say that it is protected; they are folded."""
+def protected_by_name(way: Parts, *, change: bool = False) -> str | None:
+    """Return what a path leads to or into if its names alone protect it; None otherwise. The names must be folded.
+
+    `change`: include what may be read but not changed. Nothing inside `.git` may be: a new `commondir` or `objects`
+    makes git execute what another folder says.
+    """
     for place, name in enumerate(way):
         if _holds_variables(name):
             return "a file of environment variables"
         if name in _DEFINITIONS:
             return "the definition of Experts"
-        if name == ".git" and not _OF_GIT.isdisjoint(way[place + 1 :]):
+        if name in _GIT_LINKS and not _OF_GIT.isdisjoint(way[place + 1 :]):
             return "what git executes"
+        if change and name in _GIT_LINKS:
+            return "git's own"
     return None
 
 
 def is_variables(name: str) -> bool:
-    """Whether a file of that name holds environment variables, and is no sample of one."""
+    """Return True if a file of this name holds environment variables, and is not a sample."""
     return _holds_variables(*folded((name,)))
 
 
 def is_definition(name: str) -> bool:
-    """Whether a file of that name defines Experts."""
+    """Return True if a file of this name defines Experts."""
     return folded((name,))[0] in _DEFINITIONS
 
 
 def is_git_link(name: str) -> bool:
-    """Whether a file of that name would say where a repository is, and so which hooks are run; a folder is one."""
-    return folded((name,)) == (".git",)
+    """Return True if a file of this name could name a repository, and so the hooks that run, or is its folder."""
+    return folded((name,))[0] in _GIT_LINKS
+
+
+def is_git_head(name: str) -> bool:
+    """Return True if the name is `HEAD`, which every repository has."""
+    return folded((name,)) == ("head",)
+
+
+def is_git_content(name: str) -> bool:
+    """Return True if the name, next to a file `HEAD`, makes their folder a repository or nearly one."""
+    return folded((name,))[0] in GIT_CONTENT
 
 
 def _holds_variables(name: str) -> bool:
@@ -50,7 +72,7 @@ def _holds_variables(name: str) -> bool:
 
 
 def matches_pattern(way: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the parts of a way are what those of a pattern of `include` mean; `**` is any number of folders."""
+    """Return True if the parts of a path match those of an `include` pattern; `**` is any number of folders."""
     reached = {0}
     for part in folded(tuple(way)):
         reached = {after for at in _passing(reached, pattern) for after in _steps(part, pattern, at)}
@@ -58,12 +80,12 @@ def matches_pattern(way: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def folded(parts: Parts) -> Parts:
-    """Names as they are compared."""
+    """Return the names in the form in which they are compared."""
     return tuple(part.casefold() if part.isascii() else _plain(part) for part in parts)
 
 
 def _passing(reached: set[int], pattern: Sequence[str]) -> set[int]:
-    """The places of a pattern that can be reached without a part, by a `**` that means none."""
+    """Return the pattern positions reachable without consuming a part, because `**` may match none."""
     found: set[int] = set()
     for place in reached:
         at = place
@@ -85,3 +107,58 @@ def _steps(part: str, pattern: Sequence[str], at: int) -> tuple[int, ...]:
 def _plain(part: str) -> str:
     seen = "".join(each for each in unicodedata.normalize("NFKC", part) if unicodedata.category(each) != "Cf")
     return unicodedata.normalize("NFKC", seen.casefold())
+
+
+# File names are arbitrary bytes. A tree spells a name as UTF-8 text; a byte that is not valid UTF-8 is `\xHH`, and a
+# backslash is `\\`: every name has one spelling, and every spelling means one name.
+
+LONGEST_NAME = 255
+LONGEST_PATH = 4096
+DEEPEST = 128
+"""Maximum nesting of folders; deeper ones are not recorded."""
+
+_ESCAPE = re.compile(rb"\\(\\|x[0-9a-f]{2})")
+
+
+def spelled(name: bytes) -> str:
+    """Return the spelling of a name or path, for JSON and people."""
+    return name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+
+
+def unspelled(text: str) -> bytes:
+    """Return the name for a spelling. Raises ValueError if `spelled` would not produce it."""
+    name = _ESCAPE.sub(_meant, text.encode())
+    if spelled(name) != text:
+        raise ValueError("this is not how a name is spelled")
+    return name
+
+
+STAGING = ".perstack-rewind-"
+"""Prefix of the folder in which a rewind prepares files. It is in the workspace because moving files needs the same
+file system."""
+
+
+def is_name(name: bytes) -> bool:
+    """Return True if a file may have this name: it cannot refer to another folder."""
+    return 0 < len(name) <= LONGEST_NAME and name not in (b".", b"..") and b"/" not in name and b"\0" not in name
+
+
+def is_never_recorded(name: bytes) -> bool:
+    """Return True if files of this name are never recorded nor written by a rewind, wherever they are.
+
+    These are git's own folder, files of environment variables (all names that start with `.env`), and a rewind's
+    staging folder.
+    """
+    if not name.isascii():
+        return _is_private(name.decode("utf-8", "replace"))
+    return name.startswith(b".") and _is_private(name.decode())
+
+
+def _is_private(name: str) -> bool:
+    (plain,) = folded((name,))
+    return plain == ".git" or plain.startswith((".env", STAGING))
+
+
+def _meant(found: re.Match[bytes]) -> bytes:
+    escape = found[1]
+    return escape if escape == b"\\" else bytes((int(escape[1:], 16),))

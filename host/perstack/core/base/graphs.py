@@ -1,14 +1,58 @@
-"""Cycles in a directed graph, such as Experts that delegate to each other."""
+"""Cycles in directed graphs, such as Experts that delegate to each other or tasks that wait for each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 
-def cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Cycles that have no node in common, each from the first of its nodes in the order of the mapping.
+def circle(task_id: str, depends_on: Sequence[str], waits: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
+    """Return the cycle that a task would close by waiting for `depends_on`; None if there is none."""
+    came_from: dict[str, str] = {}
+    to_do = list(depends_on)
+    came_from.update(dict.fromkeys(depends_on, task_id))
+    while to_do:
+        one = to_do.pop()
+        if one == task_id:
+            return _way_back(task_id, came_from)
+        for other in waits.get(one, ()):
+            if other not in came_from:
+                came_from[other] = one
+                to_do.append(other)
+    return None
 
-    There is one at least if there is any. Edges to what is not a key are ignored.
+
+def without_an_end(waits: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Return the tasks on cycles, and those that wait for one.
+
+    Two tasks that start to wait at the same moment can form a cycle, because neither sees the other yet.
+    """
+    left = {task_id: {one for one in wanted if one in waits} for task_id, wanted in waits.items()}
+    needed_by: dict[str, list[str]] = {}
+    for task_id, wanted in left.items():
+        for one in wanted:
+            needed_by.setdefault(one, []).append(task_id)
+    to_do = [task_id for task_id, wanted in left.items() if not wanted]
+    while to_do:
+        one = to_do.pop()
+        del left[one]
+        for other in needed_by.get(one, ()):
+            left[other].discard(one)
+            if not left[other]:
+                to_do.append(other)
+    return frozenset(left)
+
+
+def _way_back(task_id: str, came_from: Mapping[str, str]) -> tuple[str, ...]:
+    way = [task_id]
+    while (before := came_from[way[-1]]) != task_id:
+        way.append(before)
+    return (task_id, *reversed(way))
+
+
+def cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """Yield cycles without common nodes, each starting with its first node in the order of the mapping.
+
+    At least one is yielded if there is any. Edges to nodes that are not keys are ignored.
     """
     left = {node: [target for target in targets if target in edges] for node, targets in edges.items()}
     while True:
@@ -32,7 +76,7 @@ def cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
 
 
 def _drop_ends(left: dict[str, list[str]]) -> None:
-    """Take out what leads nowhere, until all that is left leads to a cycle."""
+    """Remove nodes that lead nowhere, until every remaining node leads to a cycle."""
     sources: dict[str, list[str]] = {}
     for node, targets in left.items():
         for target in targets:

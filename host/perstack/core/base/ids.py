@@ -1,27 +1,27 @@
-"""Ids, and how each says where it belongs.
+"""Ids of Jobs, Runs, events and checkpoints, each of which contains its owner's id.
 
-A Run's id is its Job's with a number, `{jobId}-{n}`; a checkpoint's and an event's is its Run's with the number of the
-event in the log, `{runId}-{seq}` (both from 1). So whatever has an id is found without a scan. A Job's id is the user's
-own (`--job-id`), or 12 characters of a ULID: nine of its time, which
-sort, and three of its chance; a storage refuses one that is taken, and the host takes another.
+A Run's id is `{jobId}-{n}`; the id of an event, and of the checkpoint it makes, is `{runId}-{seq}` (both from 1). So
+everything is found by its id without a scan. A Job's id is the user's (`--job-id`), or 12 characters of a ULID: nine of
+its time, which sort, and three random ones; if the storage refuses it as taken, the host generates another.
 
-Two processes that drive Runs of one Job never give one number twice: who drives a delegate's Run apart from its Job has
-a block of numbers of its own, those that begin with that Run's number; and the Job has those below the first block.
+Two processes that drive Runs of one Job never assign the same number: the driver of a separate delegate Run has a block
+of numbers that start with that Run's number, and the Job has all numbers below the first block.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Literal, NamedTuple, TypeAlias
 
 from perstack.errors import UsageError
 from perstack.next_steps import Look
 
 BLOCK = 10_000
-"""So many numbers has a block, less one."""
+"""Size of a block of Run numbers, plus one."""
 OWN = range(1, 2 * BLOCK)
-"""The numbers of the Runs that a Job's own driver decides on, once others drive some."""
+"""Run numbers that a Job's own driver assigns once other workers drive some of its Runs."""
 _LAST = (1 << 63) - 1
-"""Storages sort by these numbers, in 63 bits."""
+"""Highest number: storages sort by 63 bits."""
 
 _LEGAL = re.compile(r"[A-Za-z0-9_-]+")
 _MAX_JOB_ID = 128
@@ -29,60 +29,60 @@ _MAX_DERIVED_ID = 160
 
 
 def check_job_id(job_id: str) -> str:
-    """The id itself. Raises UsageError if it could be a path, is empty, or is longer than 128."""
+    """Return the id. Raises UsageError if it could be a path, is empty, or is longer than 128 characters."""
     return _check(job_id, "job", _MAX_JOB_ID)
 
 
 def check_id(value: str, what: str) -> str:
-    """The id of a Run, checkpoint or event, if it is one; `what` names it in the error."""
+    """Return the id of a Run, checkpoint or event. Raises UsageError, calling it `what`, if it is invalid."""
     return _check(value, what, _MAX_DERIVED_ID)
 
 
 def job_id_of(ulid: str) -> str:
-    """The short form of a ULID that Jobs are called by."""
+    """Return the short form of a ULID that is used as a Job's id."""
     return ulid[1:13].lower()
 
 
 def run_id_of(job_id: str, number: int) -> str:
-    """The id of a Job's n-th Run."""
+    """Return the id of a Job's n-th Run."""
     return f"{job_id}-{number}"
 
 
 def event_id_of(run_id: str, seq: int) -> str:
-    """The id of the event, and of the checkpoint, at place `seq` of a Run's log."""
+    """Return the id of the event, and of the checkpoint, at position `seq` of a Run's log."""
     return f"{run_id}-{seq}"
 
 
 def job_of_run(run_id: str) -> str:
-    """The Job that a Run belongs to. Raises UsageError if it is not a Run's id of ours."""
+    """Return the id of the Run's Job. Raises UsageError if it is not a Run id of this host."""
     return _split(run_id, "run")[0]
 
 
 def place_of(checkpoint_id: str, what: str = "checkpoint") -> tuple[str, str, int]:
-    """Job id, Run id and place in the log of a checkpoint, or of `what` the id is of."""
+    """Return the Job id, Run id and log position in the id of a checkpoint or other `what`. Raises UsageError."""
     run_id, seq = _split(checkpoint_id, what)
     return _split(run_id, what)[0], run_id, seq
 
 
 def is_place(checkpoint_id: str) -> bool:
-    """Whether a checkpoint's id says its Run and its place; those of other programs do not."""
+    """Return True if a checkpoint's id contains a Run and a position; ids of other programs do not."""
     run_id, separator, seq = checkpoint_id.rpartition("-")
     return bool(separator) and seq.isdigit() and number_of_run(run_id) > 0
 
 
 def number_of_run(run_id: str) -> int:
-    """Which Run of its Job this is; 0 for an id that bears no number, as those of other programs."""
+    """Return the number of a Run in its Job; 0 for an id without one, as of other programs."""
     head, separator, tail = check_id(run_id, "run").rpartition("-")
     return int(tail) if separator and head and tail.isdigit() else 0
 
 
 def block_of(number: int) -> range:
-    """The numbers that the driver of a Run gives to those below it; Run 0 stands for the Job."""
+    """Return the numbers that the driver of this Run assigns to Runs below it; 0 is the Job's driver."""
     return range(number * BLOCK + 1, (number + 1) * BLOCK) if number else OWN
 
 
 def may_be_elsewhere(run_id: str) -> bool:
-    """Whether a Run may have a driver of its own: there is a block for it, and its id may name a lease."""
+    """Return True if the Run may have its own driver: there is a block for it, and its id may name a lease."""
     number = number_of_run(run_id)
     return number > 1 and (number + 1) * BLOCK <= _LAST and len(run_id) <= _MAX_JOB_ID
 
@@ -104,3 +104,15 @@ def _split(value: str, what: str) -> tuple[str, int]:
 
 def _a(what: str) -> str:
     return f"an {what}" if what[:1] in "aeiou" else f"a {what}"
+
+
+# Owners of logs. A Job, a task, a series of iterations and a schedule may have the same id.
+
+OwnerKind: TypeAlias = Literal["job", "task", "iterations", "schedule"]
+
+
+class Owner(NamedTuple):
+    """The owner of one or more logs."""
+
+    kind: OwnerKind
+    id: str

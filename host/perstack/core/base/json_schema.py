@@ -1,17 +1,25 @@
-"""The keywords of JSON Schema, each of which spends steps: together they cannot take longer than these allow."""
+"""Check values against JSON Schemas written by strangers, in bounded time.
+
+All validators are created here. A check spends steps from a `Meter`, each some microseconds, and stops when they are
+used up. There is no clock, so the result is the same everywhere. Patterns run in linear time, a `$ref` is only resolved
+within the schema, and a nested `$schema` is ignored. A keyword that could take longer than its steps say needs its own
+implementation in `_own`.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.patterns import compiled
+from perstack.core.base.patterns import compiled
+from perstack.core.base.records import JsonObject, layers
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -20,24 +28,26 @@ if TYPE_CHECKING:
 
     _Keyword = Callable[[Validator, JsonValue, JsonValue, JsonObject], Iterable[ValidationError] | None]
 
+
 _LONGEST_MESSAGE = 600
 _ERROR = 3
-"""Steps that it takes to make one, with its place and its message."""
+"""Steps for creating an error with its path and message."""
 _BIG_VALUES = (list, dict)
 
 
 class Unfinished(Exception):
-    """A check has used its steps."""
+    """A check that has used up its steps."""
 
 
 class Meter:
-    """What a check may still spend; one may be shared by several."""
+    """The steps that remain for a check, or for several that share them."""
 
     def __init__(self, steps: int) -> None:
+        """Start with `steps` steps."""
         self.left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Raises Unfinished when nothing is left."""
+        """Subtract the steps. Raises Unfinished if none are left."""
         self.left -= steps
         if self.left < 0:
             raise Unfinished
@@ -45,21 +55,18 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What the keywords have to know of the check that they are a part of."""
+    """The context of the current check, for the keywords; resolving a `$ref` costs `reference_price` steps."""
 
     meter: Meter
     reference_price: int
-    """Steps that it takes to find what a `$ref` names."""
     has_pattern_properties: bool
-    """Whether they are anywhere in the schema."""
 
 
 CHECK: ContextVar[Check] = ContextVar("check")
-"""The one that is made now, in this thread."""
 
 
 def objects(value: JsonValue) -> Iterator[JsonObject]:
-    """Every object in a value, itself among them, in no order."""
+    """Yield all objects in a value, including itself, in any order."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -71,14 +78,14 @@ def objects(value: JsonValue) -> Iterator[JsonObject]:
 
 
 def shortened(text: str, most: int = _LONGEST_MESSAGE) -> str:
-    """The same, or its beginning and its end."""
+    """Return the text, or its beginning and end if it is too long."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-(most // 3) :]}"
 
 
 @lru_cache(maxsize=16)
 def bounded(base: type[Validator]) -> type[Validator]:
-    """The same draft, with keywords that spend steps."""
-    extend = cast("Callable[..., type[Validator]]", import_module("jsonschema.validators").extend)  # it has no types
+    """Return the same draft with keywords that spend steps."""
+    extend = cast("Callable[..., type[Validator]]", import_module("jsonschema.validators").extend)  # untyped
     keywords = cast("Mapping[str, _Keyword]", base.VALIDATORS)
     own = {name: keyword for name, keyword in _own(keywords).items() if name in keywords}
     metered = {name: _metered(keyword) for name, keyword in {**keywords, **own}.items()}
@@ -89,7 +96,7 @@ def bounded(base: type[Validator]) -> type[Validator]:
         CHECK.get().meter.spend()
         schema = changes.get("schema")
         if isinstance(schema, dict) and "$schema" in schema:
-            # it would have keywords that spend nothing
+            # A nested `$schema` would select keywords that spend no steps.
             whole = cast("JsonObject", schema)
             changes["schema"] = {name: value for name, value in whole.items() if name != "$schema"}
         return evolve(validator, **changes)
@@ -117,7 +124,7 @@ def _length(value: JsonValue) -> int:
 
 
 def _own(keywords: Mapping[str, _Keyword]) -> dict[str, _Keyword]:
-    """The keywords that could take longer than their steps say."""
+    """Return the keywords that could take longer than their steps say."""
     return {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
@@ -135,7 +142,7 @@ def _own(keywords: Mapping[str, _Keyword]) -> dict[str, _Keyword]:
 
 
 def _matches(pattern: str, text: str) -> bool | None:
-    """None if the pattern cannot be matched."""
+    """Return True if the pattern is found in the text; None if it cannot be matched."""
     found = compiled(pattern)
     if isinstance(found, str):
         return None
@@ -195,7 +202,7 @@ def _unevaluated_properties(keyword: _Keyword) -> _Keyword:
         validator: Validator, value: JsonValue, instance: JsonValue, schema: JsonObject
     ) -> Iterable[ValidationError]:
         if CHECK.get().has_pattern_properties:
-            return ()  # the library would match them itself, in its own engine
+            return ()  # the library would match the patterns in its own, unbounded engine
         return keyword(validator, value, instance, schema) or ()
 
     return run
@@ -216,7 +223,7 @@ def _unique_items(
 
 
 def _canonical(value: JsonValue) -> str:
-    """One text for all values that are equal in JSON Schema, where 1 is 1.0 and is not true."""
+    """Return one text for all values that are equal in JSON Schema, where 1 equals 1.0 but not true."""
     CHECK.get().meter.spend()
     match value:
         case dict():
@@ -234,7 +241,7 @@ def _compared(keyword: _Keyword) -> _Keyword:
         validator: Validator, value: JsonValue, instance: JsonValue, schema: JsonObject
     ) -> Iterable[ValidationError]:
         if isinstance(instance, _BIG_VALUES):
-            # each of the values may be compared with all that is in this one
+            # Each value of `enum` may be compared with everything in the instance.
             size = sum(_sizes(instance))
             CHECK.get().meter.spend(size * (1 + _length(value)) // 8)
         return keyword(validator, value, instance, schema) or ()
@@ -243,7 +250,7 @@ def _compared(keyword: _Keyword) -> _Keyword:
 
 
 def _sizes(value: JsonValue) -> Iterator[int]:
-    """Of every object and list in it."""
+    """Yield the size of every object and list in the value."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -268,3 +275,180 @@ def _descend(
 ) -> Iterable[ValidationError]:
     descend = cast("Callable[..., Iterable[ValidationError]]", getattr(validator, "descend"))  # noqa: B009 - no type has it
     return descend(instance, schema, path=path, schema_path=schema_path)
+
+
+# Limits of checks.
+
+QUICK = 5_000
+"""Steps that an event loop can wait for: about 20 ms."""
+FULL = 400_000
+"""Steps that are worth a thread: one or two seconds of CPU time."""
+DEEPEST = 100
+"""Maximum levels of a value; more would exhaust the stack of its readers."""
+DEEPEST_SCHEMA = 64
+
+_MOST_ERRORS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Why a value does not fit, or could not be checked completely."""
+
+    message: str
+    place: str = ""
+    is_unfinished: bool = False
+    """True if more steps, or a less deep stack, could change the answer."""
+
+
+class Checker:
+    """A checker for one schema. Imports and the validator are created at the first check."""
+
+    def __init__(self, schema: Mapping[str, JsonValue]) -> None:
+        """Store the schema; nothing is checked yet."""
+        self._schema = dict(schema)
+        self._validator: Validator | None = None
+        self._reference_price = 0
+        self._has_pattern_properties = False
+
+    def violation(self, value: JsonValue, meter: Meter) -> Violation | None:
+        """Return the first violation by its path; None if the value fits. Never raises, whatever the schema is."""
+        from referencing.exceptions import Unresolvable
+
+        try:
+            return self._found(value, meter)
+        except Unfinished:
+            return Violation("too large or too involved to be checked against the schema", is_unfinished=True)
+        except RecursionError:
+            return Violation("nested too deep to be checked against the schema", is_unfinished=True)
+        except Unresolvable as error:
+            return Violation(f"the schema refers to {str(error.ref)[:200]}, which is not in it: nothing can be checked")
+        except Exception as error:  # noqa: BLE001 - the schema is untrusted
+            return Violation(f"the schema is invalid, nothing can be checked: {shortened(str(error), 200)}")
+
+    def _found(self, value: JsonValue, meter: Meter) -> Violation | None:
+        if _is_deeper(value, DEEPEST, meter):
+            return Violation(f"more than {DEEPEST} levels deep")
+        if self._validator is None:
+            self._measure(meter)
+            self._validator = _validator(self._schema)
+        token = CHECK.set(Check(meter, self._reference_price, self._has_pattern_properties))
+        try:
+            errors = islice(self._validator.iter_errors(value), _MOST_ERRORS)
+            first = min(errors, key=lambda error: [str(part) for part in error.path], default=None)
+        finally:
+            CHECK.reset(token)
+        if first is None:
+            return None
+        return Violation(first.message, shortened("/".join(str(part) for part in first.absolute_path), 200))
+
+    def _measure(self, meter: Meter) -> None:
+        size, is_named = 0, False
+        for one in objects(self._schema):
+            size += 1 + len(one)
+            meter.spend()
+            is_named = is_named or any(name in one for name in ("$id", "id", "$anchor", "$dynamicAnchor"))
+            self._has_pattern_properties = self._has_pattern_properties or "patternProperties" in one
+        # Each reference to a named subschema searches the whole schema again.
+        self._reference_price = 1 + (size // 4 if is_named else 0)
+
+
+def schema_problem(schema: JsonValue, meter: Meter) -> str | None:
+    """Return why nothing can be checked against a schema; None if it can or is no object. Never raises."""
+    if not isinstance(schema, dict):
+        return None
+    try:
+        if _is_deeper(schema, DEEPEST_SCHEMA, meter):
+            return f"its schema is more than {DEEPEST_SCHEMA} levels deep"
+        references = [one for inner in objects(schema) if isinstance(one := inner.get("$ref"), str)]
+        meter.spend(len(references))
+    except Unfinished:
+        return "its schema is too large to be checked"
+    found = _metachecker(json.dumps(schema.get("$schema"))[:1000]).violation(schema, meter)
+    if found is not None and found.is_unfinished:
+        return "its schema is too large to be checked"
+    if found is not None:
+        return f"its schema is invalid at {found.place or 'the top'}: {shortened(found.message, 200)}"
+    broken = next((one for one in references if not _resolves(one, schema)), None)
+    return None if broken is None else f"its schema refers to {broken[:200]}, which is not in it"
+
+
+def unchecked(schema: JsonValue) -> list[str]:
+    """Return the parts of a schema that are not checked, each with the reason, one per line."""
+    found: dict[str, None] = {}
+    has_pattern_properties, has_unevaluated = False, False
+    for inner in objects(schema):
+        properties = inner.get("patternProperties")
+        has_pattern_properties = has_pattern_properties or isinstance(properties, dict)
+        has_unevaluated = has_unevaluated or "unevaluatedProperties" in inner
+        for pattern in _patterns(inner):
+            why = compiled(pattern)
+            if isinstance(why, str):
+                found[f"pattern {shortened(pattern, 100)} is not checked: {why}"] = None
+    if has_pattern_properties and has_unevaluated:
+        found["unevaluatedProperties is not checked beside patternProperties"] = None
+    return list(found)
+
+
+def _is_deeper(value: JsonValue, levels: int, meter: Meter) -> bool:
+    """Return True if a value has more levels; each value costs an eighth of a step. Raises Unfinished."""
+    for level, layer in enumerate(layers(value)):
+        meter.spend(len(layer) // 8)
+        if level > levels:
+            return True
+    return False
+
+
+def _patterns(schema: JsonObject) -> Iterator[str]:
+    pattern, properties = schema.get("pattern"), schema.get("patternProperties")
+    if isinstance(pattern, str):
+        yield pattern
+    if isinstance(properties, dict):
+        yield from properties
+
+
+def _validator(schema: JsonObject) -> Validator:
+    from jsonschema.validators import Draft202012Validator, validator_for  # imports take 35 ms
+    from referencing import Registry
+
+    named = schema.get("$schema")
+    base = validator_for(schema, Draft202012Validator) if isinstance(named, str) else Draft202012Validator
+    return bounded(base)(schema, registry=Registry())
+
+
+@lru_cache(maxsize=16)
+def _metachecker(named: str) -> Checker:
+    """Return the checker for the draft that a schema names, in JSON."""
+    from jsonschema.validators import Draft202012Validator, validator_for
+
+    name = named[1:-1] if named.startswith('"') else ""
+    base = validator_for({"$schema": name}, Draft202012Validator) if name else Draft202012Validator
+    return Checker(cast("JsonObject", base.META_SCHEMA))
+
+
+def _resolves(reference: str, schema: JsonObject) -> bool:
+    is_named = reference.startswith("#") and not reference.startswith("#/")
+    return is_named or named_by(reference, schema) is not None
+
+
+def named_by(reference: str, schema: JsonObject) -> tuple[JsonValue] | None:
+    """Return the target of a `$ref` that is a path within the schema; None if there is none."""
+    if reference == "#":
+        return (schema,)
+    if not reference.startswith("#/"):
+        return None
+    found: JsonValue = schema
+    for part in reference[2:].split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        inner = _at(found, key)
+        if inner is None:
+            return None
+        found = inner[0]
+    return (found,)
+
+
+def _at(value: JsonValue, key: str) -> tuple[JsonValue] | None:
+    if isinstance(value, dict):
+        return (value[key],) if key in value else None
+    if isinstance(value, list):
+        return (value[int(key)],) if key.isascii() and key.isdigit() and int(key) < len(value) else None
+    return None

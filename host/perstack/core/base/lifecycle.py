@@ -1,35 +1,101 @@
-"""Which fact may follow where, and where it leads: what the tables of Runs, tasks and series have in common."""
+"""Statuses and lifecycles of Jobs, and the form of transition tables of state machines.
+
+A new pause reason needs a case in `pause_reason_of`, and an answer in the engine if a person may give one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar, assert_never
 
 from perstack.dataclass import dataclass
+
+JobStatus = Literal[
+    "running",
+    "completed",
+    "stoppedByInteractiveTool",
+    "stoppedByMaxSteps",
+    "stoppedByBudget",
+    "stoppedByInterrupt",
+    "stoppedByError",
+    "queued",
+]
+
+TYPED_STATUS: dict[str, JobStatus] = {
+    "running": "running",
+    "completed": "completed",
+    "waiting": "stoppedByInteractiveTool",
+    "step-limit": "stoppedByMaxSteps",
+    "budget": "stoppedByBudget",
+    "interrupted": "stoppedByInterrupt",
+    "failed": "stoppedByError",
+    "queued": "queued",
+}
+
+
+Lifecycle = Literal["running", "paused", "completed", "failed"]
+
+
+PauseReason = Literal[
+    "human_approval", "human_input", "external_dependency", "scheduled_wait", "rate_limit", "checkpoint"
+]
+
+
+def lifecycle_of(status: JobStatus) -> Lifecycle:
+    """Return the lifecycle of a status, in the four words that all long work shares."""
+    match status:
+        case "running":
+            return "running"
+        case "completed":
+            return "completed"
+        case "stoppedByError":
+            return "failed"
+        case "stoppedByInteractiveTool" | "stoppedByMaxSteps" | "stoppedByBudget" | "stoppedByInterrupt" | "queued":
+            return "paused"
+        case _:
+            assert_never(status)
+
+
+def pause_reason_of(
+    status: JobStatus, *, waits_for_limit: bool = False, is_approval: bool = False
+) -> PauseReason | None:
+    """Return why a paused Job is paused; None if it is not."""
+    if status == "stoppedByInteractiveTool" and is_approval:
+        return "human_approval"
+    if status == "stoppedByInterrupt" and waits_for_limit:
+        return "rate_limit"
+    if status == "stoppedByInteractiveTool":
+        return "human_input"
+    if status == "queued":
+        return "scheduled_wait"
+    return "checkpoint" if lifecycle_of(status) == "paused" else None
+
+
+# Transition tables of tasks, series and schedules. `core/runs/evolve.py` has one of its own, with two dimensions.
 
 W = TypeVar("W", bound=str)
 
 
 class IllegalFact(ValueError):
-    """A fact that cannot follow in the state that it is to change: nothing that this host does writes it there."""
+    """An event that cannot follow in the current state: this host never writes it there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition(Generic[W]):
-    """Where one kind of fact may follow, and where it leads, for what stands in one place at a time."""
+    """The states that one type of event may follow, and those it leads to."""
 
     places: frozenset[W]
     to: frozenset[W] = frozenset()
-    """Empty: the place stays."""
+    """Empty if the state does not change."""
 
 
 def transition(*places: W, to: tuple[W, ...] = ()) -> Transition[W]:
-    """An entry of a table."""
+    """Return an entry of a table."""
     return Transition(frozenset(places), frozenset(to))
 
 
 def check_follows(table: Mapping[str, Transition[W]], fact: str, what: str, place: W) -> None:
-    """Raises IllegalFact for a fact that cannot follow where `what` stands."""
+    """Raise IllegalFact if the event cannot follow while `what` is in this state."""
     known = table.get(fact)
     if known is None:
         raise IllegalFact(f"a second {fact}")

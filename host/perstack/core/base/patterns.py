@@ -1,6 +1,6 @@
-"""The globs of permission rules: of plain texts, and of paths. Matching takes time that is linear in the text.
+"""Match untrusted patterns in linear time: regular expressions, and the globs of permission rules for texts and paths.
 
-A rule that denies or asks is read generously, one that allows exactly: `is_strict` says which.
+A rule that denies or asks is matched generously, one that allows exactly: `is_strict` is True for the former.
 """
 
 from __future__ import annotations
@@ -8,9 +8,100 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import cached_property, lru_cache
+from importlib import import_module
+from typing import Protocol, cast
 
-from perstack.core.patterns import compiled
 from perstack.dataclass import dataclass
+
+# Untrusted regular expressions run in RE2, whose time grows only with the text.
+
+LONGEST = 10_000
+"""Maximum characters of a pattern."""
+
+_MOST_MEMORY = 1 << 20
+"""Bytes that a compiled pattern may use, including the engine's cache."""
+
+_ESCAPE = r"(?s)\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|u\{([0-9a-fA-F]{1,6})\}|(.))"
+
+
+class Pattern(Protocol):
+    """A compiled pattern of RE2."""
+
+    @property
+    def programsize(self) -> int:
+        """The size of the compiled program, which bounds the time per character."""
+        ...
+
+    def search(self, text: bytes) -> object | None:
+        """Return a match anywhere in the text; None if there is none."""
+        ...
+
+
+class _Encodings(Protocol):
+    LATIN1: object
+
+
+class _Options(Protocol):
+    log_errors: bool
+    max_mem: int
+    encoding: object
+    Encoding: _Encodings
+
+
+class _Engine(Protocol):
+    error: type[Exception]
+
+    def Options(self) -> _Options: ...
+
+    def compile(self, pattern: str | bytes, options: _Options) -> Pattern: ...
+
+
+@lru_cache(maxsize=256)
+def compiled(pattern: str) -> Pattern | str:
+    """Return the pattern compiled as JSON Schema (ECMA-262) reads it, or why it cannot be matched in linear time.
+
+    Look-around, back references, and what the engine does not know or has no memory for are refused.
+    """
+    if len(pattern) > LONGEST:
+        return f"it has more than {LONGEST} characters"
+    engine = cast("_Engine", import_module("re2"))  # the import takes 10 ms
+    options = engine.Options()
+    options.log_errors = False
+    options.max_mem = _MOST_MEMORY
+    try:
+        return engine.compile(re.sub(_ESCAPE, _re2_escape, pattern), options)
+    except engine.error as error:
+        said = error.args[0] if error.args else ""
+        return said.decode("utf-8", "replace")[:200] if isinstance(said, bytes) else str(said)[:200]
+    except ValueError:
+        return "it holds half of a surrogate pair"
+
+
+def compiled_bytes(pattern: bytes) -> Pattern | None:
+    """Return a pattern in RE2's syntax for arbitrary bytes; None if it is invalid or needs too much memory."""
+    engine = cast("_Engine", import_module("re2"))
+    options = engine.Options()
+    options.log_errors = False
+    options.max_mem = _MOST_MEMORY
+    options.encoding = options.Encoding.LATIN1
+    try:
+        return engine.compile(pattern, options)
+    except engine.error:
+        return None
+
+
+def _re2_escape(found: re.Match[str]) -> str:
+    """Return a character's number in RE2's syntax."""
+    first, second, braced, other = found.groups()
+    if other is not None:
+        return found.group()
+    code = int(first or braced, 16)
+    if second is None:
+        return f"\\x{{{code:x}}}"
+    if 0xD800 <= code < 0xDC00:
+        return f"\\x{{{0x10000 + ((code - 0xD800) << 10) + (int(second, 16) - 0xDC00):x}}}"
+    return f"\\x{{{code:x}}}\\x{{{int(second, 16):x}}}"
+
 
 _ESCAPED = r"\\([*\\,=()?\[\]])"
 _MARKED = r"(?s)\0(.)"
@@ -18,32 +109,31 @@ _MARKED = r"(?s)\0(.)"
 
 @dataclass(frozen=True)
 class Glob:
-    """One glob as it is written: `*` is a wildcard, and a backslash takes the meaning of the mark after it."""
+    """A glob: `*` is a wildcard, and a backslash escapes the character after it."""
 
     text: str
 
     @cached_property
     def _pieces(self) -> tuple[str, ...]:
-        """The literal text between wildcards."""
         return tuple(re.sub(_MARKED, r"\1", piece) for piece in re.split(r"(?<!\0)\*+", _marked(self.text)))
 
     @property
     def is_literal(self) -> bool:
-        """Whether it matches one text only."""
+        """True if only one text matches."""
         return len(self._pieces) == 1
 
     @property
     def literal(self) -> str:
-        """What comes before the first wildcard."""
+        """The text before the first wildcard."""
         return self._pieces[0]
 
     @property
     def weight(self) -> int:
-        """How particular it is: the length of what comes before the first wildcard; one more if there is none."""
+        """The specificity: the length of the text before the first wildcard, plus one without wildcards."""
         return len(self.literal) + self.is_literal
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches; a wildcard is any text, line breaks too."""
+        """Return True if the whole text matches; a wildcard matches any text, including line breaks."""
         first, *rest = self._pieces
         if not rest:
             return text == first
@@ -59,11 +149,11 @@ class Glob:
         return True
 
     def matches_line(self, line: str) -> bool:
-        """The same for a command line: one that ends in ` *` also means the line without what follows."""
+        """Return True if a command line matches; a glob that ends in ` *` also matches the line without arguments."""
         return self.matches(line) or (self._pieces[-1] == "" and len(self._pieces) == 2 and self._is_whole(line))
 
     def could_match(self, start: str) -> bool:
-        """Whether some text that begins like this may match."""
+        """Return True if a text with this beginning could match."""
         shorter = min(len(start), len(self.literal))
         return start[:shorter] == self.literal[:shorter]
 
@@ -71,25 +161,25 @@ class Glob:
         return self.literal.endswith(" ") and line == self.literal[:-1]
 
     def matches_path(self, path: str, *, is_strict: bool) -> bool:
-        """Whether a path matches, relative to the workspace or absolute; `.` is the workspace.
+        """Return True if a path matches, relative to the workspace or absolute; `.` is the workspace.
 
-        `is_strict`: regardless of case, and what is in a folder that the glob names matches as well.
+        `is_strict`: ignore case, and match everything in a folder that the glob names.
         """
         names = self.text.strip()
         seen = folded_path(path) if is_strict else path
         engine = compiled(_path_pattern(folded_path(names) if is_strict else names, is_strict=is_strict))
         if isinstance(engine, str):
-            return is_strict  # a glob that cannot be read allows nothing, and never fails to deny
+            return is_strict  # an invalid glob allows nothing, and always denies
         return engine.search(seen.encode("utf-8", "replace")) is not None
 
     def is_around(self, folder: str) -> bool:
-        """Whether what the glob names is inside of a folder, so that what happens to the folder happens to it."""
+        """Return True if the glob names something inside the folder, which changes with the folder."""
         names = folded_path(_plain(self.text.strip()))
         literal = re.split(r"[*?\[]", names)[0]
         return folder == "." or literal.startswith(f"{folded_path(folder)}/")
 
     def names_path(self, path: str) -> bool:
-        """Whether it names just this path, or just this name of a file, without a wildcard."""
+        """Return True if the glob names exactly this path or file name, without wildcards."""
         name = _plain(self.text.strip())
         if re.search(r"[*?\[]", name):
             return False
@@ -98,12 +188,12 @@ class Glob:
 
 @lru_cache(maxsize=4096)
 def folded_path(path: str) -> str:
-    """A path as the most forgiving file system would compare it."""
+    """Return a path in the form in which the most lenient file system compares it."""
     return path.casefold() if path.isascii() else "/".join(map(folded_name, path.split("/")))
 
 
 def folded_name(name: str) -> str:
-    """Without regard to case, to compatible forms of a character, and to characters that cannot be seen."""
+    """Return a name without case, compatibility forms and invisible characters."""
     if name.isascii():
         return name.casefold()
     seen = "".join(each for each in unicodedata.normalize("NFKC", name) if unicodedata.category(each) != "Cf")
@@ -111,7 +201,7 @@ def folded_name(name: str) -> str:
 
 
 def _marked(text: str) -> str:
-    """Escaped marks with a NUL before each, so that none is taken for a wildcard."""
+    """Put a NUL before each escaped character, so that it is not read as a wildcard."""
     return re.sub(_ESCAPED, "\0\\1", text.replace("\0", ""))
 
 

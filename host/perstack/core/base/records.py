@@ -1,34 +1,47 @@
-"""What all models of the core share."""
+"""The base of all records, their JSON, and helpers for JSON values.
+
+Everything that is written to a log or a cache is a `Fact`: an immutable pydantic model with camelCase keys.
+Two rules keep logs readable and verifiable in every version:
+
+- Unknown keys are ignored, and empty values are left out (`falsy`): a field with a default can be added at any time.
+- Digests cover canonical JSON (`canonical_json`), never a model's current JSON. Changing that form requires a new
+  version of everything that is digested.
+
+JSON from outside enters by `read_json`, which rejects whatever could not be stored and read again.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from math import isfinite
 from operator import not_
 from typing import TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
+from pydantic_core import from_json
 
 _HALF = "[\ud800-\udfff]"
 
 JsonObject = dict[str, JsonValue]
-"""A JSON object, as it came or as it will be sent."""
 
 
 falsy = not_
-"""For `Field(exclude_if=falsy)`: zero, false and empty are not written, to keep lines short."""
+"""For `Field(exclude_if=falsy)`: omit zero, false and empty values, to keep lines short."""
 
 
 class Fact(BaseModel):
-    """An immutable record: camelCase in JSON, snake_case in Python.
+    """The base of immutable records: camelCase in JSON, snake_case in Python.
 
-    Unknown keys are ignored, so that a log written by a newer version still opens. Modules with many of them do without
-    `from __future__ import annotations`: pydantic compiles each annotation that is text, at each start.
+    Unknown keys are ignored, so that logs of newer versions can be read. Modules with many records avoid `from
+    __future__ import annotations`, because pydantic compiles each text annotation at every start.
     """
 
-    # a name that many models have is made into camelCase once, and checked against no names of pydantic's own
+    # Cache the camelCase form of names that many models share, and skip the check against pydantic's own names.
     model_config = ConfigDict(
         alias_generator=cache(to_camel),
         populate_by_name=True,
@@ -38,7 +51,7 @@ class Fact(BaseModel):
     )
 
     def to_json(self) -> bytes:
-        """Compact UTF-8 JSON with camelCase keys; what is None is left out."""
+        """Return compact UTF-8 JSON with camelCase keys, without None values."""
         return encoded(self)[1]
 
 
@@ -46,10 +59,10 @@ F = TypeVar("F", bound=Fact)
 
 
 def encoded(fact: F) -> tuple[F, bytes]:
-    """The fact, and its JSON.
+    """Return the record and its JSON.
 
-    Half of a surrogate pair, which no UTF-8 can hold, becomes U+FFFD in both: it comes in JSON escapes of models and
-    servers, and in names of files. Raises ValueError for a value that is nested some hundred levels deep.
+    Lone surrogates, which models, servers and file names can produce and UTF-8 cannot encode, become U+FFFD in both.
+    Raises ValueError if a value is nested some hundred levels deep.
     """
     try:
         return fact, fact.model_dump_json(by_alias=True, exclude_none=True).encode()
@@ -66,5 +79,114 @@ def _whole(value: object) -> object:
             return {_whole(name): _whole(inner) for name, inner in cast("dict[object, object]", value).items()}
         case list() | tuple():
             return [_whole(inner) for inner in cast("Sequence[object]", value)]
+        case _:
+            return value
+
+
+# Canonical JSON for digests: one text per value. docs/events.md specifies it: Python's `json` without spaces and
+# escapes, keys in their existing order, in which they are sent to models too. A change needs a new version of
+# everything that is digested.
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
+
+
+def canonical_json(value: JsonValue) -> bytes:
+    """Return the canonical text of a JSON value; a number that is not finite becomes null, as in a log."""
+    try:
+        text = _encode(value)
+    except ValueError:
+        text = _encode(_finite(value))
+    return text.encode("utf-8", "surrogatepass")
+
+
+def canonical_fact(fact: Fact) -> bytes:
+    """Return the canonical text of a record: as in a log, except for the notation of numbers."""
+    return canonical_json(fact.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def _finite(value: JsonValue) -> JsonValue:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
+
+
+# Nesting is measured without recursion, because values may be deeper than any stack.
+
+
+def layers(value: object) -> Iterator[list[object]]:
+    """Yield a value, then its direct children, then their children, and so on; for JSON and TOML."""
+    layer = [value]
+    while layer:
+        yield layer
+        inner: list[object] = []
+        for one in layer:
+            if isinstance(one, dict):
+                inner += cast("dict[str, object]", one).values()
+            elif isinstance(one, list):
+                inner += cast("list[object]", one)
+        layer = inner
+
+
+# JSON from outside is accepted only if it can be stored and read again completely.
+
+_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
+"""Any number too large for a float contains this."""
+
+
+def read_json(data: bytes) -> JsonValue:
+    """Return the value. Raises ValueError if the data is not UTF-8 JSON that can be stored completely.
+
+    Also refused are values nested some 200 levels deep, numbers that are not finite or exceed a float, and lone
+    surrogates.
+    """
+    value: JsonValue = from_json(data, allow_inf_nan=False)
+    if _HUGE.search(data) and _has_infinity(value):
+        raise ValueError("a number is out of range")
+    return value
+
+
+def _has_infinity(value: JsonValue) -> bool:
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, float) and math.isinf(one):
+            return True
+        if isinstance(one, (list, dict)):
+            left.extend(cast("Iterable[JsonValue]", one.values() if isinstance(one, dict) else one))
+    return False
+
+
+def texts_in(value: JsonValue) -> Iterator[str]:
+    """Yield every text in order, without the keys."""
+    match value:
+        case str():
+            yield value
+        case list():
+            for inner in value:
+                yield from texts_in(inner)
+        case dict():
+            for inner in value.values():
+                yield from texts_in(inner)
+        case _:
+            return
+
+
+def with_texts(table: JsonObject, change: Callable[[str], str]) -> JsonObject:
+    """Return the object with each text changed."""
+    return {name: _changed(inner, change) for name, inner in table.items()}
+
+
+def _changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+    match value:
+        case str():
+            return change(value)
+        case list():
+            return [_changed(inner, change) for inner in value]
+        case dict():
+            return with_texts(value, change)
         case _:
             return value

@@ -1,35 +1,40 @@
-"""Secrets that stand in a command, or in the arguments, variables, address or settings of a skill, and what is recorded
-in their place.
+"""Recognise secrets in commands, arguments, variables, addresses, settings and outputs, and replace them.
 
-What is taken for one: the value of an option, a variable or a part of a query whose name says so (`--token`,
-`API_KEY=…`, `?key=…`), a password in an address, a long random part of an address's path, and texts in the known shapes
-of keys. Where a variable is named, `${NAME}`, nothing is secret: that is how to write one.
+A secret is the value of an option, variable or query part whose name says so (`--token`, `API_KEY=…`, `?key=…`), a user
+with a password in an address, a long random part of an address's path, or a text in the known form of a key. A named
+variable, `${NAME}`, is not secret: it is how to write one. Every pattern must run in linear time on any text.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.shell import is_line, line_of
+from perstack.core.base.records import JsonObject
+from perstack.core.base.text import is_line, line_of
 
 Stand = Callable[[str], str]
-"""What stands for a secret."""
+"""A function that returns the replacement of a secret."""
 
 _STANDS = "secret-sha256:"
 _STAND = rf"{_STANDS}[0-9a-f]{{64}}"
+_PLACEHOLDER = r"\[redacted\]|\[secret:\d{1,9}\]"
+"""Replacements of secrets in recordings, and in Runs that mask secrets."""
 _VARIABLE = r"\$\{[A-Za-z_]\w*\}"
 _OF_THE_SHELL = r"(?s)[\"']?(?:\$[A-Za-z_]\w*[\"']?|(?:\$\(|`).*)"
-"""A variable, or the beginning of what the output of a command is put in for."""
+"""A variable, or the beginning of a command whose output is substituted."""
 
 _WORDS = frozenset(
     ("token", "secret", "password", "passwd", "passphrase", "pass", "pwd", "apikey", "authorization", "bearer",
      "credential", "credentials", "cookie", "pat")
 )  # fmt: skip
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "secretkey", "accesskey", "privatekey")
+"""Endings of names written as one word: `PGPASSWORD`, `identitytoken`."""
 _KINDS_OF_KEY = frozenset(
     ("api", "access", "account", "app", "auth", "encryption", "license", "private", "secret", "service", "shared",
      "signing", "subscription", "x")
@@ -37,34 +42,123 @@ _KINDS_OF_KEY = frozenset(
 
 _OPTION = r"--?[A-Za-z][\w.-]*"
 _ASSIGNED = r"(?s)(-{0,2}[A-Za-z][\w.-]*)(=|: ?)(.+)"
-_USER = r"(?i)([a-z][a-z0-9+.-]*://)([^/?#\s@:]*)(?::([^/?#\s]*))?@"
+_USER = r"(?i)([a-z][a-z0-9+.-]{0,40}://)((?:\[secret:\d{1,9}\]|[^/?#\s@:])*+)(?::([^/?#\s]*))?@"
 _QUERY = r"([?&#;])([\w.-]+)=([^&#;\s'\"]+)"
 _IN_QUERIES = frozenset(("key", "sig", "signature", "code"))
 _SEGMENT = r"(?<=/)[\w.~+=-]{20,}(?=[/?#'\"]|$)"
 _URL = r"(?i)[a-z][a-z0-9+.-]*://[^\s'\"<>]+"
+# Patterns are tried at each position of a text of any size. To stay linear, each starts where a run of its own
+# characters starts, is bounded, or never backtracks (`*+`).
 _SHAPES = (
-    r"\b(?:sk|rk|pk)[-_][\w-]{16,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}"
-    r"|\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}|\bhf_\w{20,}|\bnpm_\w{20,}|\bpypi-[\w-]{20,}"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"(?<![A-Za-z0-9])(?:"
+    r"sk-(?=[A-Za-z_-]{0,200}+[0-9])[\w-]{16,}+|sk-[A-Za-z]{20,}+(?![\w-])|[srp]k_(?:live|test|prod)_\w{10,}+|whsec_[\w+/=]{16,}+"
+    r"|gh[pousr]_\w{20,}+|github_pat_\w{20,}+|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|oas|ffct)-[\w.-]{16,}+"
+    r"|xox[abeoprs](?:\.xox[a-z])?-[\w-]{10,}+|xapp-\d-[\w-]{10,}+|xai-[A-Za-z0-9]{20,}+"
+    r"|A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}(?![A-Za-z0-9])(?:[\s,:;|\"']{1,10}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=]))?"
+    r"|AIza[\w-]{30,}+|ya29\.[\w.-]{20,}+|GOCSPX-[\w-]{20,}+|1//0[\w-]{30,}+"
+    r"|(?:hf|npm|gsk|r8|glsa|shpat|shpca|shppa|shpss|lin_api|figd|dckr_pat|do[opr]_v1|rubygems|sntry[su]|pul|nvapi|pplx"
+    r"|sbp|vercel|PMAK|NRAK|tvly)[_-](?=[A-Za-z_-]{0,200}+[0-9])[\w-]{20,}+"
+    r"|pypi-[\w-]{20,}+|hv[sbr]\.[\w-]{20,}+|SG\.[\w-]{16,64}\.[\w-]{16,}+|AT(?:ATT3|BB|CTT3)[\w=-]{20,}+"
+    r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}+|key-[0-9a-f]{32}(?![\w-])|SK[0-9a-f]{32}(?![\w-])|tskey-\w{1,20}-[\w-]{10,}+"
+    r"|\w{3}8Q~[\w.~-]{31,34}|\d{8,10}:AA[\w-]{33}(?![\w-])"
+    r")"
+    r"|(?<![\w-])eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+"
+    r"|\$(?:1|2[abxy]?|5|6|y|apr1|argon2(?:id?|d))\$[\w./$=,+-]{20,}+"
 )
-_PEM = r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^$]*"
+_WEBHOOK = (
+    r"(?i)//(?:hooks\.slack\.com/(?:services|workflows|triggers)"
+    r"|(?:\w{1,20}\.)?discord(?:app)?\.com/api/webhooks|[\w-]{0,60}\.webhook\.office\.com/webhookb2)/([^\s\"'<>]{16,}+)"
+)
+_PEM_HEAD = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PEM = (
+    rf"{_PEM_HEAD}(?:[^-$]|-(?!----(?:BEGIN|END) ))*+-----END [A-Z0-9 ]{{0,60}}-----"
+    rf"|{_PEM_HEAD}(?:(?:\s|\\[nr]){{0,9}}[A-Za-z0-9+/=]{{20,}}+)*+"
+    r"(?:(?:\s|\\[nr]){0,9}[A-Za-z0-9+/=]++(?=[\s\\\"']{0,9}$|[\n\r\\\"']))?"
+)
+"""A private key, even if its end is cut off."""
+
+_QUOTE = r"(?:\\{0,3}[\"'])"
+_NAME = r"(?<![\w.-])(-{0,2}[A-Za-z_][\w.-]*+(?:[ ][A-Za-z][\w-]*+){0,2})"
+_SET = rf"{_NAME}{_QUOTE}?[ \t]{{0,9}}(?::=|=>?|:)[ \t]{{0,9}}"
+"""A name and its assignment, as printed by programs and written in files: `API_KEY=`, `secret key: `, `"token": `."""
+_PAIR = (
+    r"(?i)(?<![\w.-])(?:name|key)[\"']?\s{0,3}[:=]\s{0,3}[\"']?([\w.-]{1,100}+)[\"']?[,;\s]{1,40}+"
+    r"[\"']?value[\"']?\s{0,3}[:=]\s{0,3}"
+)
+"""An assignment in two fields: `- name: DB_PASSWORD`, `value: `."""
+_ELEMENT = r"<([A-Za-z_][\w.:-]{0,99})>"
+_GIVEN = rf"(?<![\w.-])(-{{1,2}}[A-Za-z][\w.-]*+){_QUOTE}?,?[ \t]{{1,9}}"
+"""An option whose value is the next word."""
+_VALUE = (
+    r"(?:\\{1,3}([\"'])(?P<escaped>[^\"'\\\n]{4,}+)"
+    r'|"(?P<double>(?:[^"\\\n]|\\.){4,}+)'
+    r"|'(?P<single>(?:[^'\\\n]|\\.){4,}+)"
+    r"|[|>][-+]?[ \t]*+\n[ \t]++(?P<block>[^\n]++)|(?P<bare>(?:[^\s\"',;()\[\]{}<>\\]|\\(?![nrt\"'])){4,}+))"
+)
+_HEADER = (
+    r"(?i)(?<![\w-])((?:proxy-|x-)?authorization|(?:set-)?cookie)[\"']?[ \t]{0,9}[:=][ \t]{0,9}[\"']?"
+    r"(?:(basic|bearer|token|digest|negotiate|ntlm|apikey|api-key|bot|hawk|oauth|aws4-hmac-sha256|key)[ \t]{1,9})?"
+    r"((?<=(?:digest|.oauth|..hawk) )[^\n\r]{1,8000}+|[^\s\"'\\][^\n\r\"'\\]{0,8000}+)"
+)
+_HEADER_NAME = r"(?i)-{0,2}(?:(?:proxy-|x-)?authorization|(?:set-)?cookie)"
+_SCHEME = r"(?i)(?<![\w-])(basic|bearer)[ \t]{1,9}([\w+/.~-]{8,}+=*+)"
+_ENCODED = r"(?<![\w.-])_?auth[\"']?[ \t]{0,9}[:=][ \t]{0,9}[\"']?([A-Za-z0-9+/]{8,}+=*+)"
+"""Name and password as one base64 text, in settings of docker and npm."""
+_NETRC = (
+    r"(?<!\w)(?:machine\s{1,20}[^\s:,]{1,255}|default)\s{1,20}login\s{1,20}[^\s:,]{1,255}\s{1,20}"
+    r"(?:account\s{1,20}[^\s]{1,255}\s{1,20})?password\s{1,20}(\S{1,500}+)"
+)
+_DSN = r"(?<![\w.-])[\w.-]{1,64}+:([^\s:@/]{1,128}+)@(?:tcp|unix)\("
+
+_PROGRAM = (
+    r"(?<![\w.-])(?:mysql|mariadb|sshpass|curl|7z|rar|unrar|redis-cli|ldap|mongo|docker|podman|openssl|sqlcmd|smb)"
+)
+_GLUED = {
+    "-p": ("mysql", "mariadb", "sshpass", "7z", "rar", "unrar"),
+    "-a": ("redis-cli",),
+    "-w": ("ldap",),
+    "-P": ("sqlcmd",),
+}
+_NEXT = {"-p": ("sshpass", "mongo", "docker", "podman"), "-a": ("redis-cli",), "-w": ("ldap",), "-P": ("sqlcmd",),
+         "-u": ("curl",), "--user": ("curl",), "-U": ("smb",), "--proxy-user": ("curl",)}  # fmt: skip
+"""Options whose value is a password for programs with these name prefixes: in the same word (above) or in the next."""
+_OF_A_PAIR = frozenset(("-u", "-U", "--user", "--proxy-user"))
+"""Options whose value is `NAME:PASSWORD`."""
+
+_FOLDERS = frozenset(("PWD", "OLDPWD"))
+"""Variables for the current and previous folder, which are not passwords."""
+_PAGES = frozenset(("page", "next", "continuation", "sync", "start", "pagination", "nextpage"))
+"""First words of names of pagination tokens."""
+_NAMED = r"\$(?:[A-Z_][A-Z0-9_]*(?!\w)|[{(])"
+"""A variable, or the output of a command; a password may start with a dollar sign too."""
+_OF_CODE = r"[A-Za-z_][A-Za-z_.]*"
+"""A reference to another name in a program, rather than a value."""
+_TYPES = frozenset(
+    ("string", "bytes", "none", "null", "true", "false", "bool", "boolean", "optional", "number", "unknown",
+     "undefined", "required", "missing", "invalid", "expired", "empty", "hidden", "masked", "text", "value",
+     "file", "option", "that", "this", "with", "from", "must", "when", "which", "used", "have", "will",
+     "should", "changed", "either", "secretstr", "object", "array", "nil", "void", "default", "here", "prompt",
+     "stdin", "incorrect")
+)  # fmt: skip
+"""Words after the name of a secret that are no value: types, verdicts and words of a sentence."""
 
 
 def digest_of_secret(value: str) -> str:
-    """What is recorded of a secret: whether two are the same can be seen, and nothing else."""
+    """Return the recorded replacement of a secret: it only shows whether two are equal."""
     return _STANDS + sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what is called so is a secret, by its last words: `--api-key`, `GITHUB_TOKEN`, but not `--token-file`."""
+    """Return True if the last words of a name denote a secret: `--api-key`, `GITHUB_TOKEN`, not `--token-file`."""
     words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
     if not words:
         return False
-    return words[-1] in _WORDS or (words[-1] == "key" and len(words) > 1 and words[-2] in _KINDS_OF_KEY)
+    is_key = words[-1] == "key" and len(words) > 1 and words[-2] in _KINDS_OF_KEY
+    return is_key or words[-1] in _WORDS or words[-1].endswith(_ENDINGS)
 
 
 def masked_args(args: Sequence[str], stand: Stand = digest_of_secret) -> tuple[str, ...]:
-    """The arguments of a program, with something else in place of each secret."""
+    """Return a program's arguments with each secret replaced."""
     masked: list[str] = []
     expected = False
     for arg in args:
@@ -74,24 +168,24 @@ def masked_args(args: Sequence[str], stand: Stand = digest_of_secret) -> tuple[s
 
 
 def masked_line(line: str, stand: Stand = digest_of_secret) -> str:
-    """The same for a line for the shell."""
+    """Return a shell line with each secret replaced."""
     pieces = re.split(r"(\s+)", line)
     pieces[::2] = masked_args(pieces[::2], stand)
     return "".join(pieces)
 
 
 def masked_command(argv: Sequence[str], stand: Stand = digest_of_secret) -> str:
-    """A program and its arguments, or the line that `sh` has, for people to read."""
+    """Return a program and its arguments, or its `sh` line, for people, with each secret replaced."""
     return masked_line(line_of(argv), stand) if is_line(argv) else " ".join(masked_args(argv, stand))
 
 
 def is_secret_in(argv: Sequence[str]) -> bool:
-    """Whether a secret is written out in a program's arguments, or in the line that `sh` has."""
+    """Return True if a program's arguments, or its `sh` line, contain a secret."""
     return bool(secrets_in(lambda stand: masked_command(argv, stand)))
 
 
 def masked_variables(values: Mapping[str, str], stand: Stand = digest_of_secret) -> dict[str, str]:
-    """Variables, with something else in place of each secret."""
+    """Return the variables with each secret replaced."""
     return {
         name: _stand(value, stand) if is_secret_name(name) else masked_text(value, stand)
         for name, value in values.items()
@@ -99,28 +193,42 @@ def masked_variables(values: Mapping[str, str], stand: Stand = digest_of_secret)
 
 
 def masked_address(address: str, stand: Stand = digest_of_secret) -> str:
-    """The address of a server, with something else in place of each secret, also in its path."""
+    """Return a server's address with each secret replaced, also in its path."""
     segments = [found.span() for found in re.finditer(_SEGMENT, address) if _is_random(found[0])]
     return _replaced(address, [*_places(address), *segments], stand)
 
 
 def masked_settings(settings: JsonObject, stand: Stand = digest_of_secret) -> JsonObject:
-    """Settings in which lists may be arguments, and texts addresses, with something else in place of each secret."""
+    """Return settings with each secret replaced; lists may be arguments, and texts addresses."""
     return {name: _masked_setting(value, stand, is_secret=is_secret_name(name)) for name, value in settings.items()}
 
 
 def masked_words(text: str, stand: Stand = digest_of_secret) -> str:
-    """Words for a person, such as an error, with something else in place of what is secret in any text."""
+    """Return a text for a person, such as an error, with everything replaced that is a secret in any text."""
     return _replaced(text, _places(text), stand)
 
 
 def masked_error(text: str) -> str:
-    """The same for an error about a server, whose address it may quote."""
+    """Return an error about a server, which may quote its address, with each secret replaced."""
     return masked_words(re.sub(_URL, lambda found: masked_address(found[0]), text))
 
 
+def masked_output(text: str, stand: Stand, known: Sequence[str] = ()) -> str:
+    """Return a program's output, or a file's text, with each secret replaced.
+
+    `known`: further secrets, whatever they look like. Takes linear time for any text.
+    """
+    places = [*_places(text), *_set_places(text), *_header_places(text), *_program_places(text)]
+    for secret in known:
+        start = text.find(secret)
+        while start >= 0:
+            places.append((start, start + len(secret)))
+            start = text.find(secret, start + len(secret))
+    return _replaced(text, places, stand)
+
+
 def masked_text(text: str, stand: Stand = digest_of_secret) -> str:
-    """One argument, or any text, with something else in place of each secret."""
+    """Return one argument, or any text, with each secret replaced."""
     assigned = re.fullmatch(_ASSIGNED, text)
     if assigned is not None and is_secret_name(assigned[1]):
         return f"{assigned[1]}{assigned[2]}{_stand(assigned[3], stand)}"
@@ -128,7 +236,7 @@ def masked_text(text: str, stand: Stand = digest_of_secret) -> str:
 
 
 def secrets_in(mask: Callable[[Stand], object]) -> list[str]:
-    """What is masked: `secrets_in(lambda stand: masked_args(args, stand))`."""
+    """Return the secrets that a function masks: `secrets_in(lambda stand: masked_args(args, stand))`."""
     found: list[str] = []
 
     def note(value: str) -> str:
@@ -140,17 +248,17 @@ def secrets_in(mask: Callable[[Stand], object]) -> list[str]:
 
 
 def has_masked(texts: Iterable[str]) -> bool:
-    """Whether something stands for a secret in one of these."""
+    """Return True if one of the texts contains the replacement of a secret."""
     return any(re.search(_STAND, text) for text in texts)
 
 
 def unmasked(recorded: str, secrets: Mapping[str, str]) -> str:
-    """A recorded text with the secrets that are known, by what stands for them."""
+    """Return a recorded text with known secrets restored; `secrets` maps replacements to them."""
     return re.sub(_STAND, lambda found: secrets.get(found[0], found[0]), recorded)
 
 
 def shape(recorded: Iterable[str]) -> tuple[str, ...]:
-    """Recorded texts without what tells one secret from another."""
+    """Return recorded texts without the digests that distinguish secrets."""
     return tuple(re.sub(_STAND, _STANDS, text) for text in recorded)
 
 
@@ -172,7 +280,7 @@ def _masked_setting(value: JsonValue, stand: Stand, *, is_secret: bool = False) 
 
 
 def _stand(value: str, stand: Stand) -> str:
-    return stand(value) if _is_secret(value) else value
+    return _replaced(value, ((0, len(value)),), stand)
 
 
 def _is_secret(value: str) -> bool:
@@ -181,32 +289,193 @@ def _is_secret(value: str) -> bool:
 
 
 def _places(text: str) -> Iterator[tuple[int, int]]:
-    """Where something may be secret in any text; one place may lie in another, or begin in it."""
-    if "://" in text:  # a long text that has none is not searched for its beginning from each of its places
+    """Yield the positions of secrets in any text; they may overlap."""
+    if "://" in text:  # without this check each position of a long text would be searched
         for found in re.finditer(_USER, text):
             yield from _of_a_user(found)
     yield from (found.span(3) for found in re.finditer(_QUERY, text) if _is_secret_query(found[2]))
     for known in (_SHAPES, _PEM):
         yield from (found.span() for found in re.finditer(known, text))
+    yield from (found.span(1) for found in re.finditer(_WEBHOOK, text))
+
+
+def _set_places(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the positions of values assigned to names of secrets."""
+    done = 0  # a value is read once, because it may contain many names
+    for pattern in (_SET, _PAIR, _ELEMENT, _GIVEN):
+        done = 0
+        for found in re.finditer(pattern, text):
+            name = _own_name(found[1])
+            if found.end() < done or not is_set_secret(name) or re.fullmatch(_HEADER_NAME, name):
+                continue
+            value = re.compile(_VALUE).match(text, found.end())
+            if value is None or value.lastgroup is None:
+                continue
+            done = value.end()
+            if _is_value(
+                name, found[0][len(found[1]) :], value[value.lastgroup], value.lastgroup, text[done : done + 2]
+            ):
+                yield value.span(value.lastgroup)
+
+
+def _own_name(name: str) -> str:
+    """Return the name without preceding words: `DB_PASSWORD` of `export DB_PASSWORD`, but `secret key` as a whole."""
+    last = name.rpartition(" ")[2]
+    return last if is_set_secret(last) else name
+
+
+def is_set_secret(name: str) -> bool:
+    """Return True if what a program or file assigns to this name is a secret."""
+    words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name[-100:])]
+    if name in _FOLDERS or (len(words) > 1 and words[-1] == "token" and words[-2] in _PAGES):
+        return False
+    return is_secret_name(name[-100:]) or (name.isupper() and name.endswith("_AUTH"))
+
+
+def _is_value(name: str, between: str, value: str, kind: str, after: str) -> bool:
+    """Return True if an assigned value may be a secret: no variable, type, name in a program, or sentence."""
+    if re.match(_NAMED, value) or (kind == "bare" and value.casefold() in _TYPES):
+        return False
+    if kind != "bare":
+        return True
+    is_name = re.fullmatch(r"[A-Za-z_-]+", value) is not None
+    is_sentence = not name.isupper() and "=" not in between and re.fullmatch(r" [A-Za-z]", after) is not None
+    if is_name and (is_sentence or _repeats(name, value)):
+        return False
+    if between.strip() == "":  # an option
+        return not value.startswith("-") and not (is_name and value.isupper())
+    if name.casefold() == "pass" and not name.startswith("-"):  # the verdict of a test
+        return False
+    if name.isupper() or name.startswith("-") or ":" in between or re.fullmatch(_OF_CODE, value) is None:
+        return True
+    return value.isalpha() and after[:1] in ("", "\n", "\r", ";", "&")  # a line of a settings file
+
+
+def _repeats(name: str, value: str) -> bool:
+    """Return True if a value only repeats its name: `token: AuthToken`, `--password PASSWORD`."""
+    last = re.split(r"[\W_]+", name)[-1].casefold()
+    return len(last) > 2 and value.casefold().endswith(last)
+
+
+def _header_places(text: str) -> Iterator[tuple[int, int]]:
+    for found in re.finditer(_HEADER, text):
+        is_cookie = found[1].casefold().endswith("cookie")
+        if found[3].startswith("$") or (is_cookie and "=" not in found[3]):
+            continue
+        if is_cookie or found[2]:
+            yield found.span(3)
+        else:
+            word = found[3].split()[0]
+            is_code = "=" in found[0][: found.start(3) - found.start()] and re.fullmatch(r"[A-Za-z_.(]+", word)
+            if len(word) > 3 and word.casefold() not in _TYPES and not is_code:
+                yield found.start(3), found.start(3) + len(word)
+    for found in re.finditer(_SCHEME, text):
+        if _is_pair(found[2]) if found[1].casefold() == "basic" else _is_mixed(found[2]):
+            yield found.span(2)
+    yield from (found.span(1) for found in re.finditer(_ENCODED, text) if _is_pair(found[1]))
+    for pattern in (_NETRC, _DSN):
+        yield from (found.span(1) for found in re.finditer(pattern, text))
+
+
+def _is_pair(encoded: str) -> bool:
+    """Return True if a text is NAME:PASSWORD in base64."""
+    try:
+        pair = b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
+    except ValueError:
+        return False
+    return ":" in pair.strip(":") and pair.isprintable()
+
+
+def _is_mixed(value: str) -> bool:
+    return any(char.isdigit() for char in value) or (
+        not value.islower() and not value[1:].islower() and len(value) > 15
+    )
+
+
+def _program_places(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the positions of passwords in command lines whose programs take them by a short option."""
+    if re.search(_PROGRAM, text) is None:
+        return
+    program, expects = "", ""
+    for found in re.finditer(r"\n|[|;&]+|(?:[^\s|;&\"']+|\"[^\"\n]*\"|'[^'\n]*')+|[\"']", text):
+        word = found[0]
+        if word[0] in "\n|;&\"'" and len(word.strip("\n|;&")) < 2:
+            program, expects = "", ""
+        elif re.match(_PROGRAM, name := word.strip("\"'")[-200:].rpartition("/")[2]):
+            program, expects = name, ""
+        elif program:
+            for start, end in _option_places(program, expects, word):
+                yield found.start() + start, found.start() + end
+            expects = word if word in _NEXT else ""
+
+
+def _option_places(program: str, expects: str, word: str) -> Iterator[tuple[int, int]]:
+    """Yield the position of the password in one word of the arguments; `expects`: the option before it."""
+    start = 0
+    if expects and program.startswith(_NEXT[expects]):
+        start = word.find(":") + 1 or word.find("%") + 1 if expects in _OF_A_PAIR else 0
+        if (expects in _OF_A_PAIR and not start) or word.startswith("-"):
+            return
+    elif program.startswith(_GLUED.get(word.lstrip("\"'")[:2], ("\0",))) and len(word.strip("\"'")) > 2:
+        start = len(word) - len(word.lstrip("\"'")) + 2
+    elif program.startswith("openssl") and word.startswith("pass:"):
+        start = len("pass:")
+    else:
+        return
+    quote = word[start : start + 1] if word[start : start + 1] in ("'", '"') else ""
+    quote = quote or (word[:1] if word[:1] in ("'", '"') else "")
+    start += 1 if quote and start < len(word) and word[start] == quote else 0
+    value = word[start:].rstrip(quote) if quote else word[start:]
+    if value and not value.startswith("$"):
+        yield start, start + len(value)
 
 
 def _replaced(text: str, places: Iterable[tuple[int, int]], stand: Stand) -> str:
-    """A text with what is secret replaced: places that overlap are one, so that no stand is part of a secret."""
+    """Return the text with secrets replaced; overlapping ones are merged, so that no replacement is within one."""
     masked = [found.span() for found in re.finditer(_STAND, text)]
-    secret = sorted(
+    secret = [
         (start, end)
         for start, end in places
-        if _is_secret(text[start:end]) and not any(start < after and before < end for before, after in masked)
-    )
+        if _is_secret(text[start:end]) and not (masked and _overlaps(start, end, masked))
+    ]
     pieces: list[str] = []
     done = 0
-    while secret:
-        start, end = secret.pop(0)
-        while secret and secret[0][0] < end:
-            end = max(end, secret.pop(0)[1])
+    for start, end in _without_placeholders(text, _merged(secret)):
         pieces += [text[done:start], stand(text[start:end])]
         done = end
     return "".join([*pieces, text[done:]])
+
+
+def _merged(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(places):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _overlaps(start: int, end: int, masked: Sequence[tuple[int, int]]) -> bool:
+    index = bisect_right(masked, (start, start))
+    return any(start < after and before < end for before, after in masked[max(0, index - 1) : index + 1])
+
+
+def _without_placeholders(text: str, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the sorted positions without placeholders: what is masked already stays unchanged."""
+    masked = [found.span() for found in re.finditer(_PLACEHOLDER, text)] if places else []
+    index = 0
+    for start, end in places:
+        while index < len(masked) and masked[index][1] <= start:
+            index += 1
+        last, inner = start, index
+        while inner < len(masked) and masked[inner][0] < end:
+            if text[last : masked[inner][0]].strip():
+                yield last, masked[inner][0]
+            last = max(last, masked[inner][1])
+            inner += 1
+        if text[last:end].strip():
+            yield last, end
 
 
 def _is_secret_query(name: str) -> bool:
@@ -216,9 +485,11 @@ def _is_secret_query(name: str) -> bool:
 def _of_a_user(found: re.Match[str]) -> Iterator[tuple[int, int]]:
     scheme, password = found[1], found[3]
     if password is not None:
+        if _is_secret(password):
+            yield found.span(2)  # services accept a token as the user, with any password
         yield found.span(3)
     elif scheme.casefold().startswith("http"):
-        # the user of ssh://git@host is none; over HTTP there is only a token to send so
+        # `git` in ssh://git@host is no secret; over HTTP a lone user is a token.
         yield found.span(2)
 
 

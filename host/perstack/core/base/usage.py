@@ -1,20 +1,42 @@
-"""What generations cost."""
+"""Usage of generations: tokens, costs, charges, and amounts of budgets."""
 
 from __future__ import annotations
 
+from math import ceil
+from typing import Literal, assert_never
+
 from pydantic import Field
 
-from perstack.core.base import Fact, falsy
+from perstack.core.base.records import Fact, falsy
+from perstack.dataclass import dataclass
+
+BudgetName = Literal["maxCost", "maxTokens", "maxTime", "maxToolCalls"]
+
+
+def amount(budget: BudgetName, value: float) -> str:
+    """Return an amount of a budget in words: dollars, tokens, milliseconds or calls."""
+    match budget:
+        case "maxCost":
+            return f"${value:,.4f}"
+        case "maxTokens":
+            return f"{value:,.0f} tokens"
+        case "maxTime":
+            return f"{value:,.0f} ms"
+        case "maxToolCalls":
+            return f"{value:,.0f} tool calls"
+        case _:
+            assert_never(budget)
+
 
 _MOST = 10**12
-"""Tokens of one generation."""
+"""Maximum plausible tokens of one generation."""
 
 
 class Usage(Fact):
-    """Tokens of one generation, or a sum of several.
+    """The tokens of one generation, or a sum of several.
 
-    `input_tokens` counts everything that was sent, cached tokens included; `output_tokens` everything that was
-    generated, reasoning included. `total_tokens` is their sum unless the provider says more.
+    `input_tokens` counts everything sent, including cached tokens; `output_tokens` everything generated, including
+    reasoning. `total_tokens` is their sum unless the provider reports more.
     """
 
     input_tokens: int = 0
@@ -23,15 +45,15 @@ class Usage(Fact):
     total_tokens: int = 0
     cached_input_tokens: int = Field(default=0, exclude_if=falsy)
     cache_write_tokens: int = Field(default=0, exclude_if=falsy)
-    """Of what was sent, what the provider stored for later and charges more for."""
+    """Input tokens that the provider stored for later, at a higher price."""
     cost_usd: float | None = Field(default=None, exclude_if=lambda value: value is None)
-    """What it cost, where the price is known, to nine decimals."""
+    """Cost to nine decimals; None if the price is unknown."""
 
     @classmethod
     def of(
         cls, input_tokens: int, output_tokens: int, *, reasoning: int = 0, cached: int = 0, cache_writes: int = 0
     ) -> Usage:
-        """A Usage whose total is input plus output."""
+        """Return a Usage whose total is input plus output."""
         return cls(
             input_tokens=input_tokens,
             output_tokens=output_tokens,
@@ -43,12 +65,11 @@ class Usage(Fact):
 
     @property
     def unpriced_tokens(self) -> int:
-        """All of them, if what they cost is not known."""
+        """All tokens if their cost is unknown, otherwise 0."""
         return self.total_tokens if self.cost_usd is None else 0
 
     def plausible(self) -> Usage:
-        """The same, or with counts that a provider can mean: none is below zero or beyond all reason, and the total is
-        no less than its parts."""
+        """Return the usage with each count limited to a plausible range, and a total no less than its parts."""
         counts = {name: count for name, count in self if isinstance(count, int)}
         wrong = {name: min(max(count, 0), _MOST) for name, count in counts.items() if not 0 <= count <= _MOST}
         least = sum((counts | wrong)[name] for name in ("input_tokens", "output_tokens"))
@@ -57,6 +78,7 @@ class Usage(Fact):
         return self.model_copy(update=wrong) if wrong else self
 
     def __add__(self, other: Usage) -> Usage:
+        """Return the sum; the cost is unknown only if both are."""
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
@@ -69,7 +91,7 @@ class Usage(Fact):
 
 
 def _sum(one: float | None, other: float | None) -> float | None:
-    """Rounded, so that a sum is the same in whatever order it is made."""
+    """Return the rounded sum, so that the order of additions does not matter."""
     return other if one is None else one if other is None else round(one + other, 9)
 
 
@@ -77,26 +99,93 @@ NO_USAGE = Usage()
 
 
 class ModelShare(Fact):
-    """What one of several models has used."""
+    """The usage of one of several models."""
 
     usage: Usage = NO_USAGE
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
-    """Of its tokens, those whose price was not known."""
 
 
 class Charge(Fact):
-    """What counts against a budget where it is not what was reported."""
+    """An amount charged against a budget because no usage was reported for it."""
 
     tokens: int = 0
     cost_usd: float | None = None
-    """None where no price is known, or none was asked for."""
+    """None if no price is known or needed."""
 
     def __add__(self, other: Charge | None) -> Charge:
+        """Return the sum; None counts as nothing."""
         if other is None:
             return self
         return Charge(tokens=self.tokens + other.tokens, cost_usd=_sum(self.cost_usd, other.cost_usd))
 
 
 def together(one: Charge | None, other: Charge | None) -> Charge | None:
-    """Both, where there is something."""
+    """Return the sum of two charges; None if both are."""
     return other if one is None else one + other
+
+
+Cost = float | Literal["unknown"]
+
+
+"""US dollars, as far as prices are known."""
+
+
+def cost_of(usage: Usage, unpriced_tokens: int) -> Cost | None:
+    """Return the least cost; `unknown` if no price was known, None if nothing was used."""
+    if usage.cost_usd is not None and (usage.cost_usd or not unpriced_tokens):
+        return usage.cost_usd
+    return "unknown" if unpriced_tokens or usage.total_tokens else None
+
+
+NANO = 1_000_000_000
+
+
+def nano(dollars: float) -> int:
+    """Return dollars in billionths, rounded up so that no fraction exceeds a budget."""
+    return ceil(round(dollars * NANO, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An amount in tokens and billionths of a dollar."""
+
+    tokens: int = 0
+    nano: int = 0
+
+    @classmethod
+    def of_usage(cls, usage: Usage) -> Amount:
+        """Return the amount of a usage; an unknown cost counts as 0."""
+        tokens = max(usage.total_tokens, usage.input_tokens + usage.output_tokens)
+        return cls(tokens, nano(usage.cost_usd or 0))
+
+    @classmethod
+    def of_charge(cls, charge: Charge | None) -> Amount:
+        """Return the amount of a charge; None counts as nothing."""
+        return NOTHING if charge is None else cls(charge.tokens, nano(charge.cost_usd or 0))
+
+    def as_charge(self) -> Charge:
+        """Return the amount in its recorded form."""
+        return Charge(tokens=self.tokens, cost_usd=self.nano / NANO if self.nano else None)
+
+    def __add__(self, other: Amount) -> Amount:
+        """Return the sum."""
+        return Amount(self.tokens + other.tokens, self.nano + other.nano)
+
+    def __sub__(self, other: Amount) -> Amount:
+        """Return the difference, which may be negative."""
+        return Amount(self.tokens - other.tokens, self.nano - other.nano)
+
+
+NOTHING = Amount()
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """The refusal of a call that does not fit into a budget, which waiting would not change."""
+
+    budget: BudgetName
+    expert: str | None
+    """Expert whose budget it is; None for the Job's."""
+    limit: float
+    spent: float
+    needed: float

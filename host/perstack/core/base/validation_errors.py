@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with values from outside, in words for whoever sent them."""
+"""Translate pydantic's errors about values from outside into words for their sender."""
 
 from __future__ import annotations
 
@@ -39,24 +39,23 @@ _BOUNDS = {
 _MISSING = {"missing", "missing_argument", "missing_positional_only_argument", "missing_keyword_only_argument"}
 _STRAY = {"extra_forbidden", "unexpected_keyword_argument"}
 _NAMES_ITSELF = _MISSING | _STRAY
-"""What is wrong with a name rather than with its value."""
 
 
 def in_words(errors: Iterable[ErrorDetails], given: object, known: Collection[str] = ()) -> str:
-    """One line: each wrong value by its name, and what it must be, without the values; they may be secret.
+    """Return one line that names each wrong value and says what it must be, without the values, which may be secret.
 
-    `given` is what was read, and `known` the names that there are at its top.
+    `given`: the value that was read. `known`: the names that are allowed at its top level.
     """
     found: dict[str, list[ErrorDetails]] = {}
     for one in errors:
         found.setdefault(_name(one, given), []).append(one)
-    # what is wrong inside a value says more than what is wrong with all of it
+    # An error inside a value is more precise than one about the whole value.
     inner = {name: those for name, those in found.items() if not any(other.startswith(f"{name}.") for other in found)}
     return "; ".join(_sentence(name, those, known) for name, those in inner.items())
 
 
 def _name(error: ErrorDetails, given: object) -> str:
-    """The way to a value, without the branches of unions, which nobody has sent."""
+    """Return the path to a value, without pydantic's union branches, which the sender does not know."""
     way: list[str] = []
     value, (*above, last) = given, error["loc"] or ("",)
     for part in (*above, last):

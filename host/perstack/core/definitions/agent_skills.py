@@ -1,22 +1,130 @@
-"""Agent Skills, as their public format has them: a folder with a SKILL.md, whose head is YAML and whose body Markdown.
+"""Agent Skills in their public format: folders with a SKILL.md, whose front matter is YAML and whose body is Markdown.
 
-The rules are those of the format's specification and of its validator. A key that the format does not know is ignored,
-and said: other programs have keys of their own. What is wrong otherwise keeps a skill from being used.
+The rules follow the format's specification and its validator. Unknown keys are ignored and reported, because other
+programs have keys of their own. Any other problem makes the skill unusable.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from typing import Protocol, TypeAlias, cast
 
-from perstack.core.plain_yaml import NotPlain, Value, read_table
 from perstack.dataclass import dataclass
+
+# Untrusted YAML is limited to plain tables, lists and texts.
+
+DEEPEST = 4
+"""Maximum nesting of tables and lists."""
+_MOST = 1_000
+"""Maximum number of values."""
+
+Value: TypeAlias = "str | Sequence[Value] | Mapping[str, Value]"
+
+
+class NotPlain(ValueError):
+    """YAML outside the accepted subset; the message continues the file's name."""
+
+
+class _Event(Protocol):
+    """PyYAML parser event; PyYAML ships no types."""
+
+    anchor: str | None
+    tag: str | None
+    value: str
+
+
+def read_table(text: str, first_line: int = 1) -> Mapping[str, Value]:
+    """Return the table in a YAML text; `first_line` is the line of its file at which it begins.
+
+    Raises NotPlain. All values stay texts; none becomes a date, a number or a boolean. Aliases are refused, because a
+    few bytes could expand to gigabytes, and so are tags, which name types to construct. Time grows with the length of
+    the text only.
+    """
+    import yaml
+
+    # the Python parser, because the C one aborts on some texts; a table this small is parsed quickly
+    events = cast("Iterator[_Event]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    try:
+        return _Reading(events).table()
+    except yaml.YAMLError as error:
+        raise NotPlain(f"has YAML that cannot be read{_why(error, first_line)}") from None
+
+
+def _why(error: Exception, first_line: int) -> str:
+    mark = getattr(error, "problem_mark", None)
+    line = "" if mark is None else f" at line {mark.line + first_line}"
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())
+    hint = "; put a text that has `: ` in it in quotes" if problem.startswith("mapping values") else ""
+    return f"{line} ({problem}){hint}"
+
+
+class _Reading:
+    """Convert parser events into values one at a time, so that the parser never runs ahead."""
+
+    def __init__(self, events: Iterator[_Event]) -> None:
+        self._events = events
+        self._count = 0
+
+    def table(self) -> Mapping[str, Value]:
+        """Return the only document, which must be a table. Raises NotPlain."""
+        kind, _ = self._next()
+        if kind == "StreamStart":
+            kind, _ = self._next()
+        found = self._value(*self._next(), 1) if kind == "DocumentStart" else ""
+        if not isinstance(found, Mapping):
+            raise NotPlain("has no table in its YAML")
+        self._next()
+        if self._next()[0] != "StreamEnd":
+            raise NotPlain("has several documents in its YAML")
+        return found
+
+    def _next(self) -> tuple[str, _Event]:
+        event = next(self._events)
+        kind = type(event).__name__.removesuffix("Event")
+        self._count += 1
+        if self._count > _MOST:
+            raise NotPlain(f"has more than {_MOST} values in its YAML")
+        if kind == "Alias" or getattr(event, "anchor", None) is not None:
+            raise NotPlain("has an anchor or an alias in its YAML: write the value out")
+        if kind != "DocumentStart" and getattr(event, "tag", None) is not None:
+            raise NotPlain("has a tag in its YAML: leave it out")
+        return kind, event
+
+    def _value(self, kind: str, event: _Event, level: int) -> Value:
+        if level > DEEPEST:
+            raise NotPlain(f"is nested more than {DEEPEST} levels deep in its YAML")
+        match kind:
+            case "Scalar":
+                return event.value
+            case "SequenceStart":
+                return self._items(level)
+            case _:
+                return self._entries(level)
+
+    def _items(self, level: int) -> list[Value]:
+        found: list[Value] = []
+        while (one := self._next())[0] != "SequenceEnd":
+            found.append(self._value(*one, level + 1))
+        return found
+
+    def _entries(self, level: int) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        while (one := self._next())[0] != "MappingEnd":
+            kind, key = one
+            if kind != "Scalar":
+                raise NotPlain("has a key in its YAML that is no text")
+            if key.value in found:
+                raise NotPlain(f"has `{key.value[:64]}` twice in its YAML")
+            found[key.value] = self._value(*self._next(), level + 1)
+        return found
+
 
 SKILL_FILE = "SKILL.md"
 
 LONGEST_HEAD = 16 << 10
-"""Bytes."""
+"""Maximum bytes of the front matter."""
 _LONGEST_NAME = 64
 _LONGEST_DESCRIPTION = 1024
 _LONGEST_COMPATIBILITY = 500
@@ -25,12 +133,12 @@ _KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed
 
 
 class NotASkill(ValueError):
-    """Why a folder is no skill, in words that follow its name."""
+    """Folder that is not a valid skill; the message continues its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillHead:
-    """What the head of a SKILL.md says, and nothing of what it is wrong about."""
+    """Valid entries of a SKILL.md's front matter."""
 
     name: str = ""
     description: str = ""
@@ -38,35 +146,34 @@ class SkillHead:
     compatibility: str = ""
     metadata: Mapping[str, str] | None = None
     allowed_tools: tuple[str, ...] = ()
-    """For people to see: it grants nothing."""
+    """For display only: it grants nothing."""
     ignored: tuple[str, ...] = ()
-    """Keys that the format does not have."""
+    """Keys that the format does not define."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillFile:
-    """A file of a skill, as it was when the skill was read."""
+    """File of a skill, as of the time when the skill was read."""
 
     path: str
-    """From the skill's folder, with slashes."""
+    """Path relative to the skill's folder, with slashes."""
     sha256: str
     size: int
 
 
 def digest_of_files(files: Iterable[SkillFile]) -> str:
-    """Of all files of a skill: of lines as `sha256sum` writes them, in the order of their paths."""
+    """Return the digest of a skill's files: a hash over lines in `sha256sum` format, sorted by path."""
     lines = (f"{one.sha256}  {one.path}\n" for one in sorted(files, key=lambda one: one.path))
     return f"sha256:{sha256(''.join(lines).encode(errors='surrogateescape')).hexdigest()}"
 
 
 def is_part_of_skill(name: str) -> bool:
-    """Whether a file or folder of that name belongs to a skill: hidden ones, such as `.env`, and what Python leaves
-    behind when a script is run do not."""
+    """Return whether a name belongs to a skill: hidden ones, such as `.env`, and `__pycache__` do not."""
     return not name.startswith(".") and name != "__pycache__"
 
 
 def divided(text: str) -> tuple[str, str]:
-    """The head of a SKILL.md, as YAML, and its body. Raises NotASkill."""
+    """Split a SKILL.md into its YAML front matter and its body. Raises NotASkill."""
     lines = text.removeprefix("\ufeff").split("\n")
     if lines[0].rstrip() != _FENCE:
         raise NotASkill(f"must begin with a line `{_FENCE}` and YAML below it")
@@ -80,7 +187,7 @@ def divided(text: str) -> tuple[str, str]:
 
 
 def read_head(head: str, folder: str) -> tuple[SkillHead, tuple[str, ...]]:
-    """What YAML says of the skill in a folder of that name, and all that is wrong with it."""
+    """Return the front matter's entries and all problems found in them, for a skill in a folder of this name."""
     try:
         table = read_table(head, first_line=2)
     except NotPlain as error:
@@ -99,7 +206,7 @@ def read_head(head: str, folder: str) -> tuple[SkillHead, tuple[str, ...]]:
 
 
 def wrong_skill_name(name: str) -> str | None:
-    """What is wrong with a skill's name."""
+    """Return what is wrong with a skill's name, or None."""
     plain = unicodedata.normalize("NFKC", name)
     if not plain:
         return "must not be empty"
@@ -168,7 +275,7 @@ def _allowed_tools(table: Mapping[str, Value], problems: list[str]) -> tuple[str
 
 
 def _words(text: str) -> Iterable[str]:
-    """The words of a text; blanks in brackets, as in `Bash(git log)`, part none."""
+    """Yield the words of a text; blanks within parentheses, as in `Bash(git log)`, do not split a word."""
     word, depth = "", 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")

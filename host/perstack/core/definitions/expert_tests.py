@@ -1,6 +1,6 @@
-"""`[[experts.NAME.tests]]` of perstack.toml: a query to an Expert, and what is expected of the Job.
+"""Models of `[[experts.NAME.tests]]` in perstack.toml: a query to an Expert and the expected outcome of the Job.
 
-They are no part of an Expert's definition: no Run reads them, and no log holds them.
+Tests are not part of an Expert's definition: Runs do not read them and logs do not contain them.
 """
 
 import unicodedata
@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perstack.core.base import Fact
-from perstack.core.keys import NOT_EMPTY, Key, Rule, at_least
-from perstack.core.patterns import compiled
-from perstack.core.policy.rules import wrong_rule
+from perstack.core.base.patterns import compiled
+from perstack.core.base.records import Fact
+from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least
+from perstack.core.definitions.permissions import wrong_rule
 
 ExpectedStatus = Literal["completed", "waiting", "step-limit", "budget", "failed"]
-"""How a Job may end that nobody interrupts, in the words of `perstack jobs --status`."""
+"""Possible final statuses of an uninterrupted Job, in the words of `perstack jobs --status`."""
 
 MOST_REPEATS = 10_000
 _LONGEST_NAME = 100
@@ -25,7 +25,7 @@ _Text = Annotated[str, NOT_EMPTY]
 
 
 def wrong_name(name: str) -> str | None:
-    """What is wrong with the name of a test, in words that follow its key."""
+    """Return what is wrong with a test's name, in words that follow its key; None if it is valid."""
     if len(name) > _LONGEST_NAME:
         return f"has {len(name):,} characters: shorten it to {_LONGEST_NAME}"
     if any(unicodedata.category(char)[0] == "C" for char in name):
@@ -61,7 +61,7 @@ _Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
 
 
 class Expected(Fact):
-    """What has to be true of a Job; what is not said is not looked at, but for its status."""
+    """Expected outcome of a Job. Only given fields are checked; the status is always checked."""
 
     status: Annotated[ExpectedStatus, Key("how the Job ends; `completed` if not given")] = "completed"
     called: Annotated[_Rules, Key("calls that were made, in any Run of the Job (permission rules)")] = ()
@@ -85,7 +85,7 @@ class Expected(Fact):
 
 
 class ExpertTest(Fact):
-    """One case: what is asked, of which model, how often, and what is expected."""
+    """Test case: a query, the model, the number of repetitions and the expected outcome."""
 
     name: Annotated[_Text, Rule(wrong_name), Key("what it is called; no two of an Expert are called the same")]
     query: Annotated[_Text, Key("what the Expert is asked")]

@@ -1,22 +1,34 @@
-"""What an Expert is: the definitions that perstack.toml is read into.
+"""Definition models of an Expert: the tables `[experts.NAME]` of perstack.toml and the types of their keys.
 
-Source of the names: Perstack's perstack.toml reference. Times are milliseconds.
+This package has the models that perstack.toml is read into; reading and checking files is `perstack.config`. A field
+is a key of the file if its annotation has a `Key`, with the meaning that the docs, the error messages and the JSON
+schema show. Its type and default hold for the key too. A `Rule` holds only for values that come from a file: recorded
+definitions followed the rules of their version, and definitions made in Python are the caller's responsibility.
+
+Names follow Perstack's perstack.toml reference. Times are milliseconds. An Expert's key overrides the same key at the
+top of the file (of budgets and permissions both hold), and `Overrides` (overrides.py) takes precedence over both.
+
+Definitions are recorded in `startRun` and in iterations, so the order of fields is the byte order of logs: add new
+fields with `exclude_if`, so that old logs and digests stay the same. A key that is both an Expert's and a project's is
+declared twice, with one shared annotation (`ModelKey`, `BudgetKey`, …); change both, recorded_definition.py,
+perstack.schema.json and the docs together.
 """
 
-from typing import Annotated, Literal
+from __future__ import annotations
 
-from pydantic import Discriminator, Field, Tag
+from typing import Annotated, Literal, TypeVar
 
-from perstack.core.audit import Audit
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.context import ContextKeys, ContextPolicy
-from perstack.core.keys import BROKEN, NOT_EMPTY, AsIs, InText, Key, Rule, at_least, at_most
-from perstack.core.models import ProviderLimits, WrittenModels
-from perstack.core.policy.permissions import Permissions
-from perstack.core.price import Price as Price
-from perstack.core.results import result_schema_of
-from perstack.core.retention import Retention
-from perstack.core.rules import (
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.definitions.keys import (
+    BROKEN,
+    NOT_EMPTY,
+    InText,
+    Key,
+    Rule,
+    at_least,
+    at_most,
     wrong_budget,
     wrong_entry,
     wrong_expert_key,
@@ -24,61 +36,157 @@ from perstack.core.rules import (
     wrong_runtime_level,
     wrong_version,
 )
-from perstack.core.sandbox import Sandbox
-from perstack.core.schedules.definition import Schedule
-from perstack.core.skill_definitions import BASE_SKILL as BASE_SKILL
-from perstack.core.skill_definitions import AgentSkill as AgentSkill
-from perstack.core.skill_definitions import AnySkill as AnySkill
-from perstack.core.skill_definitions import InteractiveSkill as InteractiveSkill
-from perstack.core.skill_definitions import InteractiveTool as InteractiveTool
-from perstack.core.skill_definitions import McpSseSkill as McpSseSkill
-from perstack.core.skill_definitions import McpStdioSkill as McpStdioSkill
-from perstack.core.skill_definitions import McpTool as McpTool
-from perstack.core.skill_definitions import OAuth as OAuth
-from perstack.core.skill_definitions import PluginSkill as PluginSkill
-from perstack.core.skill_definitions import Skill as Skill
-from perstack.core.skill_definitions import is_base_skill as is_base_skill
-from perstack.core.snapshots.events import MAX_FILE_SIZE, SnapshotPolicy
-from perstack.core.workers import Workers
-from perstack.errors import DefinitionError, Problem
+from perstack.core.definitions.models import WrittenModels, as_tuple
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.result_schemas import result_schema_of
+from perstack.core.definitions.skills import AgentSkill, AnySkill, InteractiveSkill
+
+# How a Run is kept within its model's context window: the keys in perstack.toml and the resulting policy.
+
+COMPACT_AT = 0.8
+KEEP_RESULTS = 10
+KEEP_RECENT = 0.3
+
+
+def wrong_share(share: float) -> str | None:
+    """Return what is wrong with a share of the context window, or None."""
+    return None if 0 < share < 1 else f"must be a share of the context window between 0 and 1, not {share}"
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class CompactionExpert(Fact):
+    """The Expert whose instruction and model write the summaries."""
+
+    expert: Annotated[str, NOT_EMPTY]
+
+
+Compaction = Literal["auto", "off"] | CompactionExpert
+
+
+class ContextKeys(Fact):
+    """Keys about the context window, of an Expert and of a whole file."""
+
+    context_window: Annotated[
+        int | None,
+        at_least(1_000),
+        Key("tokens that the model's context can hold; if not given, as its provider or published lists say"),
+        Field(exclude_if=_is_none),
+    ] = None
+    compact_at: Annotated[
+        float | None,
+        Rule(wrong_share),
+        Key("the share of the context window from which on old content is shortened; 0.8 if not given"),
+        Field(exclude_if=_is_none),
+    ] = None
+    keep_results: Annotated[
+        int | None,
+        at_least(1),
+        Key("how many of the latest steps keep the results of read-only tools whole; 10 if not given"),
+        Field(exclude_if=_is_none),
+    ] = None
+    keep_recent: Annotated[
+        float | None,
+        Rule(wrong_share),
+        Key("the share of the context window whose latest turns are never summarised; 0.3 if not given"),
+        Field(exclude_if=_is_none),
+    ] = None
+    compaction: Annotated[
+        Compaction | None,
+        Key(
+            "whether old turns are shortened and summarised when the context is nearly full: `auto`, which is taken if"
+            " not given, `off`, or `{ expert = NAME }`, whose instruction and model write the summary"
+        ),
+        Field(exclude_if=_is_none),
+    ] = None
+
+
+class ContextPolicy(Fact):
+    """What a Run does when its model's context is nearly full."""
+
+    window: int | None = None
+    """Tokens that the context can hold; None if the definition does not say."""
+    compact_at: float = Field(default=COMPACT_AT, exclude_if=lambda value: value == COMPACT_AT)
+    """Share of the window at which compaction begins."""
+    keep_results: int = Field(default=KEEP_RESULTS, exclude_if=lambda value: value == KEEP_RESULTS)
+    """Number of latest turns whose results are kept whole."""
+    keep_recent: float = Field(default=KEEP_RECENT, exclude_if=lambda value: value == KEEP_RECENT)
+    """Share of the window whose latest turns are never summarised."""
+    is_off: bool = Field(default=False, exclude_if=falsy)
+    """True to disable compaction: the model sees all, and an overflow ends the Run."""
+    expert: str | None = None
+    """Expert whose instruction and model write the summaries; None for the Run's own model."""
+    offers_pin: bool = Field(default=False, exclude_if=falsy)
+
+
+def policy_of(own: ContextKeys, shared: ContextKeys, asked: Compaction | None = None) -> ContextPolicy:
+    """Return an Expert's context policy: `asked` by the caller first, then its own keys, the file's, the defaults."""
+    written = next((one for one in (asked, own.compaction, shared.compaction) if one is not None), None)
+    return ContextPolicy(
+        window=_first(own.context_window, shared.context_window),
+        compact_at=_first(own.compact_at, shared.compact_at) or COMPACT_AT,
+        keep_results=_first(own.keep_results, shared.keep_results) or KEEP_RESULTS,
+        keep_recent=_first(own.keep_recent, shared.keep_recent) or KEEP_RECENT,
+        is_off=written == "off",
+        expert=written.expert if isinstance(written, CompactionExpert) else None,
+        offers_pin=written is not None and written != "off",
+    )
+
+
+def turned(policy: ContextPolicy, asked: Compaction) -> ContextPolicy:
+    """Return the policy with compaction as the caller asked for it."""
+    expert = asked.expert if isinstance(asked, CompactionExpert) else None
+    return policy.model_copy(update={"is_off": asked == "off", "expert": expert})
+
+
+_N = TypeVar("_N", int, float)
+
+
+def _first(own: _N | None, shared: _N | None) -> _N | None:
+    return shared if own is None else own
+
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
 """How much a model may think: a word that each provider maps, or a number of tokens."""
 
 ToolSearch = Literal["auto", "on", "off"]
-"""Whether a model is shown all tools: `auto` defers those beyond a budget behind a search, `on` all that can be."""
+"""Tool search: `auto` defers tools beyond a token budget behind a search, `on` defers all that can be, `off` none."""
 
-_Filled = Annotated[str, NOT_EMPTY]
+NonEmptyText = Annotated[str, NOT_EMPTY]
 
-_Model = Annotated[
+ModelKey = Annotated[
     WrittenModels | None,
     Key("the model's name, as its provider spells it; or several, which stand in for each other, see `[models]`"),
 ]
-_Thinking = Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")]
-_MaxSteps = Annotated[
+ThinkingKey = Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")]
+MaxStepsKey = Annotated[
     int | None, at_least(0), Key("most steps of a whole Job, over all its Runs; 100 if not given, 0 for no limit")
 ]
-_MaxDepth = Annotated[
+MaxDepthKey = Annotated[
     int | None, at_least(0), Key("how many delegates may be one below the other; 8 if not given, 0 for no limit")
 ]
-_MaxRepeats = Annotated[
+MaxRepeatsKey = Annotated[
     int | None,
     at_least(0),
     Key("how often in a row a step may repeat the same calls with the same results; 10 if not given, 0 for no limit"),
 ]
-_MaxRetries = Annotated[int | None, at_least(0), Key("how often one generation is tried again; 5 if not given")]
-_Timeout = Annotated[
+MaxRetriesKey = Annotated[int | None, at_least(0), Key("how often one generation is tried again; 5 if not given")]
+TimeoutKey = Annotated[
     int | None, at_least(1), Key("milliseconds that one try of a generation may take; 300000 if not given")
 ]
-_RetryTimeout = Annotated[
+RetryTimeoutKey = Annotated[
     int | None, at_least(1), Key("milliseconds that a generation may take with all its tries; 900000 if not given")
 ]
-_ToolSearch = Annotated[ToolSearch | None, Key("whether the model finds tools by a search instead of being shown all")]
+ToolSearchKey = Annotated[
+    ToolSearch | None, Key("whether the model finds tools by a search instead of being shown all")
+]
 
-_Runtime = Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; `local` if not given")]
+RuntimeKey = Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; `local` if not given")]
 
 _LEFT_OUT = Field(exclude_if=lambda value: value is None)
-_ResultLimit = Annotated[
+ResultLimitKey = Annotated[
     int | None,
     _LEFT_OUT,
     at_least(200),
@@ -86,33 +194,47 @@ _ResultLimit = Annotated[
 ]
 
 
-_AgentsMd = Annotated[
+AgentsMdKey = Annotated[
     bool | None,
     _LEFT_OUT,
     Key("show the model the AGENTS.md files of the project; false if not given, and a delegate's is its own"),
 ]
+MaskSecrets = Annotated[
+    bool | None,
+    _LEFT_OUT,
+    Key(
+        "what tools give is masked before the model and the disk have it: `[secret:1]` in place of a secret, see "
+        "`maskSecrets` below; false if not given, and true for delegates of one that masks"
+    ),
+]
 
 
 class ProviderSetting(Fact):
-    """`[provider]`: which endpoint, and its settings as the provider's own documentation names them."""
+    """`[provider]`: the endpoint, and its settings as the provider's documentation names them."""
 
-    provider_name: Annotated[_Filled, Key("which endpoint; `perstack plugins` lists them")]
+    provider_name: Annotated[NonEmptyText, Key("which endpoint; `perstack plugins` lists them")]
     setting: Annotated[JsonObject, Key("settings as that provider's page names them")] = Field(default_factory=dict)
 
 
-_Provider = Annotated[ProviderSetting | None, Key("which endpoint to use, see `[provider]`")]
+ProviderKey = Annotated[ProviderSetting | None, Key("which endpoint to use, see `[provider]`")]
 
 
 class ExpertEvaluator(Fact):
     """An Expert that judges what another has made."""
 
-    expert: _Filled
+    expert: NonEmptyText
 
 
 class FunctionEvaluator(Fact):
     """A Python function, `package.module:function`."""
 
-    entry: Annotated[_Filled, Rule(wrong_entry)]
+    entry: Annotated[NonEmptyText, Rule(wrong_entry)]
+    required_env: Annotated[
+        tuple[NonEmptyText, ...],
+        BeforeValidator(as_tuple),
+        Field(exclude_if=falsy),
+        Key("variables that the function must be given"),
+    ] = ()
 
 
 def _kind_of_evaluator(evaluator: object) -> str | None:
@@ -132,23 +254,23 @@ def _kind_of_evaluator(evaluator: object) -> str | None:
 
 
 Evaluator = Annotated[
-    Annotated[_Filled, Tag("line")]
-    | Annotated[tuple[_Filled, ...], NOT_EMPTY, Tag("program")]
+    Annotated[NonEmptyText, Tag("line")]
+    | Annotated[tuple[NonEmptyText, ...], NOT_EMPTY, Tag("program")]
     | Annotated[ExpertEvaluator, Tag("expert")]
     | Annotated[FunctionEvaluator, Tag("function")],
     Discriminator(
         _kind_of_evaluator,
         custom_error_type=BROKEN,
-        custom_error_message="must be a command, or a table with one key: `expert`, or `entry`",
+        custom_error_message="must be a command, or a table with `expert`, or with `entry`",
     ),
 ]
-"""A line for the shell, a program with its arguments, an Expert, or a function."""
+"""Shell line, program with arguments, Expert, or function."""
 
 Direction = Literal["higher", "lower"]
 
 
 class Budget(Fact):
-    """What a Job, or one Expert within it, may spend: reserved before it is spent, and never crossed."""
+    """Spending limits of a Job, or of one Expert within it: reserved before spending, and never exceeded."""
 
     max_cost: Annotated[float | None, Rule(wrong_budget), Key("US dollars")] = None
     max_tokens: Annotated[int | None, at_least(1), Key("tokens, sent and generated")] = None
@@ -158,17 +280,17 @@ class Budget(Fact):
     max_tool_calls: Annotated[int | None, at_least(1), Key("calls of tools and delegates")] = None
 
 
-_Budget = Annotated[Budget | None, _LEFT_OUT, Key("what may be spent, see `[budget]`")]
+BudgetKey = Annotated[Budget | None, _LEFT_OUT, Key("what may be spent, see `[budget]`")]
 
 
 class Iterate(Fact):
-    """How an Expert is run again and again until what it makes is good enough."""
+    """How an Expert is run repeatedly until a measurement of its result is good enough."""
 
     evaluator: Annotated[Evaluator, Key("what measures: a command, `{ expert = … }` or `{ entry = … }`")]
     target: Annotated[float | None, Rule(wrong_number), Key("good enough; if not given, all iterations are run")] = None
     max_iterations: Annotated[int, at_least(1), Key("most iterations; 5 if not given")] = 5
     metric: Annotated[
-        _Filled | tuple[_Filled, ...],
+        NonEmptyText | tuple[NonEmptyText, ...],
         NOT_EMPTY,
         Key("what is compared, `score` if not given; of several, the worst counts"),
     ] = "score"
@@ -194,7 +316,7 @@ class Iterate(Fact):
 
 
 class Expert(ContextKeys):
-    """One agent with one purpose."""
+    """Agent with one purpose."""
 
     key: Annotated[str, Rule(wrong_expert_key)]
     version: Annotated[str, Rule(wrong_version), Key("a semantic version, `1.0.0` if not given")] = "1.0.0"
@@ -202,33 +324,33 @@ class Expert(ContextKeys):
         str | None, Rule(wrong_runtime_level), Key("the oldest runtime that it works on, such as `v1.0`")
     ] = None
     description: Annotated[str, at_most(2048), Key("one line for those who may delegate to it")] = ""
-    instruction: Annotated[_Filled, at_most(20 * 1024), Key("what the Expert knows and does")]
+    instruction: Annotated[NonEmptyText, at_most(20 * 1024), Key("what the Expert knows and does")]
     delegates: Annotated[
-        tuple[_Filled, ...], Key("keys of the Experts that it may call, `name` or `name@version`")
+        tuple[NonEmptyText, ...], Key("keys of the Experts that it may call, `name` or `name@version`")
     ] = ()
     tags: Annotated[tuple[str, ...], Key("words to sort Experts by")] = ()
     skills: Annotated[tuple[AnySkill, ...], Key("its tools, by the skill's name")] = ()
     agent_skills: Annotated[
-        tuple[_Filled, ...],
+        tuple[NonEmptyText, ...],
         Field(exclude_if=falsy),
         Key("folders with a SKILL.md, or patterns of them, from this file's folder: see `agentSkill`"),
     ] = ()
-    """Empty once read: each is one of `skills` then."""
-    model: _Model = None
-    provider: _Provider = None
-    reasoning_budget: _Thinking = None
-    max_steps: _MaxSteps = None
-    max_depth: _MaxDepth = None
-    max_repeats: _MaxRepeats = None
-    max_retries: _MaxRetries = None
-    timeout: _Timeout = None
-    retry_timeout: _RetryTimeout = None
-    tool_search: _ToolSearch = None
+    """Empty after reading: each entry is then one of `skills`."""
+    model: ModelKey = None
+    provider: ProviderKey = None
+    reasoning_budget: ThinkingKey = None
+    max_steps: MaxStepsKey = None
+    max_depth: MaxDepthKey = None
+    max_repeats: MaxRepeatsKey = None
+    max_retries: MaxRetriesKey = None
+    timeout: TimeoutKey = None
+    retry_timeout: RetryTimeoutKey = None
+    tool_search: ToolSearchKey = None
     permissions: Annotated[
         Permissions | None, Key("what its calls may do, within the project's `[permissions]`; written like those")
     ] = None
-    runtime: _Runtime = None
-    budget: _Budget = None
+    runtime: RuntimeKey = None
+    budget: BudgetKey = None
     returns: Annotated[
         JsonObject | None,
         _LEFT_OUT,
@@ -241,151 +363,54 @@ class Expert(ContextKeys):
         InText(result_schema_of),
         Key("as a Coordinator: its result is JSON that fits this schema, written as JSON text"),
     ] = None
-    result_limit: _ResultLimit = None
+    result_limit: ResultLimitKey = None
     effects: Annotated[
         bool,
         Field(exclude_if=falsy),
         Key("its work has an effect: a success without one is marked; false if not given"),
     ] = False
-    agents_md: _AgentsMd = None
+    agents_md: AgentsMdKey = None
+    mask_secrets: MaskSecrets = None
     iterate: Annotated[Iterate | None, Key("how it is run until what it makes is good enough, see `iterate` below")] = (
         None
     )
 
 
 class Limits(Fact):
-    """What a Job and its generations are held to."""
+    """Limits of a Job and of its generations."""
 
     max_steps: int | None = None
-    """Bounds the sum of the steps of all Runs of the Job; None is no bound."""
+    """Maximum sum of steps over all Runs of the Job; None without a limit."""
     max_depth: int | None = None
-    """How many delegates may be one below the other; None is no bound."""
+    """Maximum depth of nested delegates; None without a limit."""
     max_repeats: int | None = None
-    """How often in a row a step may repeat the same calls with the same results; None is no bound."""
+    """Maximum consecutive steps that repeat the same calls with the same results; None without a limit."""
     budget: Budget | None = None
-    """What the Job may spend over all its Runs; None is no bound."""
     max_retries: int = 5
-    """How often one generation is tried again."""
     timeout: int = 300_000
-    """Milliseconds that one try of a generation may take."""
+    """Milliseconds for one attempt of a generation."""
     retry_timeout: int = 900_000
-    """Milliseconds that one generation may take with all its tries."""
+    """Milliseconds for one generation including all its retries."""
     context: ContextPolicy | None = None
-    """What becomes of a context that is nearly full; None in a log of an earlier version, where nothing does."""
-
-
-class Workspace(Fact):
-    """`workspace = { … }`: the folder that Experts work in, and whether its files are recorded."""
-
-    path: Annotated[_Filled | None, Field(description="the folder, from this file's; by default where you are")] = None
-    snapshots: Annotated[bool, Field(description="record its files with each step that may change them")] = False
-    max_file_size: Annotated[int, at_least(1), Field(description="bytes: a larger file is named, and not recorded")] = (
-        MAX_FILE_SIZE
-    )
-
-
-class Project(ContextKeys):
-    """Everything that one perstack.toml, with its includes and overrides, says."""
-
-    model: _Model = None
-    reasoning_budget: _Thinking = None
-    max_steps: _MaxSteps = None
-    max_depth: _MaxDepth = None
-    max_repeats: _MaxRepeats = None
-    max_retries: _MaxRetries = None
-    timeout: _Timeout = None
-    retry_timeout: _RetryTimeout = None
-    provider: _Provider = None
-    tool_search: _ToolSearch = None
-    result_limit: _ResultLimit = None
-    agents_md: _AgentsMd = None
-    runtime: _Runtime = None
-    sandbox: Annotated[
-        Sandbox | None, Key("what programs of tools may reach besides, and their limits, see `[sandbox]`")
-    ] = None
-    env_path: Annotated[tuple[_Filled, ...], Key("files with environment variables, from this file's folder")] = ()
-    storage: Annotated[_Filled, Key("where state is kept, from this file's folder; `file:perstack` if not given")] = (
-        "file:perstack"
-    )
-    storage_setting: Annotated[JsonObject, Key("settings of that storage, as the page on storages names them")] = Field(
-        default_factory=dict
-    )
-    workspace: Annotated[
-        Annotated[str, NOT_EMPTY] | Workspace | None,
-        Key("the folder that Experts work in, from this file's; by default where you are; a table, see `workspace`"),
-    ] = None
-    """Once read, the path is absolute; None leaves it to whoever runs them."""
-    includes: Annotated[
-        tuple[_Filled, ...],
-        Key("further files, or patterns of them, whose Experts are taken in", name="include"),
-    ] = ()
-    """Once read, absolute."""
-    audit: Annotated[
-        Audit | None, Key("where the heads of logs are kept besides, and how they are signed, see `[audit]`")
-    ] = None
-    retention: Annotated[
-        Retention | None, Key("which Jobs `perstack task run-due` and `perstack prune` remove, see `[retention]`")
-    ] = None
-    workers: Annotated[Workers | None, Key("who drives what is queued, see `[workers]`")] = None
-    permissions: Annotated[
-        Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`")
-    ] = None
-    budget: _Budget = None
-    prices: Annotated[
-        tuple[Price, ...], Key("what models cost, by `provider/model`, before what is published, see `[prices]`")
-    ] = ()
-    models: Annotated[dict[str, WrittenModels], Key("names for models, see `[models]`")] = Field(default_factory=dict)
-    limits: Annotated[
-        tuple[ProviderLimits, ...], Key("what may be asked of an endpoint at once and in a minute, see `[limits]`")
-    ] = ()
-    schedules: Annotated[
-        tuple[Schedule, ...], Key("Jobs that are started by a cron line, by the schedule's name, see `[schedules]`")
-    ] = ()
-    experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
-    recorded_permissions: Permissions | None = None
-    """Those that iterations were started with, which hold besides those of today."""
-    path: str | None = None
-    """The file it was read from, absolute; None when it was made in Python."""
-    files: tuple[str, ...] = ()
-    """That file and those that it includes, absolute."""
-    broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
-    """Experts that are declared and cannot be run, by key, and why."""
-
-    @property
-    def folder(self) -> str | None:
-        """The folder that Experts work in; None leaves it to whoever runs them."""
-        return self.workspace.path if isinstance(self.workspace, Workspace) else self.workspace
-
-    @property
-    def snapshots(self) -> SnapshotPolicy | None:
-        """Whether the files in it are recorded, and how; None: they are not."""
-        place = self.workspace
-        if not isinstance(place, Workspace) or not place.snapshots:
-            return None
-        return SnapshotPolicy(max_file_size=place.max_file_size)
-
-    def expert(self, key: str) -> Expert | None:
-        """The Expert of that key; `name@version` matches `name` if that version is the one defined."""
-        found = self.experts.get(key)
-        if found is not None:
-            return found
-        name, separator, version = key.rpartition("@")
-        if not separator or not name:
-            return None
-        found = self.experts.get(name)
-        return found if found is not None and found.version == version else None
-
-    def check_broken(self, key: str) -> None:
-        """Raises DefinitionError, with all that is wrong, for an Expert that is declared and cannot be run."""
-        problems = self.broken.get(key) or self.broken.get(key.rpartition("@")[0])
-        if problems:
-            raise DefinitionError(problems)
+    """Policy for a context that is nearly full. None in logs of earlier versions, which did nothing."""
 
 
 def with_skills_required(expert: Expert) -> Expert:
-    """The definition with every skill that can be missing declared as required."""
+    """Return the definition with every skill that can be missing marked as required."""
     skills = tuple(
         skill if isinstance(skill, InteractiveSkill | AgentSkill) else skill.model_copy(update={"required": True})
         for skill in expert.skills
     )
     return expert.model_copy(update={"skills": skills})
+
+
+def lower(one: Budget | None, other: Budget | None) -> Budget | None:
+    """Return a budget with the lower of each limit; a missing limit does not count."""
+    if one is None or other is None:
+        return one or other
+    fields = {name: _lower(getattr(one, name), getattr(other, name)) for name in Budget.model_fields}
+    return Budget.model_validate(fields)
+
+
+def _lower(one: float | None, other: float | None) -> float | None:
+    return min((value for value in (one, other) if value is not None), default=None)

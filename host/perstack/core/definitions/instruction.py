@@ -1,15 +1,80 @@
-"""The text that a model is given as its instruction. Rendered once for a Run, so that its prefix stays the same."""
+"""System instruction of a Run's model. It is rendered once for a Run, so that the prompt prefix stays the same."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import sha256
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import AgentSkill, Expert, InteractiveSkill
-from perstack.core.results import asked_for
-from perstack.core.skill_definitions import agent_skills, with_tools
+from pydantic import Field
+
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.result_schemas import asked_for
+from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, agent_skills, with_tools
 from perstack.dataclass import dataclass
+
+# AGENTS.md: a project's instructions to agents, in the public format. The file nearest to the working directory takes
+# precedence.
+
+AGENTS_FILE = "AGENTS.md"
+
+MOST_BYTES = 32 << 10
+"""Maximum bytes of all AGENTS.md files together, about 8,000 tokens: they are sent with every request."""
+
+_HEAD = (
+    "What the project says to agents, in files called AGENTS.md. Where two of them differ, the later one counts, which"
+    " is nearer to the working directory; the query counts before all of them."
+)
+
+
+class AgentsMdFile(Fact):
+    """AGENTS.md as recorded when a Run began."""
+
+    path: str
+    """Path relative to the project's top folder."""
+    sha256: str
+    """Digest of the whole file, in hex."""
+    size: int
+    shown: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Bytes that the model sees; None for all of them."""
+    problem: str = Field(default="", exclude_if=falsy)
+    """Why the model sees none of it; empty if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """AGENTS.md that exists but was not read."""
+
+    path: str
+    problem: str
+
+
+def assembled(found: Sequence[tuple[str, bytes] | Unread]) -> tuple[str, tuple[AgentsMdFile, ...]]:
+    """Return the text for the model and the record of each file; `found` has the nearest file last.
+
+    Beyond the size limit the nearest files are kept, because they are the most specific.
+    """
+    left, parts, records = MOST_BYTES, list[str](), list[AgentsMdFile]()
+    for one in reversed(found):
+        if isinstance(one, Unread):
+            parts.append(f"{one.path} is not shown: it {one.problem}.")
+            records.append(AgentsMdFile(path=one.path, sha256="", size=0, problem=one.problem))
+            continue
+        path, data = one
+        kept = data[:left]
+        left -= len(kept)
+        is_cut = len(kept) < len(data)
+        # drop a character that the limit cuts in two
+        text = kept.decode(errors="ignore" if is_cut else "replace").strip()
+        cut = f"\n[Cut: {len(data) - len(kept):,} of {len(data):,} bytes are left out.]" if is_cut else ""
+        if text or cut:
+            parts.append(f"From {path}:\n{text}{cut}")
+        digest = sha256(data).hexdigest()
+        records.append(AgentsMdFile(path=path, sha256=digest, size=len(data), shown=len(kept) if is_cut else None))
+    text = "\n\n".join((_HEAD, *reversed(parts))) if parts else ""
+    return text, tuple(reversed(records))
+
 
 BETWEEN = "\n\n"
 
@@ -22,9 +87,15 @@ You are an Expert run by Perstack. You work in a loop: each turn you may call to
 - You see only what you are sent. Whoever sent the query sees only your result."""
 
 
+_SECRETS = (
+    "Secrets in what tools return are replaced by placeholders such as [secret:1]. To use one, write the placeholder in"
+    " the arguments of a tool: the tool receives the value."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class DelegateInfo:
-    """A delegate as the model is told of it."""
+    """Delegate as shown to the model."""
 
     tool_name: str
     description: str
@@ -39,10 +110,12 @@ def render_instruction(
     is_coordinator: bool,
     schema: JsonObject | None = None,
     agents_md: str = "",
+    masks_secrets: bool = False,
 ) -> str:
-    """The instruction of one Run. `time` is an ISO 8601 instant; `directory` is what tools see as the working one.
+    """Return the instruction of one Run.
 
-    `schema` is what its result has to fit, `agents_md` what the project's AGENTS.md files say.
+    `time` is an ISO 8601 instant, `directory` the working directory as tools see it. `schema` is the JSON schema of the
+    result; `agents_md` is the text of the project's AGENTS.md files.
     """
     parts = instruction_parts(
         expert,
@@ -52,6 +125,7 @@ def render_instruction(
         is_coordinator=is_coordinator,
         schema=schema,
         agents_md=agents_md,
+        masks_secrets=masks_secrets,
     )
     return BETWEEN.join(parts.values())
 
@@ -65,8 +139,9 @@ def instruction_parts(
     is_coordinator: bool,
     schema: JsonObject | None = None,
     agents_md: str = "",
+    masks_secrets: bool = False,
 ) -> dict[str, str]:
-    """The same in its parts, each by a name for people; `BETWEEN` stands between them."""
+    """Return the non-empty parts of the instruction by display name; `BETWEEN` joins them."""
     parts = {
         "loop": f"{_PREAMBLE}{BETWEEN}Started at {time}. {_place(directory)}",
         "instruction": expert.instruction.strip(),
@@ -81,13 +156,15 @@ def instruction_parts(
         parts["delegates"] = (
             "You can delegate to these Experts by calling them as tools. They see only the query you send:\n" + told
         )
+    if masks_secrets:
+        parts["secrets"] = _SECRETS
     if schema is not None:
         parts["result"] = asked_for(schema)
     return {name: text for name, text in parts.items() if text}
 
 
 def names_directory(instruction: str, directory: str) -> bool:
-    """Whether an instruction was rendered for this working directory."""
+    """Return whether an instruction was rendered for this working directory."""
     return _place(directory) in instruction
 
 
@@ -97,7 +174,7 @@ def _place(directory: str) -> str:
 
 @lru_cache(maxsize=256)
 def whole_instruction(instruction: str, guidance: str) -> str:
-    """An Expert's instruction, and after it what the skills say; the same object each time, for it is long."""
+    """Return an Expert's instruction and the skills' guidance; cached, so that equal inputs share one string."""
     return f"{instruction}{BETWEEN}{guidance}" if guidance else instruction
 
 

@@ -1,21 +1,153 @@
-"""Rules for single values of a definition: each says in words what is wrong with one, or None if nothing is."""
+"""Annotations for the keys of definition files, and rules for their values.
+
+Each `wrong_…` function returns what is wrong with a value, in words that follow the name of its key, or None.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
+from typing import Final, TypeAlias
 
-from pydantic import JsonValue
+from pydantic import GetCoreSchemaHandler, JsonValue
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
+from perstack.dataclass import dataclass
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Path to a value from the top of the file: names of tables and positions in arrays (from 0)."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def spell(path: KeyPath) -> str:
+    """Return the path in TOML notation: `experts."@org/a".delegates[0]`."""
+    spelt = ""
+    for part in path:
+        if isinstance(part, int):
+            spelt += f"[{part}]"
+            continue
+        name = part if _BARE.fullmatch(part) else json.dumps(part, ensure_ascii=False)
+        spelt += f".{name}" if spelt else name
+    return spelt
+
+
+# Annotations on model fields: what a key of perstack.toml means, and which values are allowed. The type and default are
+# the field's own. Rules hold for definition files only: recorded values followed the rules of their version, and values
+# made in Python are the caller's responsibility.
+
+FROM_FILE: Final = object()
+"""Validation context in which rules hold."""
+PART_OF_FILE: Final = object()
+"""Validation context for the valid parts of an invalid table: in file form, and already checked against the rules."""
+
+BROKEN: Final = "brokenRule"
+EMPTY: Final = "must not be empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Annotation of a field that is a key of perstack.toml."""
+
+    meaning: str
+    name: str | None = None
+    """Name in files, if it differs from the recorded name."""
+    is_required: bool = False
+    """True if files must have the key although recorded definitions need not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Rule for the value of a key, beyond its type. An absent value satisfies every rule."""
+
+    broken: Callable[..., str | None]
+    """Return what is wrong with a value, in words that follow its key's name, or None."""
+    limit: str = ""
+    """Limit to show in the docs' list of keys, if the meaning does not say it."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Apply the rule after pydantic's own validation."""
+
+        def kept(value: object, info: core_schema.ValidationInfo[object]) -> object:
+            if info.context is FROM_FILE and value is not None and (words := self.broken(value)) is not None:
+                raise _refusal(words)
+            return value
+
+        return core_schema.with_info_after_validator_function(kept, handler(source))
+
+
+@dataclass(frozen=True, slots=True)
+class InText:
+    """Value that files hold as text."""
+
+    read: Callable[[str], object]
+    """Convert the text. Raises ValueError with a message that follows its key's name."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Convert the text before pydantic's own validation."""
+
+        def read(value: object, info: core_schema.ValidationInfo[object]) -> object:
+            if info.context not in (FROM_FILE, PART_OF_FILE):
+                return value
+            if not isinstance(value, str):
+                raise PydanticKnownError("string_type")
+            try:
+                return self.read(value)
+            except ValueError as error:
+                raise _refusal(str(error) if value.strip() else EMPTY) from error
+
+        return core_schema.with_info_before_validator_function(read, handler(source))
+
+
+@dataclass(frozen=True, slots=True)
+class AsIs:
+    """Field that pydantic does not validate. Building a dataclass validator costs 4 ms at every start."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Accept any value."""
+        return core_schema.any_schema()
+
+
+def _refusal(words: str) -> PydanticCustomError:
+    return PydanticCustomError(BROKEN, "{words}", {"words": words})
+
+
+def at_least(least: int) -> Rule:
+    """Return a rule with a minimum for numbers; words pass."""
+
+    def broken(value: object) -> str | None:
+        return f"must be at least {least}, not {value}" if isinstance(value, int) and value < least else None
+
+    return Rule(broken)
+
+
+def at_most(longest: int) -> Rule:
+    """Return a rule with a maximum number of characters."""
+
+    def broken(text: str) -> str | None:
+        return f"has {len(text):,} characters: shorten it to {longest:,}" if len(text) > longest else None
+
+    return Rule(broken, f"at most {longest:,} characters")
+
+
+def _empty(value: object) -> str | None:
+    if isinstance(value, str) and "\0" in value:
+        return "must not contain a NUL character: leave it out"
+    return None if (value.strip() if isinstance(value, str) else value) else EMPTY
+
+
+NOT_EMPTY: Final = Rule(_empty)
+"""Text without NUL that is not blank, or a non-empty list. The operating system ends a name at a NUL."""
+
 
 EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
-"""A valid Expert key without its version: `name` or `@org/name`."""
+"""Pattern of an Expert's key without its version: `name` or `@org/name`."""
 
 RUNTIME_LEVEL = (1, 0, 0)
-"""What `minRuntimeVersion` is compared with: the level of the original's runtime, not this package's version."""
+"""Level that `minRuntimeVersion` is compared with: that of the original's runtime, not this package's version."""
 
 _MAX_NAME = 255
 _VERSION = r"(?a)(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[\w.-]+)?(?:\+[\w.-]+)?"
@@ -28,12 +160,13 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def key_and_version(key: str) -> tuple[str, str | None]:
-    """`name@version` taken apart; the `@` of a scope stands first and starts no version."""
+    """Split `name@version`; a leading `@` belongs to a scope and starts no version."""
     name, separator, version = key.rpartition("@")
     return (name, version) if separator and name else (key, None)
 
 
 def wrong_expert_key(key: str) -> str | None:
+    """Return what is wrong with an Expert's key, or None."""
     if re.fullmatch(EXPERT_KEY, key) and len(key) <= _MAX_NAME:
         return None
     name, version = key_and_version(key)
@@ -48,10 +181,12 @@ def wrong_expert_key(key: str) -> str | None:
 
 
 def wrong_version(version: str) -> str | None:
+    """Return what is wrong with a semantic version, or None."""
     return None if re.fullmatch(_VERSION, version) else f'must be a semantic version such as "1.0.0", not "{version}"'
 
 
 def wrong_runtime_level(wanted: str) -> str | None:
+    """Return what is wrong with a `minRuntimeVersion`, or None. A higher level than this runtime's is wrong."""
     level = re.fullmatch(_LEVEL, wanted)
     if level is None:
         return f'must be a version such as "v1.0", not "{wanted}"'
@@ -62,36 +197,43 @@ def wrong_runtime_level(wanted: str) -> str | None:
 
 
 def wrong_domain(domain: str) -> str | None:
+    """Return what is wrong with a domain, or None. Punycode is refused."""
     if not re.fullmatch(_DOMAIN, domain):
         return "is not a domain: write `example.com`, or `*.example.com` for all below it"
-    # a look-alike name in punycode reads like another one
+    # a punycode name can look like another domain
     if any(part.casefold().startswith("xn--") for part in domain.split(".")):
         return "must not be punycode (xn--): only plain ASCII domains are taken"
     return None
 
 
 def wrong_issuer(issuer: str) -> str | None:
+    """Return what is wrong with an issuer's address, or None."""
     is_address = issuer.startswith(("https://", "http://"))
     return None if is_address else "must be an address such as https://auth.example.com"
 
 
 def wrong_entry(entry: str) -> str | None:
+    """Return what is wrong with a `package.module:function`, or None."""
     return None if re.fullmatch(_ENTRY, entry) else f'must be "package.module:function", not "{entry}"'
 
 
 def wrong_number(number: float) -> str | None:
+    """Return what is wrong with a number, or None; it must be finite."""
     return None if isfinite(number) else "must be a finite number"
 
 
 def wrong_budget(dollars: float) -> str | None:
+    """Return what is wrong with a budget in US dollars, or None."""
     return None if isfinite(dollars) and 0 < dollars <= 1_000_000_000 else "must be US dollars, more than 0"
 
 
 def wrong_price(dollars: float) -> str | None:
+    """Return what is wrong with a price in US dollars per million tokens, or None."""
     return None if isfinite(dollars) and 0 <= dollars <= 1_000_000 else "must be US dollars for a million tokens"
 
 
 def wrong_anchor(anchor: str | Sequence[str]) -> str | None:
+    """Return what is wrong with an anchor, or None. An anchor is `file:PATH`, an https address or a program."""
     from urllib.parse import urlsplit  # few definitions have an anchor
 
     if not isinstance(anchor, str):
@@ -114,14 +256,14 @@ def wrong_anchor(anchor: str | Sequence[str]) -> str | None:
 
 
 def wrong_key(key: str) -> str | None:
-    """The text itself is never shown: it may be a key."""
+    """Return what is wrong with a reference to a key, without repeating the text: it may be the key itself."""
     if re.fullmatch(_VARIABLE, key) or (key.startswith("file:") and key != "file:"):
         return None
     return "must name a file, `file:PATH`, or a variable, `env:NAME`: the key itself does not belong here"
 
 
 def schema_of(text: str) -> JsonObject:
-    """The JSON schema of an object that a text holds. Raises ValueError that says what is wrong with the text."""
+    """Return the JSON schema of an object from a text. Raises ValueError that says what is wrong with the text."""
     try:
         schema: JsonValue = json.loads(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which models an Expert thinks with, as perstack.toml says it: one, several that stand in for each other, a name."""
+"""Models that an Expert uses: one name, a list of fallbacks, names from `[models]`, prices and rate limits."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from perstack.core.base import Fact
-from perstack.core.keys import NOT_EMPTY, Key, Rule, at_least
+from perstack.core.base.records import Fact
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_price
 from perstack.dataclass import dataclass
 
 NAMED = "models."
-"""What a reference to an entry of `[models]` begins with."""
 
 
 def as_tuple(value: object) -> object:
-    """A list of TOML as the core has lists."""
+    """Convert a TOML list to a tuple."""
     return tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def wrong_models(models: object) -> str | None:
-    """What is wrong with a list of models."""
+    """Return what is wrong with a list of models, or None."""
     if isinstance(models, tuple) and any(not isinstance(one, str) or not one.strip() for one in models):  # pyright: ignore[reportUnknownVariableType]
         return "must not have an empty name in it"
     return None
 
 
 Models = str | tuple[str, ...]
-"""One model, as its provider spells it, or `models.NAME`; or several, each of which stands in for the one before."""
+"""Model name as its provider spells it, or `models.NAME`; or several, each a fallback for the one before."""
 
 WrittenModels = Annotated[str | tuple[str, ...], BeforeValidator(as_tuple), NOT_EMPTY, Rule(wrong_models)]
 
 
 class ProviderLimits(Fact):
-    """`[limits."provider"]`: what all Runs of a process together may ask of an endpoint."""
+    """`[limits."provider"]`: limits on what all Runs of a process together may ask of an endpoint."""
 
     name: str
     concurrency: Annotated[int | None, at_least(1), Key("generations at the same time")] = None
@@ -46,19 +46,19 @@ class ProviderLimits(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One model of those that are written."""
+    """Model name after resolving `[models]`."""
 
     name: str
     may_name_provider: bool
-    """Whether `provider/model` is that provider's model: in a list and in `[models]`."""
+    """True if `provider/model` selects that provider: in lists and in `[models]`."""
 
 
 class UnknownName(ValueError):
-    """A name that `[models]` does not have; its text says what there is."""
+    """Name missing from `[models]`; the message lists the existing ones."""
 
 
 def wanted(models: Models, named: Mapping[str, Models]) -> tuple[Wanted, ...]:
-    """The models that are meant, each once, in their order. Raises UnknownName."""
+    """Resolve references to `[models]` and return the models in order, without repetitions. Raises UnknownName."""
     return tuple(dict.fromkeys(_wanted(models, named)))
 
 
@@ -76,17 +76,44 @@ def _wanted(models: Models, named: Mapping[str, Models]) -> Iterator[Wanted]:
 
 
 def split(name: str, providers: Mapping[str, object]) -> tuple[str | None, str]:
-    """The provider that `provider/model` names, if there is one of that name, and the model's own name."""
+    """Split `provider/model` if such a provider exists. Otherwise return None and the whole name."""
     provider, _, model = name.partition("/")
     return (provider, model) if model and provider in providers else (None, name)
 
 
 def full_name(provider: str, model: str) -> str:
-    """`provider/model`, as events have it."""
+    """Return `provider/model`, as in events."""
     return f"{provider}/{model}"
 
 
 def parts_of(name: str) -> tuple[str, str]:
-    """Provider and model of a full name: no provider has a `/` in its name."""
+    """Split a full name into provider and model; providers have no `/` in their names."""
     provider, _, model = name.partition("/")
     return provider, model
+
+
+class Price(Fact):
+    """`[prices."provider/model"]`: prices of a model's tokens, in US dollars per million."""
+
+    name: str
+    input: Annotated[float, Rule(wrong_price), Key("what is sent", is_required=True)] = 0.0
+    output: Annotated[float, Rule(wrong_price), Key("what is generated, reasoning included", is_required=True)] = 0.0
+    cache_read: Annotated[
+        float | None, Rule(wrong_price), Key("what the provider had cached; the price of `input` if not given")
+    ] = None
+    cache_write: Annotated[
+        float | None, Rule(wrong_price), Key("what the provider caches; the price of `input` if not given")
+    ] = None
+
+    @property
+    def dearest_input(self) -> float:
+        """The highest price of an input token, in US dollars per million."""
+        return max(self.input, self.cache_read or 0.0, self.cache_write or 0.0)
+
+    def cost_of(self, usage: Usage) -> float:
+        """Return the cost of a usage in US dollars."""
+        plain = max(0, usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens)
+        read = self.input if self.cache_read is None else self.cache_read
+        written = self.input if self.cache_write is None else self.cache_write
+        sent = plain * self.input + usage.cached_input_tokens * read + usage.cache_write_tokens * written
+        return (sent + usage.output_tokens * self.output) / 1_000_000

@@ -1,40 +1,233 @@
-"""Rules that a person lays over those in force, by name: what they open, and what stays as it was.
+"""Permission rules: their syntax, the tables that hold them, approvals, and widenings by a person.
 
-Only what is named is opened: an `allow` rule is added, and takes away the same rule of `deny` or `ask`, word for word;
-a `default` takes the place of the one before. `deny` and `ask` are added. Nothing else changes, so that a `deny` falls
-only if somebody has named it.
+This is the light half, because definitions and events have these types as fields; deciding about calls is
+`perstack.core.permissions`, which is imported lazily.
+
+A widening opens only what it names: its `allow` rules are added and remove the same rule, word for word, from `deny`
+and `ask`; its `default` replaces the one before; its `deny` and `ask` are added. So a `deny` is removed only if
+somebody has named it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
-from perstack.core.base import Fact, falsy
-from perstack.core.policy.permissions import Decision, Permissions, RuleSet
+from perstack.core.base.patterns import Glob
+from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
+from perstack.core.definitions.keys import Key, Rule
+from perstack.dataclass import dataclass
+
+# Approval of one call: its digest, its scope, and what the model is shown.
+
+VERSION = "v1"
+"""Version of the hashed form; another form needs another version."""
+
+UNATTENDED = "unattended"
+"""Door of a decision made without a person, because nobody is present."""
+
+ApprovalDecision = Literal["once", "job", "no"]
+"""`once`: this call. `job`: calls of this Job with the same digest, or those that a rule names. `no`: do not run it."""
+
+DECISION_WORDS: dict[ApprovalDecision, str] = {"once": "yes", "job": "yes, for the whole Job", "no": "no"}
+
+
+class Approval(Fact):
+    """Person's answer to a call that waits for approval."""
+
+    decision: ApprovalDecision
+    rule: str = Field(default="", exclude_if=falsy)
+    """For `job`: the chosen rule; empty for calls with the same digest."""
+    text: str = Field(default="", exclude_if=falsy)
+    """Additional words for the model."""
+
+    @property
+    def denies(self) -> bool:
+        """True if the call must not run."""
+        return self.decision == "no"
+
+
+class Standing(Fact):
+    """Approval that holds for a whole Job."""
+
+    id: str
+    """Id of the event that gave the approval."""
+    call_digest: str
+    leads_to: tuple[str, ...] = ()
+    rule: str = ""
+
+
+def call_digest(skill_name: str, tool_name: str, args: JsonObject) -> str:
+    """Return the digest of a call: of its skill, tool and arguments, independent of the order of keys.
+
+    >>> call_digest("s", "t", {"a": 1, "b": 2}) == call_digest("s", "t", {"b": 2, "a": 1})
+    True
+    """
+    return f"{VERSION}:{sha256(canonical_json([skill_name, tool_name, _sorted(args)])).hexdigest()}"
+
+
+def refusal(rule: str, text: str, *, is_unattended: bool) -> str:
+    """Return the text that the model sees for a call that was not approved."""
+    if is_unattended:
+        return f"Not run: it needs a person's approval ({rule}), and nobody is there to give it."
+    said = f": {text}" if text else "."
+    return f"Not run: a person did not approve this call{said}"
+
+
+def _sorted(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    return value
+
+
+# Syntax of a rule: `TOOL`, `SKILL/TOOL` or `delegate/EXPERT`, optionally with arguments in parentheses.
+# `exec(git push *)` has a bare glob; `deleteDirectory(path=src/**, recursive=true)` names arguments: all must match.
+
+DELEGATE = "delegate"
+
+_LONGEST = 4_000
+_NAMED = r"\s*(?P<name>[A-Za-z_][\w.-]*)\s*="
+_NEXT = r",\s*(?=[A-Za-z_][\w.-]*\s*=)"
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionRule:
+    """Parsed permission rule."""
+
+    text: str
+    tool: Glob
+    """Glob of the tool's name, or of an Expert's key for a delegate."""
+    skill: Glob | None = None
+    is_delegate: bool = False
+    bare: Glob | None = None
+    named: tuple[tuple[str, Glob], ...] = ()
+
+    @property
+    def has_arguments(self) -> bool:
+        """True if the rule restricts arguments."""
+        return self.bare is not None or bool(self.named)
+
+    @property
+    def weight(self) -> tuple[bool, int, int, int]:
+        """How specific the rule is: of two matching rules the one with the higher weight wins."""
+        arguments = self.bare.weight if self.bare is not None else sum(glob.weight for _, glob in self.named)
+        return self.has_arguments, arguments, self.tool.weight, 0 if self.skill is None else self.skill.weight
+
+
+@lru_cache(maxsize=4096)
+def read_rule(text: str) -> PermissionRule:
+    """Parse a rule. Raises ValueError with a message that follows the name of its key."""
+    if not text.strip():
+        raise ValueError("must not be empty")
+    if len(text) > _LONGEST:
+        raise ValueError(f"has {len(text):,} characters: shorten it to {_LONGEST:,}")
+    if "\0" in text:
+        raise ValueError("must not contain a NUL character: leave it out")
+    head, opened, rest = text.strip().partition("(")
+    if opened and not rest.endswith(")"):
+        raise ValueError(f"`{text}` has no `)` at its end: write `TOOL(…)`")
+    if not opened and ")" in head:
+        raise ValueError(f"`{text}` has no `(`: write `TOOL(…)`")
+    is_delegate, skill, tool = _head(head.strip(), text)
+    bare, named = _arguments(rest[:-1], text) if opened else (None, ())
+    return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, bare, named)
+
+
+def wrong_rule(text: str) -> str | None:
+    """Return what is wrong with a rule, or None."""
+    try:
+        read_rule(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _head(head: str, text: str) -> tuple[bool, str | None, str]:
+    if head.startswith(f"{DELEGATE}/"):
+        expert = head.removeprefix(f"{DELEGATE}/")
+        if not expert:
+            raise ValueError(f"`{text}` names no Expert: write `delegate/EXPERT`, or `delegate/*` for all")
+        return True, None, expert
+    skill, separator, tool = head.rpartition("/")
+    if not tool or (separator and not skill):
+        raise ValueError(f"`{text}` names no tool: write `TOOL`, `SKILL/TOOL` or `delegate/EXPERT`")
+    if re.search(r"\s", tool):
+        raise ValueError(f"`{text}` has a space in the tool's name: arguments stand in parentheses, `TOOL(…)`")
+    return False, skill if separator else None, tool
+
+
+def _arguments(inside: str, text: str) -> tuple[Glob | None, tuple[tuple[str, Glob], ...]]:
+    if not inside.strip():
+        raise ValueError(f"`{text}` has nothing in its parentheses: leave them out, or write `TOOL(*)`")
+    if re.match(_NAMED, inside) is None:
+        return Glob(inside.strip()), ()
+    named: dict[str, Glob] = {}
+    for part in re.split(_NEXT, inside):
+        found = re.match(_NAMED, part)
+        if found is None:
+            raise ValueError(f"`{text}` has an argument without a name: write `name=GLOB, name=GLOB`")
+        name = found["name"]
+        if name in named:
+            raise ValueError(f"`{text}` names the argument {name} twice: write two rules")
+        named[name] = Glob(part[found.end() :].strip())
+    return None, tuple(named.items())
+
+
+# `[permissions]` of perstack.toml: which calls run, need approval, or never run.
+
+Decision = Literal["allow", "ask", "deny"]
+
+_Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
+
+
+class Permissions(Fact):
+    """Rules as written. Of several tables that apply to a call the strictest decides."""
+
+    default: Annotated[Decision, Key("what holds for calls that no rule is about: `allow`, `ask` or `deny`")] = "allow"
+    deny: Annotated[_Rules, Field(exclude_if=falsy), Key("calls that never run (rules)")] = ()
+    ask: Annotated[_Rules, Field(exclude_if=falsy), Key("calls that a person is asked about (rules)")] = ()
+    allow: Annotated[
+        _Rules, Field(exclude_if=falsy), Key("calls that run although a less particular rule, or `default`, asks")
+    ] = ()
+
+
+class RuleSet(Fact):
+    """Permissions in force for a Run, with their origin."""
+
+    source: str
+    """File and table for display: `perstack.toml [permissions]`."""
+    expert: str = Field(default="", exclude_if=falsy)
+    """Key of the Expert that owns the table. Empty for the project's, which alone can open protected paths."""
+    permissions: Permissions
 
 
 class Widening(Fact):
-    """Rules that are laid over all that are in force."""
+    """Rules that a person applies over all that are in force."""
 
     source: str
-    """The file that they were read from, as people know it."""
+    """File that they were read from, for display."""
     default: Decision | None = None
-    """None: the defaults stay."""
+    """None keeps the defaults in force."""
     deny: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     ask: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     allow: tuple[str, ...] = Field(default=(), exclude_if=falsy)
 
     @classmethod
     def of(cls, permissions: Permissions, source: str) -> Widening:
-        """What a table says. A default that is not written in it changes nothing."""
+        """Return a table as a widening; a default that the table does not state changes nothing."""
         default = permissions.default if "default" in permissions.model_fields_set else None
         return cls(source=source, default=default, deny=permissions.deny, ask=permissions.ask, allow=permissions.allow)
 
 
 def laid_over(rule_set: RuleSet, widening: Widening) -> RuleSet:
-    """A set of rules with others over it."""
+    """Return a rule set with a widening applied."""
     own = rule_set.permissions
     named = set(widening.allow)
     permissions = Permissions(
@@ -49,7 +242,7 @@ def laid_over(rule_set: RuleSet, widening: Widening) -> RuleSet:
 
 
 def all_laid_over(chain: Sequence[RuleSet], widening: Widening) -> tuple[RuleSet, ...]:
-    """The same for all the rules that are in force. Where no project has any, these are its rules."""
+    """Apply a widening to all rule sets in force; without project rules it becomes them."""
     found = tuple(laid_over(one, widening) for one in chain)
     if any(not one.expert for one in chain):
         return found
@@ -60,7 +253,7 @@ def all_laid_over(chain: Sequence[RuleSet], widening: Widening) -> tuple[RuleSet
 
 
 def with_approved(chain: Sequence[RuleSet], rule: str) -> tuple[RuleSet, ...]:
-    """The rules in force, where a person has approved of all calls that a rule names: no `deny` falls by it."""
+    """Return the rule sets after a person has approved all calls that a rule names. No `deny` is removed."""
     return tuple(_approved(one, rule) for one in chain)
 
 
@@ -71,7 +264,7 @@ def _approved(rule_set: RuleSet, rule: str) -> RuleSet:
 
 
 def under(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:
-    """One set of rules with all that was laid over those of its Job, in that order."""
+    """Return a rule set with a Job's widenings applied in order."""
     for widening in widenings:
         rule_set = laid_over(rule_set, widening)
     return rule_set
@@ -80,8 +273,10 @@ def under(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:
 def begun_under(
     above: tuple[RuleSet, ...], today: Iterable[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
-    """The rules of a new Run: all of those above it, and today's. What was laid over a Job's rules is laid over those
-    of its Experts as they begin; a project's that are new since then hold as they are written.
+    """Return the rules of a new Run: those of the parent Run and today's that are missing there.
+
+    A Job's widenings apply to the rules of its Experts as they start; project rules that are new since then apply as
+    written.
     """
     added = not_in_force(today, above, widenings)
     return (*above, *(under(one, widenings) if one.expert else one for one in added))
@@ -90,7 +285,7 @@ def begun_under(
 def not_in_force(
     today: Iterable[RuleSet], chain: Sequence[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
-    """Of today's rules those that a Run does not have yet, as they are or with what was laid over them since."""
+    """Return those of today's rules that a Run does not have yet, as written or with later widenings applied."""
     known = [(one.expert, one.permissions) for one in chain]
     return tuple(
         one
@@ -102,7 +297,7 @@ def not_in_force(
 
 
 def missing_from(chain: Sequence[RuleSet], above: Iterable[RuleSet], widening: Widening | None) -> tuple[RuleSet, ...]:
-    """Of the rules of the Run above those that are missing from a Run's; `widening` is about to be laid over these."""
+    """Return the parent Run's rules that a Run is missing; `widening` is about to be applied to the latter."""
     laid = () if widening is None else all_laid_over(chain, widening)
     known = [(one.expert, one.permissions) for one in (*chain, *laid)]
     return tuple(one for one in above if (one.expert, one.permissions) not in known)

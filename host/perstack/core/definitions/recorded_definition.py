@@ -1,6 +1,6 @@
-"""What iterations record of the definition that they are started with, and the same in force again.
+"""Definitions that iterations and queued Jobs record, and their reconstruction as a project.
 
-As with a Run, secrets are left out: they are those of today's perstack.toml.
+As in a Run's log, secrets are left out and come from today's perstack.toml.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from perstack.core.base import falsy
-from perstack.core.context import ContextKeys
-from perstack.core.definition_secrets import with_secrets, without_secrets
-from perstack.core.definitions import Budget, Expert, Project, ProviderSetting, ReasoningBudget, ToolSearch
-from perstack.core.overrides import Overrides
-from perstack.core.policy.permissions import Permissions
-from perstack.core.price import Price
-from perstack.core.sandbox import Sandbox
-from perstack.core.teams import with_delegates
+from perstack.core.base.records import falsy
+from perstack.core.definitions.experts import Budget, ContextKeys, Expert, ProviderSetting, ReasoningBudget, ToolSearch
+from perstack.core.definitions.models import Price
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.project import Project, with_delegates
+from perstack.core.definitions.sandbox import Sandbox
+from perstack.core.definitions.secrets import with_secrets, without_secrets
 
 _Definition = TypeVar("_Definition", bound="SeriesDefinition")
 
 
 class SeriesDefinition(ContextKeys):
-    """An Expert as it is run: it, all that it may delegate to, and what holds for all of them."""
+    """Expert with all Experts that it may delegate to, and the project's settings that hold for them."""
 
     experts: tuple[Expert, ...]
-    """The Expert itself is the first."""
+    """The Expert to run comes first."""
     model: str | tuple[str, ...] | None = None
     models: dict[str, str | tuple[str, ...]] = Field(default_factory=dict, exclude_if=falsy)
     provider: str | None = None
@@ -42,16 +41,17 @@ class SeriesDefinition(ContextKeys):
     runtime: str | None = None
     sandbox: Sandbox | None = None
     permissions: Permissions | None = None
-    """The project's, which hold besides today's; an Expert has its own."""
+    """Permissions of the project when this was recorded; they hold in addition to today's. Experts have their own."""
     budget: Budget | None = None
     agents_md: bool | None = None
+    mask_secrets: bool | None = Field(default=None, exclude_if=lambda value: value is None)
     prices: tuple[Price, ...] = Field(default=(), exclude_if=falsy)
-    """They precede today's."""
+    """Prices that take precedence over today's."""
     chosen: Overrides = Overrides()
 
 
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
-    """What is recorded of an Expert of a project."""
+    """Return what is recorded of one of a project's Experts."""
     return SeriesDefinition(
         experts=tuple(without_secrets(one) for one in with_delegates(project, (expert.key,))),
         model=project.model,
@@ -70,6 +70,7 @@ def definition_of(project: Project, expert: Expert, chosen: Overrides) -> Series
         permissions=project.permissions,
         budget=project.budget,
         agents_md=project.agents_md,
+        mask_secrets=project.mask_secrets,
         prices=project.prices,
         chosen=chosen.recorded(),
         **_context_keys(project),
@@ -81,7 +82,7 @@ def _context_keys(written: ContextKeys) -> dict[str, Any]:
 
 
 def in_force(definition: SeriesDefinition, today: Project) -> Project:
-    """The project as it was recorded, with today's secrets, settings of providers, and place."""
+    """Return the project as it was recorded, with today's secrets, provider settings and location."""
     return today.model_copy(
         update={
             "experts": {one.key: _with_secrets(one, today) for one in definition.experts},
@@ -101,6 +102,7 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
             "recorded_permissions": definition.permissions,
             "budget": definition.budget,
             "agents_md": definition.agents_md,
+            "mask_secrets": definition.mask_secrets,
             "prices": (*definition.prices, *today.prices),
             **_context_keys(definition),
         }
@@ -108,7 +110,7 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
 
 
 def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
-    """The same for a Job that has begun: it has limits of its own, which may have been raised since."""
+    """Return the definition without limits of a Job that has begun: its log has them, and may have raised them."""
     chosen = replace(
         definition.chosen,
         max_steps=None,
@@ -124,9 +126,9 @@ def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
 
 
 def for_queued(definition: _Definition) -> _Definition:
-    """The same for a Job whose Coordinator has begun, and which begins delegates by what was chosen then.
+    """Return the definition without limits that a Job's Runs share, for a delegate of a Coordinator that has begun.
 
-    What all its Runs share stands in its log, and may have been raised since.
+    The Job's log has the shared limits, and they may have been raised since.
     """
     chosen = replace(
         definition.chosen, max_steps=None, max_cost=None, max_tokens=None, max_time=None, max_tool_calls=None
@@ -140,7 +142,7 @@ def _with_secrets(recorded: Expert, today: Project) -> Expert:
 
 
 def _setting(name: str | None, today: Project, expert: Expert | None) -> ProviderSetting | None:
-    """The nearest of today's tables for that provider."""
+    """Return today's settings for a provider, the Expert's before the project's; empty settings if neither has any."""
     if name is None:
         return None
     for setting in (None if expert is None else expert.provider, today.provider):

@@ -1,7 +1,6 @@
-"""Results that a program reads: the JSON schema that one has to fit, and how it is found in what a model wrote.
+"""JSON results that a program reads: the schema that one must fit, and how to find the JSON in a model's reply.
 
-What a model wrote is its result if all of it is one JSON object, or if exactly one fenced block is in it, and that is
-one.
+A reply is the result if all of it is one JSON object, or if it has exactly one fenced block and that is one.
 """
 
 from __future__ import annotations
@@ -13,18 +12,25 @@ from typing import overload
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.checking import DEEPEST, FULL, Checker, named_by, schema_problem, unchecked
-from perstack.core.cycles import cycles
-from perstack.core.depth import layers
-from perstack.core.json_reading import read_json
-from perstack.core.schema_keywords import Meter, objects, shortened
+from perstack.core.base.graphs import cycles
+from perstack.core.base.json_schema import (
+    DEEPEST,
+    FULL,
+    Checker,
+    Meter,
+    named_by,
+    objects,
+    schema_problem,
+    shortened,
+    unchecked,
+)
+from perstack.core.base.records import JsonObject, layers, read_json
 from perstack.dataclass import dataclass
 
 LONGEST_SCHEMA = 65_536
-"""Characters of a schema: it stands in the instruction of every generation."""
+"""Maximum characters of a schema, because every generation's instruction contains it."""
 LONGEST_RESULT = 4_000_000
-"""Characters of a result that is looked at."""
+"""Maximum characters of a result to examine."""
 
 _FENCE = "```"
 _NAMES = ("$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
@@ -32,22 +38,19 @@ _IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 
 
 class NotJson(ValueError):
-    """A text is not the JSON that was wanted; says why, in words that follow «it»."""
+    """Text that is not the wanted JSON; the message follows «it»."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a result is found to be: a value, or what is wrong with it."""
+    """Outcome of checking a result: its value, or the problem."""
 
     value: JsonObject | None = None
     problem: str = ""
 
 
-# --- schemas ------------------------------------------------------------------------------------------------------
-
-
 def result_schema_of(text: str) -> JsonObject:
-    """The schema of a result that a text holds. Raises ValueError that says what is wrong with the text."""
+    """Return the schema of a result from a text. Raises ValueError that says what is wrong with the text."""
     if len(text) > LONGEST_SCHEMA:
         raise ValueError(f"has {len(text):,} characters: shorten it to {LONGEST_SCHEMA:,}")
     try:
@@ -63,7 +66,7 @@ def result_schema_of(text: str) -> JsonObject:
 
 
 def schema_fault(schema: JsonObject) -> str | None:
-    """Why a result cannot be held to a schema, and what to do, in words after the name of its key; None if it can."""
+    """Return why a schema cannot be used and what to do, in words that follow its key; None if it can."""
     problem = schema_problem(schema, Meter(FULL))
     if problem is not None:
         is_elsewhere = problem.startswith("its schema refers to")
@@ -81,7 +84,7 @@ def schema_fault(schema: JsonObject) -> str | None:
 
 
 def _unknown_reference(schema: JsonObject) -> str | None:
-    """A reference whose aim is only found while a value is checked, or not at all."""
+    """Return a problem about a reference that is resolved only during a check, or not at all; None without one."""
     names = {f"#{name}" for one in objects(schema) if isinstance(name := one.get("$anchor"), str)}
     for one in objects(schema):
         for keyword in ("$dynamicRef", "$recursiveRef"):
@@ -94,7 +97,7 @@ def _unknown_reference(schema: JsonObject) -> str | None:
 
 
 def _has_endless_references(schema: JsonObject) -> bool:
-    """Whether a check of one value, without going into it, comes back to where it was."""
+    """Return whether checking one value, without descending into it, could reach the same schema again."""
     edges: dict[str, list[str]] = {}
     for one in objects(schema):
         reference = one.get("$ref")
@@ -107,7 +110,7 @@ def _has_endless_references(schema: JsonObject) -> bool:
 
 
 def placed_below(schema: JsonObject, place: str) -> JsonObject | None:
-    """The schema as a part of another one, at this place in it; None for one whose references would lead elsewhere."""
+    """Return the schema rewritten as a part of another one at `place`; None if its references would break there."""
     if any(name in one for one in objects(schema) for name in _NAMES):
         return None
     return {name: _moved(value, place) for name, value in schema.items()}
@@ -123,17 +126,14 @@ def _moved(value: JsonValue, place: str) -> JsonValue:
     return moved | {"$ref": place + reference[1:]} if isinstance(reference, str) else moved
 
 
-# --- results ------------------------------------------------------------------------------------------------------
-
-
 @overload
 def judged(text: str, schema: JsonObject) -> Judged: ...
 @overload
 def judged(text: str, schema: JsonObject, steps: int) -> Judged | None: ...
 def judged(text: str, schema: JsonObject, steps: int = FULL) -> Judged | None:
-    """Whether a result fits a schema. The same text and schema always come to the same. Never raises.
+    """Check a result against a schema. Deterministic; never raises.
 
-    It may take some seconds, of a text or a schema that is made for it. None if fewer steps do not suffice.
+    It can take seconds for a hostile text or schema. Return None if `steps` are not enough.
     """
     try:
         value = _found(text)
@@ -165,7 +165,7 @@ def _found(text: str) -> JsonValue:
 
 
 def _fenced(text: str) -> list[str]:
-    """The contents of the blocks between lines that begin with ```."""
+    """Return the contents of blocks between lines that begin with ```."""
     blocks: list[str] = []
     block: list[str] | None = None
     for line in text.splitlines():
@@ -181,7 +181,7 @@ def _fenced(text: str) -> list[str]:
 
 
 def _parsed(text: str) -> JsonValue:
-    """The value of a text, without what JSON can spell and nobody can keep, or that readers disagree on."""
+    """Parse JSON. Raises NotJson for invalid JSON, values that cannot be recorded, deep nesting and duplicate keys."""
     try:
         value = read_json(text.encode("utf-8", "surrogatepass"))
         if any(level > DEEPEST for level, _ in enumerate(layers(value))):
@@ -204,15 +204,12 @@ def _once_each(pairs: list[tuple[str, JsonValue]]) -> None:
 
 @lru_cache(maxsize=16)
 def _checker(schema: str) -> Checker:
-    """Delegates are many, and have few schemas."""
+    """Return a cached checker, because many delegates share few schemas."""
     return Checker(json.loads(schema))
 
 
-# --- what the model is told ---------------------------------------------------------------------------------------
-
-
 def asked_for(schema: JsonObject) -> str:
-    """What the instruction says of the result."""
+    """Return the instruction's text about the result."""
     shown = json.dumps(schema, ensure_ascii=False)
     return (
         "Your result is read by a program: one JSON object that fits this JSON Schema, and no other text. With"
@@ -221,7 +218,7 @@ def asked_for(schema: JsonObject) -> str:
 
 
 def correction(problem: str) -> str:
-    """What the model is shown of a result that was not taken."""
+    """Return the text that tells the model why its result was rejected."""
     return (
         f"Your result was not taken: {problem}\n\nCorrect it: answer with the whole result again, as one JSON object"
         " that fits the JSON Schema in your instruction, and no other text. If it does not fit again, the Run fails."

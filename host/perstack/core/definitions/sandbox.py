@@ -1,4 +1,6 @@
-"""Where programs of tools run and what they may reach: as perstack.toml says it, and as a Run is held to it."""
+"""Runtimes and sandboxes: where tools' programs run and what they may reach, as written and as enforced for a Run."""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,13 +9,12 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from perstack.core.base import Fact, falsy
-from perstack.core.keys import NOT_EMPTY, Key, Rule, at_least
-from perstack.core.rules import wrong_domain
+from perstack.core.base.records import Fact, falsy
+from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_domain
 from perstack.errors import UsageError
 
 LOCAL = "local"
-"""The runtime that confines nothing: programs have the rights of the host's user."""
+"""Runtime that confines nothing: programs have the rights of the host's user."""
 
 _SIZE = r"(\d{1,15})\s?([KMGT]i?B|B)?"
 _PORT = r"[1-9][0-9]{0,4}"
@@ -28,7 +29,7 @@ _T = TypeVar("_T", int, float)
 
 
 def bytes_of(size: str) -> int:
-    """A size such as `2GiB` in bytes. Raises ValueError for what is none."""
+    """Return a size such as `2GiB` in bytes. Raises ValueError for an invalid one."""
     found = re.fullmatch(_SIZE, size)
     if found is None:
         raise ValueError(f"{size} is not a size")
@@ -36,14 +37,14 @@ def bytes_of(size: str) -> int:
 
 
 def wrong_size(size: str) -> str | None:
-    """What is wrong with a size, in words that follow the name of its key."""
+    """Return what is wrong with a size, in words that follow the name of its key; None if valid."""
     if re.fullmatch(_SIZE, size) is None:
         return f'must be a size such as "512MiB" or "2GiB", not "{size}"'
     return None if bytes_of(size) >= 1 << 20 else "must be at least 1MiB"
 
 
 def wrong_folder(path: str) -> str | None:
-    """What is wrong with a file or folder of the host that programs are given."""
+    """Return what is wrong with a file or folder of the host that programs get access to, or None."""
     if not path.strip():
         return "must name a file or folder"
     if any(sign in path for sign in "*?["):
@@ -56,7 +57,7 @@ def wrong_folder(path: str) -> str | None:
 
 
 def wrong_place(place: str) -> str | None:
-    """What is wrong with a place on the network."""
+    """Return what is wrong with a network destination, or None."""
     host, _, port = place.partition(":")
     if port and not (re.fullmatch(_PORT, port) and int(port) < 1 << 16):
         return f"{port} is no port: {place}"
@@ -66,26 +67,26 @@ def wrong_place(place: str) -> str | None:
 
 
 def _wrong_address(host: str) -> str | None:
-    """What is wrong with a name whose last part is a number, which every resolver takes for an address."""
+    """Check a host whose last part is a number, which every resolver takes for an IP address."""
     if not re.fullmatch(_NUMBER, host.rpartition(".")[2]):
         return None
-    from ipaddress import IPv4Address
+    from perstack.core.base.public_addresses import is_public
 
     try:
-        is_public = IPv4Address(host).is_global
+        found = is_public(host)
     except ValueError:
         return f"is neither a domain nor an address: {host}"
-    return None if is_public else f"is no public address, and for this machine write `localhost:PORT`: {host}"
+    return None if found else f"is no public address, and for this machine write `localhost:PORT`: {host}"
 
 
 def is_below(path: str, roots: Iterable[str]) -> bool:
-    """Whether a path is one of some others, or below one."""
+    """Return whether a path is one of `roots` or below one."""
     plain = normpath(path)
     return any(plain == root or root == "/" or plain.startswith(f"{root}/") for root in roots)
 
 
 def wrong_share(share: float) -> str | None:
-    """What is wrong with a number of processors."""
+    """Return what is wrong with a number of processors, or None."""
     return None if 0.01 <= share <= 4096 else "must be a number of processors, such as 0.5 or 2.0"
 
 
@@ -96,7 +97,7 @@ _Size = Annotated[str, Rule(wrong_size)]
 
 
 class Sandbox(Fact):
-    """`[sandbox]`: what is added to what programs of tools may reach, and their limits."""
+    """`[sandbox]`: what tools' programs may reach in addition to the defaults, and their limits."""
 
     writable: Annotated[
         tuple[_Path, ...], Key("files and folders besides the workspace that may be changed, from this file's folder")
@@ -123,7 +124,7 @@ class Sandbox(Fact):
 
 
 class SandboxPolicy(Fact):
-    """What programs of a Run's tools are held to, as it was decided when the Run started. Paths are absolute."""
+    """Sandbox of a Run's programs, fixed when the Run starts. Paths are absolute."""
 
     runtime: str = LOCAL
     writable: tuple[str, ...] = Field(default=(), exclude_if=falsy)
@@ -131,7 +132,7 @@ class SandboxPolicy(Fact):
     env: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     network: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     memory: int | None = None
-    """Bytes, of all programs of the Job together."""
+    """Bytes for all programs of the Job together."""
     processes: int | None = None
     cpu: float | None = None
     time: int | None = None
@@ -141,13 +142,13 @@ class SandboxPolicy(Fact):
 
     @property
     def limited(self) -> tuple[str, ...]:
-        """The keys of what only a sandbox can hold programs to."""
+        """The keys of limits that only a sandbox can enforce."""
         limits = tuple(key for key in ("memory", "processes", "cpu", "time", "tmp") if getattr(self, key) is not None)
         return ("network", *limits) if self.network else limits
 
 
 def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
-    """What is recorded of a runtime and a table; None if they say nothing."""
+    """Return the policy to record for a runtime and a table; None if they change nothing."""
     table = sandbox or Sandbox()
     policy = SandboxPolicy(
         runtime=runtime,
@@ -165,10 +166,7 @@ def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
 
 
 def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> SandboxPolicy | None:
-    """A delegate's policy, which is at most its caller's.
-
-    Raises UsageError if no runtime can do what both ask for.
-    """
+    """Return a delegate's policy, restricted to its caller's. Raises UsageError if no runtime can satisfy both."""
     if caller is None:
         return own
     mine = own or SandboxPolicy()
@@ -190,12 +188,12 @@ def narrowed(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> Sandbox
         time=_least(mine.time, caller.time),
         tmp=_least(mine.tmp, caller.tmp),
     )
-    # what confines nothing takes nothing away: the rest of a table has an effect on programs in a sandbox alone
+    # a policy that confines nothing removes nothing: the rest of a table affects only programs in a sandbox
     return None if policy == SandboxPolicy() else policy
 
 
 def _reached(own: Iterable[str], caller: Iterable[str]) -> Iterator[str]:
-    """The entries of the first all of whose places are named by the second too."""
+    """Yield the delegate's entries that the caller's entries fully cover."""
     outer = {place.casefold() for place in caller}
     for place in own:
         host, _, port = place.casefold().partition(":")
@@ -208,16 +206,33 @@ def _reached(own: Iterable[str], caller: Iterable[str]) -> Iterator[str]:
 
 
 def _least(own: _T | None, caller: _T | None) -> _T | None:
-    """The lower of two limits; None is none."""
     return min((limit for limit in (own, caller) if limit is not None), default=None)
 
 
 def _within(own: Iterable[str], caller: Iterable[str]) -> tuple[str, ...]:
-    """Of two sets of places what is in both: of two that lie in one another the inner one."""
+    """Return the paths that both sets cover: of two nested paths the inner one."""
     inner = (inner for one in own for other in caller for inner in (_inner(one, other), _inner(other, one)) if inner)
     return tuple(dict.fromkeys(inner))
 
 
 def _inner(one: str, other: str) -> str | None:
-    """The first if it is the second or below it."""
+    """Return the first path if it is the second or below it, else None."""
     return one if is_below(one, (other,)) else None
+
+
+_ALSO_LOCAL = "perstack"
+
+
+"""Earlier name of `local` in the original."""
+
+
+OF_THE_ORIGINAL = ("docker", "cursor", "claude-code", "gemini")
+
+
+"""Runtimes of the original. Accepted in a file with a warning and run locally, so that its files can be used."""
+
+
+def runtime_of(*named: str | None) -> str:
+    """Return the first runtime that is named, by its plugin's name; `local` if none is."""
+    name = next((one for one in named if one is not None), LOCAL)
+    return LOCAL if name in (_ALSO_LOCAL, *OF_THE_ORIGINAL) else name

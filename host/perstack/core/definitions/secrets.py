@@ -1,20 +1,11 @@
-"""Definitions without their secrets, as they are recorded, and with those of today again."""
+"""Masking of secrets in definitions before they are recorded, and restoring them from today's definitions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perstack.core.definitions import (
-    AnySkill,
-    Expert,
-    Iterate,
-    McpSseSkill,
-    McpStdioSkill,
-    PluginSkill,
-    ProviderSetting,
-)
-from perstack.core.json_texts import texts_in, with_texts
-from perstack.core.secret_text import (
+from perstack.core.base.records import texts_in, with_texts
+from perstack.core.base.secrets import (
     digest_of_secret,
     has_masked,
     masked_address,
@@ -26,11 +17,16 @@ from perstack.core.secret_text import (
     shape,
     unmasked,
 )
+from perstack.core.definitions.experts import Expert, Iterate, ProviderSetting
+from perstack.core.definitions.skills import AnySkill, McpSseSkill, McpStdioSkill, PluginSkill
 
 
 def without_secrets(expert: Expert) -> Expert:
-    """The definition as it is recorded: without provider settings, and without the values of headers and of OAuth's
-    secrets that name no variable. Of the secrets in arguments, variables, addresses and settings their digests stay."""
+    """Return the definition as it is recorded, without secrets.
+
+    Provider settings are removed, and so are values of headers and OAuth secrets that name no variable. Secrets in
+    arguments, variables, addresses and settings are replaced by their digests.
+    """
     provider = None if expert.provider is None else ProviderSetting(provider_name=expert.provider.provider_name)
     update: dict[str, object] = {"provider": provider, "skills": tuple(map(_masked, expert.skills))}
     if expert.iterate is not None:
@@ -39,7 +35,7 @@ def without_secrets(expert: Expert) -> Expert:
 
 
 def measured_without_secrets(iterate: Iterate) -> Iterate:
-    """The same for how an Expert is iterated."""
+    """Return iteration settings with the secrets of a command masked."""
     match iterate.evaluator:
         case str() as line:
             return iterate.model_copy(update={"evaluator": masked_line(line)})
@@ -50,7 +46,7 @@ def measured_without_secrets(iterate: Iterate) -> Iterate:
 
 
 def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
-    """A recorded definition with the secrets that today's definition gives to the skill of the same name."""
+    """Return a recorded definition with the secrets of today's skills of the same names."""
     if today is None:
         return recorded
     current = {skill.name: skill for skill in today.skills}
@@ -90,7 +86,7 @@ def _unmasked(skill: AnySkill, today: AnySkill | None) -> AnySkill:
     if isinstance(skill, McpStdioSkill) and isinstance(today, McpStdioSkill):
         secrets = secrets_of(today)
         args = _refilled(skill.args, today.args, masked_args(today.args), secrets)
-        # a variable that is not there any more has no value
+        # a variable that no longer exists has no value
         now = {name: today.env.get(name, "") for name in skill.env}
         env = _refilled(tuple(skill.env.values()), tuple(now.values()), tuple(masked_variables(now).values()), secrets)
         return skill.model_copy(update={"args": args, "env": dict(zip(skill.env, env, strict=True))})
@@ -116,7 +112,7 @@ def _unmasked_plugin(skill: PluginSkill, today: PluginSkill) -> PluginSkill:
 
 
 def secrets_of(skill: AnySkill) -> list[str]:
-    """The secrets that are written out in a skill's arguments, variables, address and settings."""
+    """Return the secrets that are written out in a skill's arguments, variables, address and settings."""
     match skill:
         case McpStdioSkill():
             args, env = skill.args, skill.env
@@ -137,8 +133,11 @@ def secrets_of(skill: AnySkill) -> list[str]:
 def _refilled(
     recorded: tuple[str, ...], today: tuple[str, ...], masked_today: tuple[str, ...], secrets: Iterable[str]
 ) -> tuple[str, ...]:
-    """Recorded texts with their secrets: the same ones if today's skill still has them, or else those that have taken
-    their places."""
+    """Return recorded texts with their secrets restored.
+
+    A secret that today's skill still has is restored by its digest. If some are missing and the texts have today's
+    form, today's texts are returned instead.
+    """
     if not has_masked(recorded):
         return recorded
     known = {digest_of_secret(secret): secret for secret in secrets}

@@ -1,15 +1,114 @@
-"""The skills of an Expert: where its tools, and what it knows on demand, come from."""
+"""Skills of an Expert: the sources of its tools, and folders of knowledge that it reads when needed."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perstack.core.agent_skills import wrong_skill_name
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.keys import NOT_EMPTY, InText, Key, Rule, at_least
-from perstack.core.rules import schema_of, wrong_domain, wrong_issuer
-from perstack.core.tools import Subject
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.definitions.agent_skills import wrong_skill_name
+from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
+
+# Tools as the agent loop knows them, and decisions about calls.
+
+ToolKind = Literal["tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused"]
+"""Who answers a call: a skill, the loop itself (todo, clearTodo, attemptCompletion), another Run, or a person.
+`refused`: nobody; the call is invalid, and the model sees why."""
+
+Effect = Literal["readOnly", "idempotent", "sideEffect"]
+"""Effect of repeating a call. Only the first two kinds are repeated after a crash."""
+
+COUNTED_CALLS: frozenset[ToolKind] = frozenset(("tool", "delegate"))
+"""Kinds of calls that count against a budget."""
+
+LOOP_KINDS: frozenset[ToolKind] = frozenset(("todo", "clearTodo", "attemptCompletion", "interactive", "refused"))
+"""Kinds of calls that the loop or a person answers."""
+
+NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
+
+LEGAL_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+_Arguments = Annotated[tuple[Annotated[str, NOT_EMPTY], ...], Field(exclude_if=falsy)]
+_Argument = Annotated[str, NOT_EMPTY, Field(exclude_if=falsy)]
+
+
+class Subject(Fact):
+    """Meaning of a tool's arguments; a permission rule's bare glob is compared with these."""
+
+    paths: Annotated[_Arguments, Key("the arguments that are paths in the workspace, or lists of them")] = ()
+    urls: Annotated[_Arguments, Key("those that are addresses, or lists of them")] = ()
+    script: Annotated[_Argument, Key("the one that a shell reads: a whole command line")] = ""
+    program: Annotated[_Argument, Key("the one that names a program to run")] = ""
+    arguments: Annotated[_Argument, Key("the list of that program's arguments")] = ""
+    folder: Annotated[_Argument, Key("where it runs: a path in the workspace, which `paths` are seen from")] = ""
+    variables: Annotated[_Argument, Key("the object of variables that the program gets besides")] = ""
+    is_nothing: Annotated[bool, Field(exclude_if=falsy)] = False
+    """True if the tool does nothing, so that no rule applies to it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all arguments that have a meaning."""
+        one_each = (self.script, self.program, self.arguments, self.folder, self.variables)
+        return (*self.paths, *self.urls, *filter(None, one_each))
+
+
+class ToolSpec(Fact):
+    """Tool that a model may be offered."""
+
+    name: str
+    """Name as the model sees it: legal for every provider, unique within one Run."""
+    description: str = ""
+    input_schema: JsonObject = Field(default_factory=lambda: NO_ARGUMENTS)
+    skill_name: str = ""
+    kind: ToolKind = "tool"
+    effect: Effect = "sideEffect"
+    approval: bool = Field(default=False, exclude_if=falsy)
+    polling: bool = Field(default=False, exclude_if=falsy)
+    """True for a tool made for waiting: repeated calls are not a loop."""
+    pin: bool = Field(default=False, exclude_if=falsy)
+    """True if its results are always kept when the context is nearly full."""
+    target: str | None = None
+    """Expert's key, for a delegate; the server's own name of the tool, if `name` had to differ."""
+    subject: Subject | None = None
+
+
+class DecidedCall(Fact):
+    """Host's decision about one tool call of a reply. The arguments are in the reply."""
+
+    id: str
+    tool_name: str
+    skill_name: str = Field(default="", exclude_if=lambda value: not value)
+    kind: ToolKind = Field(default="tool", exclude_if=lambda value: value == "tool")
+    effect: Effect = Field(default="sideEffect", exclude_if=lambda value: value == "sideEffect")
+    polling: bool = Field(default=False, exclude_if=falsy)
+    """True for a tool made for waiting: repeated calls are not a loop."""
+    pin: bool = Field(default=False, exclude_if=falsy)
+    """True if its result is always kept when the context is nearly full."""
+    problem: str | None = None
+    """Text that the model sees for `refused`."""
+    target: str | None = None
+    rule: str = Field(default="", exclude_if=falsy)
+    asks: bool = Field(default=False, exclude_if=falsy)
+    """True if a person must approve the call before it runs."""
+    opens: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Protected paths that a rule names and this call may use, relative to the workspace."""
+    approved_by: str = Field(default="", exclude_if=falsy)
+    """Id of the event with a Job-wide approval that covers the call."""
+    ways: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]], exclude_if=falsy)
+    """Resolved paths by the path as written, for those that rules were asked about and that a link led to other
+    places."""
+
+
+def legal_tool_name(name: str) -> str:
+    """Return the nearest name that every provider accepts: `@org/name` becomes `org_name`."""
+    cleaned = re.sub(r"[^a-zA-Z0-9_-]+", "_", name).strip("_")[:64]
+    return cleaned or "tool"
+
 
 BASE_SKILL = "@perstack/base"
 
@@ -45,7 +144,7 @@ _Pin = Annotated[
 
 
 class McpTool(Subject):
-    """What the arguments of one tool of an MCP server are: no server says that of its own tools."""
+    """Meaning of the arguments of one MCP tool, which servers do not declare."""
 
     name: str
     pin: _Pin = False
@@ -59,7 +158,7 @@ _McpTools = Annotated[
 
 
 class McpStdioSkill(_SkillFields):
-    """An MCP server as a child process. `@perstack/base` declared this way means the built-in one."""
+    """MCP server as a child process. `@perstack/base` declared this way means the built-in one."""
 
     type: Annotated[Literal["mcpStdioSkill"], _KIND] = "mcpStdioSkill"
     name: str
@@ -84,7 +183,7 @@ class McpStdioSkill(_SkillFields):
 
 
 class OAuth(Fact):
-    """How a remote server is logged in to; `${NAME}` in a text stands for a variable of the environment."""
+    """OAuth login to a remote server; `${NAME}` in a text is replaced by an environment variable."""
 
     flow: Annotated[
         Literal["authorizationCode", "clientCredentials"],
@@ -99,7 +198,7 @@ class OAuth(Fact):
     private_key: Annotated[
         str | None, NOT_EMPTY, Key("for `clientCredentials` without a secret: a key in PEM, `${NAME}`")
     ] = None
-    """Signs an assertion that stands in for the secret (RFC 7523)."""
+    """Key that signs an assertion used instead of the secret (RFC 7523)."""
     issuer: Annotated[
         str | None,
         NOT_EMPTY,
@@ -110,7 +209,7 @@ class OAuth(Fact):
 
 
 class McpSseSkill(_SkillFields):
-    """A remote MCP server."""
+    """Remote MCP server."""
 
     type: Annotated[Literal["mcpSseSkill"], _KIND] = "mcpSseSkill"
     name: str
@@ -126,7 +225,7 @@ class McpSseSkill(_SkillFields):
 
 
 class InteractiveTool(Fact):
-    """A tool that a person or the application answers."""
+    """Tool that a person or the application answers."""
 
     name: str
     description: Annotated[str | None, Key("what the tool is for")] = None
@@ -146,7 +245,7 @@ class InteractiveTool(Fact):
 
 
 class InteractiveSkill(_SkillFields):
-    """Tools answered by a person; only a Coordinator is shown them."""
+    """Tools that a person answers; only a Coordinator is offered them."""
 
     type: Annotated[Literal["interactiveSkill"], _KIND] = "interactiveSkill"
     name: str
@@ -168,21 +267,19 @@ class PluginSkill(_SkillFields):
 
 
 class AgentSkill(Fact):
-    """A folder with a SKILL.md, in the public format: what an Expert knows, read when it is needed."""
+    """Folder with a SKILL.md in the public format: knowledge that an Expert reads when needed."""
 
     type: Annotated[Literal["agentSkill"], _KIND] = "agentSkill"
     name: Annotated[str, Rule(wrong_skill_name)]
-    """That of its folder."""
     path: Annotated[_Filled, Key("the folder with its SKILL.md, from this file's folder")]
-    """Once read, absolute."""
+    """Absolute after reading."""
     description: str = Field(default="", exclude_if=falsy)
-    """What it is for, as its SKILL.md said when the Run was started."""
+    """Purpose, as the SKILL.md said when the Run started."""
     digest: str = Field(default="", exclude_if=falsy)
-    """Of its files then: `core.agent_skills`."""
+    """Digest of the files at that time, see `core.definitions.agent_skills`."""
 
 
 Skill = Annotated[McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill, Field(discriminator="type")]
-"""One that offers tools of its own."""
 
 AnySkill = Annotated[
     McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill | AgentSkill, Field(discriminator="type")
@@ -190,12 +287,12 @@ AnySkill = Annotated[
 
 
 def with_tools(skills: Iterable[AnySkill]) -> tuple[Skill, ...]:
-    """Those that offer tools of their own."""
+    """Return the skills that offer tools of their own."""
     return tuple(skill for skill in skills if not isinstance(skill, AgentSkill))
 
 
 def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
-    """The declared skills that offer tools, with the base skill in front if none of them is it."""
+    """Return the declared skills that offer tools, with the base skill first unless it is declared."""
     offering = with_tools(skills)
     if any(is_base_skill(skill) for skill in offering):
         return list(offering)
@@ -203,13 +300,47 @@ def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
 
 
 def agent_skills(skills: Iterable[AnySkill]) -> tuple[AgentSkill, ...]:
-    """Those that are folders of knowledge."""
+    """Return the skills that are folders of knowledge."""
     return tuple(skill for skill in skills if isinstance(skill, AgentSkill))
 
 
 def is_base_skill(skill: Skill) -> bool:
-    """Whether a declaration means the built-in base skill, whatever it is called and whichever version it pins."""
+    """Return whether a declaration means the built-in base skill, under any name and version."""
     if not isinstance(skill, McpStdioSkill):
         return False
     package = skill.package_name or ""
     return skill.name == BASE_SKILL or package == BASE_SKILL or package.startswith(f"{BASE_SKILL}@")
+
+
+def declared(spec: ToolSpec, definition: Skill) -> ToolSpec:
+    """Return the tool with what perstack.toml declares about it."""
+    if definition.polling and not spec.polling:
+        spec = spec.model_copy(update={"polling": True})
+    if not isinstance(definition, McpStdioSkill | McpSseSkill):
+        return spec
+    told = next((one for one in definition.tools if one.name == spec.name), None)
+    if told is not None and told.pin:
+        spec = spec.model_copy(update={"pin": True})
+    is_told = told is not None and bool(told.names) and spec.subject is None
+    return spec.model_copy(update={"subject": told}) if is_told else spec
+
+
+def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
+    """Yield a message for each declaration in perstack.toml about a missing tool or a missing argument."""
+    by_name = {spec.name: spec for spec in specs}
+    for one in definition.tools if isinstance(definition, McpStdioSkill | McpSseSkill) else ():
+        spec = by_name.get(one.name)
+        if spec is None:
+            yield f"perstack.toml describes a tool {one.name} that is not there, so its rules are about nothing"
+            continue
+        properties = spec.input_schema.get("properties")
+        known = properties if isinstance(properties, dict) else {}
+        for name in one.names if known else ():
+            if name not in known:
+                yield f"tool {one.name} has no argument {name}, which perstack.toml describes"
+
+
+def picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
+    """Return whether `pick` takes the name (empty: all) and `omit` does not remove it; both are globs."""
+    taken = not pick or any(fnmatchcase(name, pattern) for pattern in pick)
+    return taken and not any(fnmatchcase(name, pattern) for pattern in omit)

@@ -1,8 +1,8 @@
-"""git's rules of what to ignore, asked of one name at a time on the way down: whoever asks does not go into a folder
-that is ignored. Names and rules are bytes, as they are to git; each pattern is matched in linear time.
+"""Apply git's ignore rules to one name at a time, while descending from the workspace's top folder.
 
-Of several rules the last one that matches decides, and of several files the one nearest to the name; what
-`.perstackignore` at the top says goes before all of them.
+The caller must not descend into an ignored folder. Names and rules are bytes, as in git; each pattern is matched in
+linear time. The last matching rule of a file decides, the file nearest to the name comes first, and `.perstackignore`
+at the top overrides them all.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from perstack.core.patterns import Pattern, compiled_bytes
+from perstack.core.base.patterns import Pattern, compiled_bytes
 from perstack.dataclass import dataclass
 
 LONGEST_RULES = 256 << 10
-"""Bytes that are read of one file of rules."""
+"""Maximum bytes read of one file of rules."""
 _MOST_RULES = 2_000
 _LONGEST_RULE = 1_000
 _TOGETHER = 50
-"""So many patterns are asked in one before each of them is."""
+"""Number of patterns that are tried as one combined pattern first."""
 
 _DIRECTORY = "(?P<ps_d>/)"
 _EITHER = f"(?:{_DIRECTORY}|$)"
@@ -29,16 +29,16 @@ _EITHER = f"(?:{_DIRECTORY}|$)"
 class _Rule:
     pattern: Pattern
     ignores: bool
-    """Otherwise what matches is recorded, whatever earlier rules say."""
+    """False for a rule that re-includes what earlier rules ignore."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RuleFile:
     groups: tuple[tuple[Pattern | None, tuple[_Rule, ...]], ...]
-    """The last rules first: each group with one pattern that matches if one of it does."""
+    """Groups of rules, the last rules first, each with a combined pattern; None if it could not be compiled."""
 
     def verdict(self, path: bytes) -> bool | None:
-        """Whether what has this path, seen from the file's folder, is ignored; None if no rule is about it."""
+        """Return whether a path relative to the file's folder is ignored; None if no rule matches."""
         for together, rules in self.groups:
             if together is not None and not together.search(path):
                 continue
@@ -50,7 +50,7 @@ class _RuleFile:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A file of rules, and how many bytes of a path lead to the folder that it stands in."""
+    """File of rules, with the length of the path of its folder in bytes."""
 
     rules: _RuleFile
     length: int
@@ -58,22 +58,21 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is ignored in one folder."""
+    """Ignore rules of one folder."""
 
     place: bytes = b""
-    """The folder, from the top of the repository, with a slash behind it; empty there."""
+    """Path of the folder from the top of the repository, ending in a slash; empty for the top."""
     layers: tuple[_Layer, ...] = ()
-    """The strongest first."""
+    """Files of rules, the strongest first."""
     first: _Layer | None = None
-    """`.perstackignore`."""
 
     def inside(self, name: bytes, gitignore: bytes | None) -> Rules:
-        """Those in a folder of this one, with what its own `.gitignore` says."""
+        """Return the rules of a subfolder with its own `.gitignore`."""
         place = self.place + name + b"/"
         return _with(replace(self, place=place), gitignore)
 
     def ignores(self, name: bytes, *, is_folder: bool) -> bool:
-        """Whether a name in this folder is ignored, and with it what is below."""
+        """Return whether a name in this folder, and all below it, is ignored."""
         if self.first is None and not self.layers:
             return False
         path = self.place + name + (b"/" if is_folder else b"")
@@ -87,10 +86,10 @@ class Rules:
 def rules_at(
     above: Sequence[tuple[bytes, bytes | None]], *, exclude: bytes | None = None, perstackignore: bytes | None = None
 ) -> Rules:
-    """The rules in the workspace's folder.
+    """Return the rules of the workspace's folder.
 
-    `above` are the folders from the top of the repository to the workspace, each by its name (the first by none), with
-    its `.gitignore`; `exclude` is what the repository ignores besides.
+    `above`: folders from the top of the repository to the workspace, each with its name (empty for the first) and its
+    `.gitignore`. `exclude`: the repository's `info/exclude`.
     """
     rules = _with(Rules(), exclude)
     for place, (name, gitignore) in enumerate(above):
@@ -123,12 +122,14 @@ def _read(text: bytes) -> _RuleFile:
 
 
 def _translated(line: str) -> tuple[str, bool] | None:
-    """A rule as an expression for paths, those of folders with a slash at the end, and whether it ignores; None for a
-    line that is no rule. The library's expressions match also what is in a folder that they match: nobody gets there.
-    """
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # 100 ms of imports
+    """Return a rule as a regular expression for paths, and whether it ignores; None if the line is no rule.
 
-    folders_inside = line.rstrip(" ").endswith("/**/")  # which the library takes for the folder itself
+    Paths of folders end in a slash. The library's expressions match contents of a folder too; these match the folder
+    itself, because nobody descends into it.
+    """
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # importing it takes 100 ms
+
+    folders_inside = line.rstrip(" ").endswith("/**/")  # the library treats this like the folder itself
     try:
         text, ignores = GitIgnoreSpecPattern.pattern_to_regex(line.rstrip(" ")[:-1] if folders_inside else line)
     except ValueError:

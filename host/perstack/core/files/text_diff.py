@@ -1,37 +1,44 @@
-"""What differs between two texts, line by line, in time that is bounded whatever they hold.
+"""Line diffs of two texts and of the files of two trees, in bounded time for any content.
 
-Lines that are unique on both sides are the anchors (patience diff); between two of them the shortest way is looked for
-(Myers). Both spend from one `Effort`: where it is used up, what is left counts as replaced as a whole, which is longer
-to read and as true.
+Lines that are unique on both sides are anchors (patience diff); between anchors the shortest edit is searched (Myers).
+Both consume one `Effort`. Once it is used up, the rest counts as replaced as a whole: a longer diff, but a correct one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Literal, NamedTuple, assert_never
+
+from perstack.core.base.file_names import spelled
+from perstack.core.base.records import JsonObject
+from perstack.core.files.tree_diff import Change, ChangeKind
+from perstack.core.files.trees import Below, Entry, File, LeftOut, Link
+from perstack.dataclass import dataclass
 
 CONTEXT = 3
-"""Lines around a change that a hunk shows."""
+"""Number of unchanged lines that a hunk shows around a change."""
 _MOST_EDITS = 500
-"""Of one stretch between two anchors; the way there is kept in memory, which grows with the square."""
+"""Maximum edits between two anchors; memory for the search grows with the square."""
 
 
 class Effort:
-    """How much comparing may still be done: about ten million steps take some seconds."""
+    """Budget of comparison steps; ten million take some seconds."""
 
     def __init__(self, steps: int) -> None:
+        """Start with this many steps."""
         self.left = steps
 
     def spend(self, steps: int) -> bool:
-        """Whether there was that much."""
+        """Consume steps and return whether enough were left."""
         self.left -= steps
         return self.left >= 0
 
 
 class Match(NamedTuple):
-    """Lines that are the same: from here on in the old text, in the new one, and how many."""
+    """Equal lines: their first line in the old text and in the new one, and their number."""
 
     old: int
     new: int
@@ -39,24 +46,24 @@ class Match(NamedTuple):
 
 
 class Hunk(NamedTuple):
-    """Some changes that lie together, and the lines around them."""
+    """Changes that are close together, with the lines around them."""
 
     old: int
-    """The first line of the old text that it shows, from 1; the one before it if it shows none."""
+    """First line of the old text that it shows, from 1; the line before if it shows none."""
     old_size: int
     new: int
     new_size: int
     lines: tuple[tuple[str, bytes], ...]
-    """Each with its sign: a space, `-` or `+`."""
+    """Lines with their signs: a space, `-` or `+`."""
 
     @property
     def head(self) -> str:
-        """As unified diffs begin it."""
+        """The header of the hunk in a unified diff."""
         return f"@@ -{_range(self.old, self.old_size)} +{_range(self.new, self.new_size)} @@"
 
 
 class LineDiff(NamedTuple):
-    """What differs between two texts."""
+    """Differences between two texts."""
 
     added: int
     removed: int
@@ -64,21 +71,21 @@ class LineDiff(NamedTuple):
 
 
 def lines_of(content: bytes) -> list[bytes]:
-    """The lines of a text, each with its line break; the last one may have none."""
+    """Split a text into lines with their line breaks; the last one may have none."""
     lines = content.split(b"\n")
     whole = [line + b"\n" for line in lines[:-1]]
     return [*whole, lines[-1]] if lines[-1] else whole
 
 
 def line_diff(old: Sequence[bytes], new: Sequence[bytes], effort: Effort, context: int = CONTEXT) -> LineDiff:
-    """What differs between two texts, given by their lines."""
+    """Return the diff of two texts, given by their lines."""
     found = matches(old, new, effort)
     same = sum(match.size for match in found)
     return LineDiff(len(new) - same, len(old) - same, tuple(_hunks(old, new, found, context)))
 
 
 def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[Match]:
-    """The stretches that are the same in both, in order, each as long as it can be."""
+    """Return the equal stretches of both texts in order, each as long as possible."""
     numbers: dict[bytes, int] = {}
     a = [numbers.setdefault(line, len(numbers)) for line in old]
     b = [numbers.setdefault(line, len(numbers)) for line in new]
@@ -109,7 +116,7 @@ def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[
 
 
 def _anchors(a: Sequence[int], a0: int, a1: int, b: Sequence[int], b0: int, b1: int) -> list[tuple[int, int]]:
-    """Pairs of lines that are unique in both stretches, as many as stand in the same order."""
+    """Return pairs of lines that are unique in both stretches, as many as keep their order."""
     in_a, in_b = Counter(a[a0:a1]), Counter(b[b0:b1])
     at_b = {b[j]: j for j in range(b0, b1) if in_b[b[j]] == 1}
     pairs = [(i, at_b[a[i]]) for i in range(a0, a1) if in_a[a[i]] == 1 and a[i] in at_b]
@@ -117,9 +124,9 @@ def _anchors(a: Sequence[int], a0: int, a1: int, b: Sequence[int], b0: int, b1: 
 
 
 def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Of pairs in the order of their first, the most whose second rises too."""
+    """Return the longest subsequence in which the second elements increase too; `pairs` are sorted by the first."""
     ends: list[int] = []
-    """The smallest second that a chain of each length ends with."""
+    """Smallest last element of a chain, by its length."""
     at: list[int] = []
     before: list[int | None] = []
     for number, (_, j) in enumerate(pairs):
@@ -141,7 +148,7 @@ def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _shortest(
     a: Sequence[int], a0: int, a1: int, b: Sequence[int], b0: int, b1: int, effort: Effort
 ) -> list[tuple[int, int]]:
-    """The pairs of equal lines on the shortest way from one stretch to the other; none if that is too far."""
+    """Return the pairs of equal lines on the shortest edit path (Myers); none if it is too long."""
     n, m = a1 - a0, b1 - b0
     furthest = {1: 0}
     trace: list[dict[int, int]] = []
@@ -229,3 +236,169 @@ def _hunk(
 
 def _range(first: int, size: int) -> str:
     return str(first) if size == 1 else f"{first},{size}"
+
+
+_LOOKED_AT = 8_000
+"""Bytes: a file with a NUL among the first of them is binary, as in git."""
+
+
+def is_text(data: bytes) -> bool:
+    """Return whether a file is text."""
+    return b"\0" not in data[:_LOOKED_AT]
+
+
+def changed_lines(old: bytes, new: bytes) -> tuple[int, int] | None:
+    """Count the lines that only the new text has and those that only the old one has; None if either is binary.
+
+    Linear time. A line that only moved counts as unchanged.
+    """
+    if not is_text(old) or not is_text(new):
+        return None
+    before, after = Counter(old.splitlines()), Counter(new.splitlines())
+    return (after - before).total(), (before - after).total()
+
+
+# Diffs of files between two trees.
+
+Kind = Literal["file", "program", "link", "folder", "leftOut"]
+
+LARGEST_COMPARED = 4 << 20
+"""Maximum bytes of a file whose lines are compared."""
+EFFORT = 8_000_000
+"""Steps for comparing all files of one diff: some seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Entry of a path in one of two trees."""
+
+    kind: Kind
+    size: int = 0
+    target: str = ""
+    """Target of a link, spelled as names are."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """Path whose entries in two trees differ."""
+
+    path: str
+    """Spelled as names in trees are: control characters are escaped."""
+    kind: ChangeKind
+    old: Side | None
+    new: Side | None
+    added: int | None = None
+    removed: int | None = None
+    """Number of lines; None for a binary file, or one too large to compare."""
+    is_binary: bool = False
+    hunks: tuple[Hunk, ...] = ()
+    lacks_newline: tuple[bool, bool] = (False, False)
+    """True if the last line of the old and of the new text has no line break."""
+
+    @property
+    def is_file(self) -> bool:
+        """True if a file or a link is on either side."""
+        sides = (self.old, self.new)
+        return any(side is not None and side.kind in ("file", "program", "link") for side in sides)
+
+    def to_json(self) -> JsonObject:
+        r"""Return the value that `diff --json` shows; bytes that are no UTF-8 become `\xHH`."""
+        found: JsonObject = {"path": self.path, "kind": self.kind}
+        for name, side in (("old", self.old), ("new", self.new)):
+            if side is not None:
+                found[name] = {"kind": side.kind, "size": side.size, **({"target": side.target} if side.target else {})}
+        if self.is_binary:
+            found["binary"] = True
+        if self.added is not None and self.removed is not None:
+            found |= {"added": self.added, "removed": self.removed}
+        if self.hunks:
+            found["hunks"] = [
+                {"head": hunk.head, "lines": [sign + as_text(line) for sign, line in hunk.lines]} for hunk in self.hunks
+            ]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class DiffStat:
+    """Totals of a diff."""
+
+    files: int
+    added: int
+    removed: int
+
+
+def compared_bytes(entry: Entry | None) -> int | None:
+    """Return the number of bytes to read for comparing an entry; None if it is not compared."""
+    match entry:
+        case File():
+            return entry.size if entry.size <= LARGEST_COMPARED else None
+        case Link() | Below() | None:
+            return 0
+        case LeftOut():
+            return None
+        case _:
+            assert_never(entry)
+
+
+def file_diff(change: Change, old: bytes | None, new: bytes | None, effort: Effort) -> FileDiff:
+    """Return the diff of a path. Contents are None for a missing file, or one that is not compared."""
+    path, before, after = spelled(change.path), _side(change.old), _side(change.new)
+    compares = [side for side in (before, after) if side is not None and side.kind in ("file", "program")]
+    if not compares or change.kind == "mode":
+        return FileDiff(path, change.kind, before, after)
+    is_looked_at = (old is not None or not isinstance(change.old, File)) and (
+        new is not None or not isinstance(change.new, File)
+    )
+    if not is_looked_at:
+        return FileDiff(path, change.kind, before, after)
+    one, other = old or b"", new or b""
+    if not is_text(one) or not is_text(other):
+        return FileDiff(path, change.kind, before, after, is_binary=True)
+    found = line_diff(lines_of(one), lines_of(other), effort)
+    lacks = (bool(one) and not one.endswith(b"\n"), bool(other) and not other.endswith(b"\n"))
+    return FileDiff(
+        path,
+        change.kind,
+        before,
+        after,
+        added=found.added,
+        removed=found.removed,
+        hunks=found.hunks,
+        lacks_newline=lacks,
+    )
+
+
+def combined(deltas: Iterable[Iterable[Change]]) -> tuple[Change, ...]:
+    """Combine successive comparisons: each path from its first state to its last, unless these are equal."""
+    found: dict[bytes, Change] = {}
+    for change in chain.from_iterable(deltas):
+        first = found.get(change.path)
+        found[change.path] = change if first is None else Change(change.path, first.old, change.new)
+    return tuple(found[path] for path in sorted(found) if found[path].old != found[path].new)
+
+
+def stat_of(files: Iterable[FileDiff]) -> DiffStat:
+    """Return the totals of a diff; folders are not counted."""
+    counted = [file for file in files if file.is_file]
+    return DiffStat(len(counted), sum(file.added or 0 for file in counted), sum(file.removed or 0 for file in counted))
+
+
+def as_text(line: bytes) -> str:
+    """Return a line of a file as text, without its line break."""
+    return line.removesuffix(b"\n").decode("utf-8", "backslashreplace")
+
+
+def _side(entry: Entry | None) -> Side | None:
+    match entry:
+        case None:
+            return None
+        case File():
+            return Side("program" if entry.is_program else "file", entry.size)
+        case Link():
+            return Side("link", target=spelled(entry.target))
+        case Below():
+            return Side("folder")
+        case LeftOut():
+            return Side("leftOut")
+        case _:
+            assert_never(entry)

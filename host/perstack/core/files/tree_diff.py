@@ -1,28 +1,31 @@
-"""What differs between two trees, folder by folder: whoever reads the folders need read those alone that differ."""
+"""Compare two trees folder by folder, so that only folders that differ are read; plan a rewind."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Set
 from typing import Literal
 
-from perstack.core.snapshots.tree import Below, Entry, File, Folder, LeftOut, Link
+from perstack.core.base.file_names import is_never_recorded, spelled
+from perstack.core.base.patterns import Glob
+from perstack.core.files.trees import Below, Entry, File, Folder, LeftOut, Link
 from perstack.dataclass import dataclass
 
 ChangeKind = Literal["added", "removed", "changed", "mode"]
-"""`mode`: only whether it may be executed."""
+"""Kind of a change; `mode` if only the executable bit changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path that two trees have differently. Both are never folders: what differs is in them then."""
+    """Path whose entries in two trees differ. At most one of them is a folder; otherwise its contents differ."""
 
     path: bytes
-    """From the workspace's folder, with slashes."""
+    """Relative to the workspace's folder, with slashes."""
     old: Entry | None
     new: Entry | None
 
     @property
     def kind(self) -> ChangeKind:
-        """In a word."""
+        """The kind of the change."""
         match self.old, self.new:
             case None, _:
                 return "added"
@@ -36,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two folders at one path that have to be compared; None: there is none in that tree."""
+    """Digests of two folders at one path to compare; None if a tree has no folder there."""
 
     path: bytes
     old: str | None
@@ -46,7 +49,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What two folders differ in, and which folders in them are to be compared next."""
+    """Changes between two folders, and the subfolders to compare next."""
 
     changes: tuple[Change, ...]
     below: tuple[Pair, ...]
@@ -54,16 +57,16 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many files and links two trees differ in."""
+    """Numbers of files and links that two trees differ in."""
 
     added: int = 0
     removed: int = 0
     changed: int = 0
-    """Their mode alone included."""
+    """Includes changes of the mode only."""
 
 
 def compare(pair: Pair, old: Folder, new: Folder) -> Compared:
-    """The folders of a pair, each empty where there is none."""
+    """Compare the folders of a pair; a missing one is passed as empty."""
     before = {entry.name: entry for entry in old.entries}
     after = {entry.name: entry for entry in new.entries}
     changes: list[Change] = []
@@ -82,7 +85,7 @@ def compare(pair: Pair, old: Folder, new: Folder) -> Compared:
 
 
 def counts_of(changes: tuple[Change, ...]) -> Counts:
-    """How many files and links are among them. What is left out on either side is not counted: it is not known."""
+    """Count changed files and links, except changes from or to an entry that was left out: it is unknown."""
     added = removed = changed = 0
     for change in changes:
         if isinstance(change.old, LeftOut) or isinstance(change.new, LeftOut):
@@ -96,3 +99,62 @@ def counts_of(changes: tuple[Change, ...]) -> Counts:
 
 def _folder(entry: Entry | None) -> str | None:
     return entry.digest if isinstance(entry, Below) else None
+
+
+# Rewinding: which changes between two trees are applied, and which paths are kept and why.
+
+KeptWhy = Literal["notRecorded", "ignoredThen", "inTheWay", "unknownInside", "otherFileSystem"]
+"""Reason why a path is kept although the trees differ: one tree has not recorded it (`notRecorded`), the earlier tree
+ignored it (`ignoredThen`), something that no snapshot has is in its place (`inTheWay`) or in the folder to remove
+(`unknownInside`), or it is on another file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Path that a rewind leaves unchanged."""
+
+    path: bytes
+    why: KeptWhy
+
+
+@dataclass(frozen=True, slots=True)
+class RewindPlan:
+    """Changes that a rewind applies to a workspace, and paths that it keeps."""
+
+    changes: tuple[Change, ...] = ()
+    """Changes from the present entry to the wanted one, sorted by path."""
+    kept: tuple[Kept, ...] = ()
+
+
+def rewind_plan(changes: Iterable[Change], wanted: Callable[[bytes], bool], ignored_then: Set[bytes]) -> RewindPlan:
+    """Return which of the changes from the present tree to an earlier one to apply.
+
+    `wanted` selects paths. `ignored_then`: paths that the earlier tree ignored; what is there now is kept.
+    """
+    made: list[Change] = []
+    kept: list[Kept] = []
+    for change in changes:
+        if not wanted(change.path) or any(map(is_never_recorded, change.path.split(b"/"))):
+            continue
+        if isinstance(change.old, LeftOut) or isinstance(change.new, LeftOut):
+            kept.append(Kept(change.path, "notRecorded"))
+        elif change.new is None and change.path in ignored_then:
+            kept.append(Kept(change.path, "ignoredThen"))
+        else:
+            made.append(change)
+    return RewindPlan(tuple(made), tuple(kept))
+
+
+def wanted_paths(patterns: Iterable[str]) -> Callable[[bytes], bool]:
+    """Return a predicate for paths that match a glob or are in a folder that does; without globs all match.
+
+    `*` matches within a name, `**` across folders. A pattern without a slash matches a name at any depth.
+    """
+    globs = [Glob(pattern.rstrip("/")) for pattern in patterns]
+
+    def wanted(path: bytes) -> bool:
+        parts = spelled(path).split("/")
+        places = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
+        return not globs or any(glob.matches_path(place, is_strict=False) for glob in globs for place in places)
+
+    return wanted

@@ -1,10 +1,16 @@
-r"""A tree: one blob for each folder, named by the sha256 of its bytes, so that an unchanged folder costs nothing.
+"""Snapshots of folders: a tree has one blob for each folder, named by the sha256 of its bytes.
+
+An unchanged folder keeps its digest, so it is stored once. The blob is compact JSON in UTF-8:
 
     {"tree":1,"entries":[["a folder","folder",DIGEST],["big.iso","leftOut","tooLarge"],["link","link","../x"],
                          ["run.sh","program",BYTES,DIGEST],["x.py","file",BYTES,DIGEST]]}
 
-Compact JSON in UTF-8, the entries in the order of their names' bytes, names and targets spelled as in
-`core.snapshots.names`. One folder has one text, so that equal folders have equal digests; the reader takes no other.
+Entries are sorted by the bytes of their names; names and link targets are spelled as in `core.base.file_names`. A
+folder has exactly one encoding, so that equal folders have equal digests, and `read_folder` rejects any other.
+
+The rest of this package works on trees and never reads files itself: ignore_rules.py decides what a snapshot leaves
+out, tree_diff.py compares two trees and plans a rewind, text_diff.py compares the lines of two files. Changing the
+encoding changes every digest, so it needs a new `_VERSION`.
 """
 
 from __future__ import annotations
@@ -17,18 +23,18 @@ from typing import Literal, assert_never, get_args
 
 from pydantic import JsonValue
 
-from perstack.core.json_reading import read_json
-from perstack.core.snapshots.names import LONGEST_PATH, is_name, spelled, unspelled
+from perstack.core.base.file_names import LONGEST_PATH, is_name, spelled, unspelled
+from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 
 Reason = Literal["tooLarge", "tooDeep", "unreadable", "changing", "special"]
-"""Why something is not recorded: it has more bytes than the limit, is too far down, may not be read or
-is on a medium that fails, changed all the while that it was read, or is no file, link or folder."""
+"""Reason why an entry is not recorded: it is larger than the limit, nested too deep, cannot be read (no permission or a
+failing medium), kept changing while it was read, or is neither file, link nor folder."""
 
 MOST_ENTRIES = 1_000_000
-"""Of a whole tree: what is beyond it is not recorded, and not read."""
+"""Maximum entries of a tree; further ones are neither read nor recorded."""
 LONGEST_FOLDER = 256 << 20
-"""Bytes that the blob of one folder may have."""
+"""Maximum bytes of one folder's blob."""
 _VERSION = 1
 _HEX = frozenset("0123456789abcdef")
 _MOST_BYTES = 1 << 63
@@ -37,24 +43,24 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class NotATree(ValueError):
-    """Why some bytes are no folder of a tree, in words that follow its digest."""
+    """Bytes that are not a folder's blob; the message continues its digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An ordinary file."""
+    """Ordinary file."""
 
     name: bytes
     size: int
     digest: str
-    """The sha256 of its bytes, in hex: a blob."""
+    """Digest of the blob with its bytes: sha256 in hex."""
     is_program: bool = False
-    """Its owner may execute it."""
+    """True if its owner may execute it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A symbolic link, which is never followed."""
+    """Symbolic link, which is never followed."""
 
     name: bytes
     target: bytes
@@ -62,16 +68,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """A folder in a folder, which may be empty."""
+    """Subfolder, possibly empty."""
 
     name: bytes
     digest: str
-    """Of the blob that has its entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something that is there, and not recorded. What is ignored or private is not even named."""
+    """Entry that exists but is not recorded. Ignored and private ones have no entry at all."""
 
     name: bytes
     reason: Reason
@@ -82,28 +87,28 @@ Entry = File | Link | Below | LeftOut
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What a folder holds, in the order of the names."""
+    """Entries of a folder, sorted by name."""
 
     entries: tuple[Entry, ...] = ()
 
 
 def folder_of(entries: Iterable[Entry]) -> Folder:
-    """A folder of entries in any order, whose names differ."""
+    """Return a folder with these entries; their names must differ."""
     return Folder(tuple(sorted(entries, key=lambda entry: entry.name)))
 
 
 def folder_blob(folder: Folder) -> bytes:
-    """The bytes that stand for a folder."""
+    """Return the blob of a folder."""
     return _encode({"tree": _VERSION, "entries": [_row(entry) for entry in folder.entries]}).encode()
 
 
 def digest_of(data: bytes) -> str:
-    """What a blob is named by."""
+    """Return the name of a blob: the sha256 of its bytes, in hex."""
     return sha256(data).hexdigest()
 
 
 def read_folder(data: bytes) -> Folder:
-    """The folder that some bytes of anybody stand for. Raises NotATree for bytes that `folder_blob` makes of none."""
+    """Return the folder in an untrusted blob. Raises NotATree for anything but the exact output of `folder_blob`."""
     if len(data) > LONGEST_FOLDER:
         raise NotATree(f"has more than {LONGEST_FOLDER} bytes")
     try:
@@ -155,7 +160,7 @@ def _entry(row: JsonValue) -> Entry:
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text can be the sha256 of something, in hex."""
+    """Return whether a text has the form of a sha256 in hex."""
     return len(text) == 64 and _HEX.issuperset(text)
 
 

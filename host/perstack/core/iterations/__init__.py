@@ -1,1 +1,1 @@
-"""A series of iterations of one Expert: its facts, its state, and what is to be done next. Pure."""
+"""Series of iterations of one Expert: events, state, and the next step. Pure."""

@@ -1,38 +1,42 @@
-"""How a fact changes a series."""
+"""State changes of a series of iterations: how each event changes it, and its summary for lists."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TypedDict, assert_never
 
-from perstack.core.definitions import Iterate
-from perstack.core.iterations.events import (
-    Case,
+from pydantic import Field
+
+from perstack.core.base.lifecycle import IllegalFact, JobStatus, PauseReason, check_follows
+from perstack.core.base.records import Fact, falsy
+from perstack.core.base.usage import NO_USAGE, BudgetName, Usage, together
+from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.recorded_definition import SeriesDefinition
+from perstack.core.iterations.measurements import Case
+from perstack.core.iterations.state import (
+    TRANSITIONS,
     FailSeries,
     FinishArtefact,
     FinishIteration,
     FinishReason,
     FinishSeries,
+    Iteration,
     PauseSeries,
     ResumeSeries,
+    SeriesState,
+    SeriesStatus,
     StartIteration,
     StartSeries,
     StoredSeriesEvent,
+    is_better,
+    score_of,
 )
-from perstack.core.iterations.scores import is_better, score_of
-from perstack.core.iterations.state import Iteration, SeriesState, SeriesStatus
-from perstack.core.iterations.transitions import TRANSITIONS
-from perstack.core.job import JobStatus, PauseReason
-from perstack.core.recorded import SeriesDefinition
-from perstack.core.run_facts import BudgetName
-from perstack.core.transitions import IllegalFact, check_follows
-from perstack.core.usage import NO_USAGE, together
 from perstack.errors import UsageError
 from perstack.next_steps import Give
 
 
 def begin_series(event: StartSeries) -> SeriesState:
-    """The state after the first fact."""
+    """Return the state after the first event."""
     return SeriesState(
         id=event.series_id,
         expert_key=event.expert_key,
@@ -45,7 +49,7 @@ def begin_series(event: StartSeries) -> SeriesState:
 
 
 def evolve_series(series: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
-    """The state after one more fact; None is before the first. Raises IllegalFact for one that cannot follow."""
+    """Return the state after one more event (None before the first). Raises IllegalFact if it cannot follow."""
     if series is None:
         if isinstance(event, StartSeries):
             return begin_series(event)
@@ -55,12 +59,12 @@ def evolve_series(series: SeriesState | None, event: StoredSeriesEvent) -> Serie
 
 
 def abandoned(series: SeriesState) -> SeriesState:
-    """A series that runs by its log, and that nobody drives any more: it may be resumed."""
+    """Return a running series whose process has died as paused, so that it can be resumed."""
     return series.model_copy(update=Changes(status="paused", pause_reason="checkpoint", message="its process ended"))
 
 
 class Changes(TypedDict, total=False):
-    """The fields of a series that a fact changes, or a look at it."""
+    """Fields of a series that an event changes."""
 
     settings: Iterate
     definition: SeriesDefinition | None
@@ -190,7 +194,7 @@ def _measured(series: SeriesState, event: FinishIteration) -> Changes:
 
 
 def regressions_in(before: Sequence[Iteration], cases: Sequence[Case]) -> tuple[str, ...]:
-    """The cases that fail, and passed when they were reported last."""
+    """Return the cases that fail now and passed when last reported."""
     passed = {case.name: case.passed for one in before for case in one.cases}
     return tuple(case.name for case in cases if not case.passed and passed.get(case.name, False))
 
@@ -209,7 +213,7 @@ def aimed(
     max_cost: float | None = None,
     max_tokens: int | None = None,
 ) -> Iterate:
-    """The same with so many iterations at most, and another target and other totals if they are given."""
+    """Return the settings with a maximum of iterations, and with the target and totals that are given."""
     return settings.model_copy(
         update=_Aim(
             max_iterations=max_iterations,
@@ -232,7 +236,7 @@ def _extended(
 
 
 def check_resumable(series: SeriesState, more: int, target: float | None) -> None:
-    """Raises UsageError, which says what would have to be given, if a completed series had nothing left to be done."""
+    """Raise UsageError, naming the missing argument, if resuming a completed series would have nothing to do."""
     if series.status != "completed":
         return
     after = series.model_copy(update=_extended(series, more, target))
@@ -242,3 +246,72 @@ def check_resumable(series: SeriesState, more: int, target: float | None) -> Non
     if len(after.iterations) >= after.settings.max_iterations:
         words = f"{series.id} has used its {after.settings.max_iterations} iterations"
         raise UsageError(words, next_steps=(Give("max_iterations"),))
+
+
+class SeriesSummary(Fact):
+    """Series in a list: a cache that can be derived from its events."""
+
+    id: str
+    status: SeriesStatus
+    expert_key: str
+    user_input: str
+    done: int
+    max_iterations: int
+    metric: str | tuple[str, ...]
+    target: float | None = None
+    best_iteration: int | None = None
+    best_score: float | None = None
+    pause_reason: PauseReason | None = None
+    resume_at: int | None = None
+    message: str | None = None
+    damaged: bool = Field(default=False, exclude_if=falsy)
+    """True if its log cannot be read: `message` says where, and the other fields hold the state before that."""
+    usage: Usage = NO_USAGE
+    started_at: int
+    updated_at: int
+    finished_at: int | None = None
+
+
+def summary_of_series(series: SeriesState, *, damaged: bool = False) -> SeriesSummary:
+    """Return the summary of a series."""
+    best = series.best
+    return SeriesSummary(
+        id=series.id,
+        status=series.status,
+        expert_key=series.expert_key,
+        user_input=series.user_input,
+        done=len(series.done),
+        max_iterations=series.settings.max_iterations,
+        metric=series.settings.metric,
+        target=series.settings.target,
+        best_iteration=series.best_iteration,
+        best_score=best.score if best else None,
+        pause_reason=series.pause_reason,
+        resume_at=series.resume_at,
+        message=series.message,
+        damaged=damaged,
+        usage=sum((one.usage for one in series.iterations), NO_USAGE),
+        started_at=series.started_at,
+        updated_at=series.updated_at,
+        finished_at=series.finished_at,
+    )
+
+
+def damaged_series(series_id: str, readable: SeriesState | None, damage: str) -> SeriesSummary:
+    """Return the summary of a series with an unreadable log: its last readable state, as failed."""
+    if readable is not None:
+        failed = STOPPED | Changes(status="failed", message=damage)
+        return summary_of_series(readable.model_copy(update=failed), damaged=True)
+    return SeriesSummary(
+        id=series_id,
+        status="failed",
+        expert_key="",
+        user_input="",
+        done=0,
+        max_iterations=0,
+        metric="",
+        message=damage,
+        damaged=True,
+        started_at=0,
+        updated_at=0,
+    )

@@ -1,8 +1,8 @@
-"""What an evaluator answers: one JSON object, with numbers.
+"""Measurements: the JSON object with numbers that an evaluator answers.
 
     {"metrics": {"score": 0.8}, "analysis": "…", "cases": [{"name": "adds", "passed": true}]}
 
-Numbers may as well stand at the top of the object, without `metrics`.
+Numbers may also be at the top of the object, without `metrics`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from perstack.core.base import Fact
-from perstack.core.iterations.events import Case
+from perstack.core.base.records import Fact
 from perstack.dataclass import dataclass
+
+
+class Case(Fact):
+    """Result of one test case, as the evaluator reports it."""
+
+    name: str
+    passed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured."""
+    """Metrics, analysis and cases that an evaluator reported."""
 
     metrics: dict[str, float]
     analysis: str = ""
@@ -34,9 +40,9 @@ class _Words(Fact):
 
 
 def measurement_in(text: str) -> Measurement:
-    """The measurement in an output: all of it is the object, or its last line, or what is between its braces.
+    """Return the measurement in an output: the whole text, its last line, or the part between its braces.
 
-    Raises ValueError, which says what is wrong.
+    Raises ValueError that says what is wrong.
     """
     lines = text.strip().splitlines()
     if not lines:
@@ -51,7 +57,7 @@ def measurement_in(text: str) -> Measurement:
 
 
 def measurement_of(answer: object) -> Measurement:
-    """The measurement that a value is. Raises ValueError, which says what is wrong."""
+    """Return the measurement in a value. Raises ValueError that says what is wrong."""
     if not isinstance(answer, Mapping):
         raise ValueError(f"it should be a JSON object, and is {_shown(repr(answer))}")
     given = cast("Mapping[str, object]", answer)
@@ -73,7 +79,7 @@ def measurement_of(answer: object) -> Measurement:
 
 
 def _number(value: object) -> float | None:
-    """The value, if it is a number that has an end."""
+    """Return a finite number as a float, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

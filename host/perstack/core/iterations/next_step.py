@@ -1,35 +1,70 @@
-"""What a series does next, and what its Expert is asked. Both follow from its state alone.
+"""Decide the next step of a series, from its state alone.
 
-An iteration runs the Expert, then the evaluator. The series ends when the best score reaches the target, or when no
-iteration is left.
+A series runs one Expert repeatedly until the evaluator's score reaches the target or no iteration is left. Each
+iteration has two effects, which the engine performs: it runs the Expert as a Job (`RunExpert`) and then measures the
+result (`Evaluate`). The engine appends an event for each outcome; `evolve_series` (evolve.py) computes the state from
+the events, and `pending_series` here returns the next command. So a series resumes after a crash by reading its log.
+
+Which event may follow in which state is the table TRANSITIONS in state.py. A new event needs a model there, an entry
+in that table and in the union, and a case in evolve.py. Ids of Jobs follow from the series and the iteration, so that
+a repeated step finds the Job that exists already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
-from perstack.core.definitions import Budget
-from perstack.core.iterations.budget import UsedUp, share
-from perstack.core.iterations.events import (
-    FinishReason,
-)
-from perstack.core.iterations.scores import metrics_wanted
-from perstack.core.iterations.state import Iteration, SeriesState
+from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, nano
+from perstack.core.definitions.experts import Budget
+from perstack.core.iterations.state import FailSeries, FinishReason, Iteration, PauseSeries, SeriesState, metrics_wanted
+from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
+
+# Budget of a series over all its Jobs. It is computed from the log before each Job begins. A Job gets the rest as its
+# own budget and never exceeds it, so neither does the series.
+
+
+@dataclass(frozen=True, slots=True)
+class UsedUp:
+    """Budget of the series that leaves nothing for another Job."""
+
+    budget: BudgetName
+    words: str
+
+
+def spent(series: SeriesState) -> Amount:
+    """Return what finished Jobs have spent, including charges assumed because usage was not reported."""
+    amounts = (Amount.of_usage(one.usage) + Amount.of_charge(one.assumed) for one in series.iterations)
+    return sum(amounts, NOTHING)
+
+
+def share(series: SeriesState) -> Budget | UsedUp | None:
+    """Return the budget of the next Job; None without a total for the series."""
+    total, used = series.settings, spent(series)
+    if total.max_cost is None and total.max_tokens is None:
+        return None
+    dollars = None if total.max_cost is None else nano(total.max_cost) - used.nano
+    tokens = None if total.max_tokens is None else total.max_tokens - used.tokens
+    if dollars is not None and dollars <= 0:
+        return UsedUp("maxCost", f"${total.max_cost:g} for all iterations are used: ${used.nano / NANO:g}")
+    if tokens is not None and tokens <= 0:
+        return UsedUp("maxTokens", f"{total.max_tokens:,} tokens for all iterations are used: {used.tokens:,}")
+    return Budget(max_cost=None if dollars is None else dollars / NANO, max_tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class BeginIteration:
-    """Decide on the next Job."""
+    """Command to append the start of the next iteration."""
 
     number: int
     budget: Budget | None = None
-    """What is left for it of what all Jobs may spend together."""
+    """Remaining budget of the series for this Job; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunExpert:
-    """Run the Expert as this Job, or go on with it if it has begun."""
+    """Command to run the Expert as this Job, or to continue the Job if it has begun."""
 
     number: int
     job_id: str
@@ -38,24 +73,24 @@ class RunExpert:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Measure what it has made."""
+    """Command to measure the Expert's result."""
 
     number: int
     artefact: str
     attempt: int
-    """From 0: how often the evaluator's answer to this iteration was of no use."""
+    """Number of unusable answers of the evaluator to this iteration so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Nothing is left to be done."""
+    """Command to finish the series."""
 
     reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is left to be spent on another iteration."""
+    """Command to pause the series, because its budget is used up."""
 
     used_up: UsedUp
 
@@ -64,7 +99,7 @@ SeriesCommand = BeginIteration | RunExpert | Evaluate | Finish | Pause
 
 
 def pending_series(series: SeriesState) -> SeriesCommand | None:
-    """What is to be done next; None unless the series is running."""
+    """Return the next command; None unless the series is running."""
     if series.status != "running":
         return None
     now = series.in_hand
@@ -81,11 +116,13 @@ def pending_series(series: SeriesState) -> SeriesCommand | None:
 
 
 _MOST_CASES = 100
-"""Names of cases that one query tells of."""
 
 
 def query_of(series: SeriesState) -> str:
-    """What the Expert is asked in the iteration in hand: the first time the query alone."""
+    """Return the query for the current iteration.
+
+    The first one is the series' own query; later ones add the aim, past measurements and results.
+    """
     done, settings = series.done, series.settings
     if not done:
         return series.user_input
@@ -113,7 +150,7 @@ def _aim(series: SeriesState) -> str:
 
 
 def _account(one: Iteration) -> str:
-    """What is to be told of an iteration, but its artefact."""
+    """Return the text about an iteration, without its result."""
     lines = [f"Iteration {one.number}: {', '.join(f'{name} {value:g}' for name, value in one.metrics.items())}"]
     if one.failed:
         lines.append(f"Cases that fail: {_names(one.failed)}")
@@ -127,3 +164,84 @@ def _account(one: Iteration) -> str:
 def _names(names: Sequence[str]) -> str:
     more = len(names) - _MOST_CASES
     return ", ".join(names[:_MOST_CASES]) + (f" and {more} more" if more > 0 else "")
+
+
+# Events that need no effect, ids of Jobs, and the evaluator's query. Events about effects (a result, a measurement) are
+# appended by the engine that performed them.
+
+
+class Stamp(TypedDict):
+    """Fields that every event of a series has."""
+
+    series_id: str
+    timestamp: int
+
+
+def job_of_iteration(series_id: str, number: int) -> str:
+    """Return the id of the Expert's Job in an iteration."""
+    return f"{series_id}-i{number}"
+
+
+def job_of_evaluation(series_id: str, command: Evaluate) -> str:
+    """Return the id of the evaluating Expert's Job, another for each attempt after an unusable answer."""
+    return f"{series_id}-e{command.number}{f'-{command.attempt + 1}' if command.attempt else ''}"
+
+
+def interrupted(stamp: Stamp) -> PauseSeries:
+    """Return the pause of an interrupted series."""
+    return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
+
+
+def used_up(what: UsedUp, stamp: Stamp) -> PauseSeries:
+    """Return the pause of a series whose budget is used up."""
+    return PauseSeries(
+        **stamp, reason="checkpoint", message=what.words, job_status="stoppedByBudget", exceeded=what.budget
+    )
+
+
+def _exceeds(job: JobSummary, left: Budget | None) -> BudgetName | None:
+    """Return the total of the series that stopped a Job: the one whose remaining amount was the Job's own limit."""
+    if left is None or job.budget is None or job.status != "stoppedByBudget":
+        return None
+    if job.exceeded_budget == "maxCost" and left.max_cost == job.budget.max_cost:
+        return "maxCost"
+    return "maxTokens" if job.exceeded_budget == "maxTokens" and left.max_tokens == job.budget.max_tokens else None
+
+
+def stopped(job: JobSummary, stamp: Stamp, left: Budget | None = None) -> PauseSeries | FailSeries:
+    """Return the event for a Job that stopped early; `left`: the series' remaining budget when the Job began."""
+    if job.closed is not None:
+        return FailSeries(**stamp, error=f"Job {job.id} was closed for good by {job.closed.by}")
+    if job.status == "stoppedByError":
+        return FailSeries(**stamp, error=f"Job {job.id} failed: {job.error}")
+    return PauseSeries(
+        **stamp,
+        reason=job.pause_reason or "checkpoint",
+        message=f"Job {job.id} {_waits(job)}",
+        job_status=job.status,
+        job_id=job.id,
+        exceeded=_exceeds(job, left),
+        approval_id=None if job.asking is None or not job.asking.call_digest else job.asking.id,
+        resume_at=job.resume_at,
+    )
+
+
+def _waits(job: JobSummary) -> str:
+    if job.status == "stoppedByInteractiveTool":
+        return f"asks: {job.asks}"
+    if job.status == "stoppedByMaxSteps":
+        return "has reached its step limit"
+    if job.status == "stoppedByBudget":
+        return f"is stopped by its budget: {job.exceeded}"
+    return "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"
+
+
+def question_of(series: SeriesState, artefact: str) -> str:
+    """Return the query for an Expert that evaluates."""
+    metrics = ", ".join(f'"{name}": NUMBER' for name in metrics_wanted(series.settings))
+    return (
+        "Judge the result below. Answer with one JSON object and nothing else: "
+        f'{{"metrics": {{{metrics}}}, "analysis": "what to improve"}}; '
+        'if you check it case by case, add "cases": [{"name": "…", "passed": true}].\n\n'
+        f"It was made for this query:\n{series.user_input}\n\nThe result:\n{artefact}"
+    )

@@ -1,107 +1,266 @@
-"""Where a series of iterations stands. Times are milliseconds since 1970, durations too are milliseconds."""
+"""Events and state of a series of iterations, and the table of allowed transitions.
+
+Times are milliseconds since 1970; durations are milliseconds.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
-from perstack.core.base import Fact, falsy
-from perstack.core.definitions import Iterate
-from perstack.core.iterations.events import (
-    Case,
-    FinishReason,
+from perstack.core.base.lifecycle import JobStatus, PauseReason, Transition, transition
+from perstack.core.base.records import Fact, falsy
+from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Usage
+from perstack.core.definitions.experts import Budget, Iterate
+from perstack.core.definitions.recorded_definition import SeriesDefinition
+from perstack.core.iterations.measurements import Case
+from perstack.errors import UsageError
+
+FinishReason = Literal["targetReached", "iterationsUsed"]
+
+
+class SeriesEvent(Fact):
+    """Fields that all events of a series have."""
+
+    series_id: str
+    timestamp: int
+
+
+class StartSeries(SeriesEvent):
+    """A series was started: an Expert is run until its result is good enough."""
+
+    type: Literal["startSeries"] = "startSeries"
+    expert_key: str
+    query: str
+    iterate: Iterate
+    definition: SeriesDefinition | None = None
+    """Definition that the Expert is run with, without secrets; None in older logs."""
+
+
+class StartIteration(SeriesEvent):
+    """An iteration began; its Job is about to run."""
+
+    type: Literal["startIteration"] = "startIteration"
+    number: int
+    job_id: str
+    budget: Budget | None = Field(default=None, exclude_if=falsy)
+    """Remaining budget of the series for this Job; None without one."""
+
+
+class FinishArtefact(SeriesEvent):
+    """The Expert's Job is completed."""
+
+    type: Literal["finishArtefact"] = "finishArtefact"
+    number: int
+    artefact: str
+    duration: int
+    usage: Usage = NO_USAGE
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)
+    """Charge assumed where usage was not reported; None without a budget."""
+
+
+class FinishIteration(SeriesEvent):
+    """The evaluator has measured the result."""
+
+    type: Literal["finishIteration"] = "finishIteration"
+    number: int
+    metrics: dict[str, float]
+    analysis: str = Field(default="", exclude_if=falsy)
+    cases: tuple[Case, ...] = Field(default=(), exclude_if=falsy)
+    duration: int
+    usage: Usage = NO_USAGE
+    """Cost of an Expert that evaluates."""
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)
+    """Charge assumed where usage was not reported; None without a budget."""
+
+
+class PauseSeries(SeriesEvent):
+    """The series stopped and can be resumed."""
+
+    type: Literal["pauseSeries"] = "pauseSeries"
+    reason: PauseReason
+    message: str
+    job_status: JobStatus = "stoppedByInterrupt"
+    """Status of the current Job."""
+    job_id: str | None = Field(default=None, exclude_if=falsy)
+    """Id of the Job, the Expert's or an evaluator's, that has to continue first; None without one."""
+    approval_id: str | None = Field(default=None, exclude_if=falsy)
+    """Id of the question to answer, if that Job waits for an approval."""
+    exceeded: BudgetName | None = Field(default=None, exclude_if=falsy)
+    """Total of the series that is used up."""
+    resume_at: int | None = None
+    """Earliest time to resume, if the pause is for a provider's rate limit."""
+
+
+class FailSeries(SeriesEvent):
+    """An error stopped the series; it can be resumed after a correction."""
+
+    type: Literal["failSeries"] = "failSeries"
+    error: str
+    invalid_answer: bool = Field(
+        default=False, exclude_if=falsy, validation_alias="spoilt", serialization_alias="spoilt"
+    )
+    """True if the evaluator's answer was unusable and must be asked again."""
+    usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)
+    """Cost of that answer, if an Expert gave it."""
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)
+    """Charge assumed where usage was not reported; None without a budget."""
+
+
+class ResumeSeries(SeriesEvent):
+    """The series was resumed, possibly with more iterations, another target or a higher budget."""
+
+    type: Literal["resumeSeries"] = "resumeSeries"
+    more: int = Field(default=0, exclude_if=falsy)
+    target: float | None = None
+    """None keeps the target."""
+    max_cost: float | None = Field(default=None, exclude_if=falsy)
+    max_tokens: int | None = Field(default=None, exclude_if=falsy)
+    """Totals for all Jobs of the series; None keeps them."""
+    definition: SeriesDefinition | None = None
+    """New definition of the Expert; None keeps it."""
+
+
+class FinishSeries(SeriesEvent):
+    """The series is completed: the result is good enough, or no iteration is left."""
+
+    type: Literal["finishSeries"] = "finishSeries"
+    reason: FinishReason
+
+
+StoredSeriesEvent = (
+    StartSeries
+    | StartIteration
+    | FinishArtefact
+    | FinishIteration
+    | PauseSeries
+    | FailSeries
+    | ResumeSeries
+    | FinishSeries
 )
-from perstack.core.iterations.scores import reaches
-from perstack.core.job import JobStatus, PauseReason
-from perstack.core.recorded import SeriesDefinition
-from perstack.core.run_facts import BudgetName
-from perstack.core.usage import NO_USAGE, Charge, Usage
+
+_stored: TypeAdapter[StoredSeriesEvent] | None = None
+
+
+def parse_series_event(payload: bytes) -> StoredSeriesEvent:
+    """Parse an event from JSON. Raises pydantic's ValidationError if it is invalid."""
+    global _stored
+    if _stored is None:
+        _stored = TypeAdapter(Annotated[StoredSeriesEvent, Field(discriminator="type")])
+    return _stored.validate_json(payload)
+
+
+# Scores: which metrics are compared, and which score is better.
+
+
+def metrics_wanted(settings: Iterate) -> tuple[str, ...]:
+    """Return the names of the compared metrics."""
+    return (settings.metric,) if isinstance(settings.metric, str) else settings.metric
+
+
+def score_of(settings: Iterate, metrics: Mapping[str, float]) -> float:
+    """Return the compared score: the worst of the metrics. Raises UsageError for a missing metric."""
+    missing = [name for name in metrics_wanted(settings) if name not in metrics]
+    if missing:
+        there = ", ".join(metrics) or "none"
+        raise UsageError(f"no metric {', '.join(map(repr, missing))}; there are: {there}")
+    worst = min if settings.direction == "higher" else max
+    return worst(metrics[name] for name in metrics_wanted(settings))
+
+
+def is_better(settings: Iterate, score: float, than: float) -> bool:
+    """Return whether one score is strictly better than another."""
+    return score > than if settings.direction == "higher" else score < than
+
+
+def reaches(settings: Iterate, score: float | None) -> bool:
+    """Return whether a score reaches the target; False without a target."""
+    if settings.target is None or score is None:
+        return False
+    return score == settings.target or is_better(settings, score, settings.target)
+
 
 SeriesStatus = Literal["running", "paused", "completed", "failed"]
 Place = Literal["between", "working", "measuring", "paused", "completed", "failed"]
-"""Where a series stands. One that is running is between two iterations, or its Expert works, or what it has made is
-measured."""
+"""State within the transitions. A running series is between two iterations, runs its Expert, or measures the result."""
 
 
 class Iteration(Fact):
-    """One run of the Expert, and what was measured of it."""
+    """Run of the Expert in a series, with its measurement."""
 
     number: int
     job_id: str
     artefact: str | None = None
-    """The Expert's result; None until its Job is completed."""
+    """Result of the Expert; None until its Job is completed."""
     metrics: dict[str, float] = Field(default_factory=dict[str, float])
     score: float | None = None
-    """What is compared; None until it has been measured."""
+    """Compared score; None until measured."""
     analysis: str = ""
     cases: tuple[Case, ...] = Field(default=(), exclude_if=falsy)
     regressions: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Cases that passed when they were reported last, and fail now."""
+    """Cases that fail and passed when last reported."""
     duration: int = 0
-    """Of the Job and the evaluator together, each in the process that came to its end."""
+    """Milliseconds of the Job and the evaluator together, each in the process that finished it."""
     usage: Usage = NO_USAGE
     assumed: Charge | None = Field(default=None, exclude_if=falsy)
-    """With a budget: what counts besides, because nobody said what was used."""
+    """Charge assumed where usage was not reported; None without a budget."""
     started_at: int
     finished_at: int | None = None
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The cases that fail."""
+        """The names of the failing cases."""
         return tuple(case.name for case in self.cases if not case.passed)
 
 
 class SeriesState(Fact):
-    """Where a series stands."""
+    """State of a series."""
 
     id: str
     expert_key: str
     user_input: str
-    """The query that it was started with."""
     settings: Iterate
     definition: SeriesDefinition | None = None
-    """What the Expert is run with, but for secrets; None if the log does not say."""
+    """Definition that the Expert is run with, without secrets; None in older logs."""
     status: SeriesStatus = "running"
     iterations: tuple[Iteration, ...] = ()
     best_iteration: int | None = None
-    """The number of the best; of equals the first."""
+    """Number of the best iteration; of equal ones the first."""
     current_artefact: str | None = None
-    """What the Expert has made last."""
     pause_reason: PauseReason | None = None
     job_status: JobStatus | None = None
-    """How the Job stands that a paused series waits for."""
+    """Status of the Job that a paused series waits for."""
     job_id: str | None = Field(default=None, exclude_if=falsy)
-    """That Job, if there is one."""
+    """Id of that Job; None without one."""
     approval_id: str | None = Field(default=None, exclude_if=falsy)
-    """The call of it that waits for a person's approval."""
+    """Id of its call that waits for a person's approval."""
     exceeded: BudgetName | None = Field(default=None, exclude_if=falsy)
-    """Which total it has used up."""
     resume_at: int | None = None
-    """From when on a paused series may be resumed."""
+    """Earliest time to resume a paused series."""
     message: str | None = None
-    """Why it is paused, or what went wrong."""
     finish_reason: FinishReason | None = None
     invalid_answers: int = Field(default=0, exclude_if=falsy, validation_alias="spoilt", serialization_alias="spoilt")
-    """How often the evaluator's answer to the iteration in hand was of no use."""
+    """Number of unusable answers of the evaluator in the current iteration."""
     started_at: int
     updated_at: int
     finished_at: int | None = None
 
     @property
     def done(self) -> tuple[Iteration, ...]:
-        """The iterations that have been measured."""
+        """The iterations that are measured."""
         return tuple(one for one in self.iterations if one.score is not None)
 
     @property
     def in_hand(self) -> Iteration | None:
-        """The iteration that has begun and is not measured yet."""
+        """The current iteration: begun, but not measured; None between two."""
         last = self.iterations[-1] if self.iterations else None
         return last if last is not None and last.score is None else None
 
     @property
     def place(self) -> Place:
-        """Where it stands."""
+        """The state in terms of `TRANSITIONS`."""
         if self.status != "running":
             return self.status
         now = self.in_hand
@@ -109,8 +268,28 @@ class SeriesState(Fact):
 
     @property
     def best(self) -> Iteration | None:
+        """The best iteration so far; None before the first measurement."""
         return None if self.best_iteration is None else self.iterations[self.best_iteration - 1]
 
     @property
     def has_reached_target(self) -> bool:
+        """True if the best score reaches the target."""
         return self.best is not None and reaches(self.settings, self.best.score)
+
+
+# Which event may follow in which state. `evolve_series` and the docs use this one table.
+
+_RUNNING: tuple[Place, ...] = ("between", "working", "measuring")
+_ANY: tuple[Place, ...] = get_args(Place)
+
+TRANSITIONS: dict[str, Transition[Place]] = {
+    "startIteration": transition("between", to=("working",)),
+    "finishArtefact": transition("working", to=("measuring",)),
+    "finishIteration": transition("measuring", to=("between",)),
+    "pauseSeries": transition(*_RUNNING, to=("paused",)),
+    "failSeries": transition(*_RUNNING, to=("failed",)),
+    # a series whose process has died still has the status running
+    "resumeSeries": transition(*_ANY, to=_RUNNING),
+    "finishSeries": transition("between", to=("completed",)),
+}
+"""Transitions by the type of the event. `startSeries` is missing, because it creates the series."""

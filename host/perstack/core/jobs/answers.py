@@ -1,8 +1,8 @@
-"""How an answer is read, whichever door it comes through.
+"""Read a person's answer to a question, in the same way for every door.
 
-The rule: a yes or no takes only words for yes and no (`YES`, `NO`), with more words beside them after a colon; options
-take only options, unless the question allows other words; a form takes what its schema asks for; all else is words.
-Whoever asks for a yes or no, a person at a terminal among them, reads it by `yes_or_no`.
+A yes/no question accepts only the words in `YES` and `NO`, with a comment after a colon. Options accept only options,
+unless the question allows other answers. A form accepts what its schema describes. Anything else is text. All yes/no
+questions, also those asked in a terminal, are read by `yes_or_no`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.checking import Checker
-from perstack.core.policy.approvals import Approval
-from perstack.core.questions import Answer, Question
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.schema_keywords import Meter
+from perstack.core.base.actor import By
+from perstack.core.base.json_schema import Checker, Meter
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.permissions import Approval
+from perstack.core.runs.facts import Answer, Question
+from perstack.core.runs.facts import Answer as Said
+from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
+from perstack.next_steps import Answer as NextStepsAnswer
 
 YES = frozenset(
     ["yes", "y", "true", "ok", "okay", "accept", "accepted", "allow", "allowed", "approve", "approved", "confirm"]
@@ -46,78 +48,73 @@ NO = frozenset(
     ]
 )
 _PLAIN = frozenset(("yes", "y", "no", "n"))
-"""What a comma may follow as well: «ok, not yet» is not a yes."""
+"""Words that a comma may follow too; «ok, not yet» is not a yes."""
 
 _BESIDE = re.compile(r"(\w+)\s*([:,])\s*(\S.*)", re.DOTALL)
 _CHOICES = ("options", "choices")
-"""Arguments of an interactive tool in which models list what may be answered."""
+"""Arguments of an interactive tool in which models list the possible answers."""
 
 _ALLOW_OTHER = "allowOther"
 _APPROVED = "approved"
 _CHECK_STEPS = 50_000
-"""For the answer to a form, of which the fields are few and flat: at most a fraction of a second."""
+"""Limit for checking a form, whose fields are few and flat: at most a fraction of a second."""
 _REFUSALS: Mapping[str, Literal["decline", "cancel"]] = {"decline": "decline", "cancel": "cancel"}
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked for, as far as it binds the answer."""
+    """The accepted answers of a question."""
 
     is_yes_no: bool = False
     options: tuple[str, ...] = ()
     allows_other: bool = True
-    """Whether an answer may be something else than the options."""
+    """True if an answer need not be one of the options."""
     schema: JsonObject | None = None
-    """Of a form: JSON schema of its content."""
+    """JSON schema of a form's content; None if the question is no form."""
     is_approval: bool = False
-    """Whether it asks to approve of a call, which may be done for the whole Job as well."""
+    """True if a call needs approval, which may be given for the whole Job too."""
 
     @property
     def is_bound(self) -> bool:
-        """Whether not every text is an answer."""
+        """True if not every text is an answer."""
         return self.schema is not None or not self.allows_other
 
 
 APPROVAL = Asked(is_yes_no=True, options=("yes", "no"), allows_other=False)
-"""A yes or a no to what somebody wants to do."""
 
 ANYTHING = Asked()
 
 ApprovalWord = Literal["yes", "always", "no"]
-"""How an approval of a call begins."""
 
 DENIES: ApprovalWord = "no"
 ALWAYS: ApprovalWord = "always"
-"""Approves of a call for the whole Job; with a colon and a rule that is offered, of all calls that it names."""
+"""Approves a call for the whole Job; followed by a colon and an offered rule, all calls that the rule matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an answer means."""
+    """The meaning of an answer."""
 
     value: JsonValue
-    """True or false for a yes or no; an option in its own spelling; a form's content; else what was said."""
+    """True or false for a yes/no question; an option in its own spelling; a form's content; else the answer itself."""
     words: str = ""
-    """What was said beside a yes or no."""
     text: str = ""
     """The answer as a model reads it."""
     action: Literal["accept", "decline", "cancel"] = "accept"
-    """What becomes of a form."""
 
 
 @dataclass(frozen=True, slots=True)
 class YesNo:
-    """A yes or a no, and the words beside it."""
+    """A yes or no, and the comment on it."""
 
     is_yes: bool
     words: str = ""
 
 
 def yes_or_no(text: str) -> YesNo | None:
-    """What a text says; None if that is neither yes nor no.
+    """Return the yes or no in a text; None if it is neither.
 
-    >>> yes_or_no("No: not on a Friday.")
-    YesNo(is_yes=False, words='not on a Friday.')
+    >>> yes_or_no("No: not on a Friday.") YesNo(is_yes=False, words='not on a Friday.')
     """
     alone = text.strip().lower().rstrip(".!")
     if alone in YES | NO:
@@ -132,10 +129,9 @@ def yes_or_no(text: str) -> YesNo | None:
 
 
 def asked_by(asking: OpenQuestion) -> Asked:
-    """What a Job's open question asks for.
+    """Return the answers that a Job's open question accepts.
 
-    An interactive tool whose model lists options takes other words too, unless they are a yes and a no, or its
-    `allowOther` is false.
+    Options of an interactive tool accept other answers too, unless they are yes and no, or `allowOther` is false.
     """
     if asking.call_digest:
         options = ("yes", ALWAYS, *(f"{ALWAYS}: {rule}" for rule in asking.offers), "no")
@@ -152,7 +148,7 @@ def asked_by(asking: OpenQuestion) -> Asked:
 
 
 def options_in(args: JsonObject) -> tuple[str, ...]:
-    """The options that a model lists among the arguments of its question, as texts or by their labels."""
+    """Return the options that a model lists in its question, as texts or by their labels."""
     for name in _CHOICES:
         given = args.get(name)
         if isinstance(given, list) and given:
@@ -163,13 +159,13 @@ def options_in(args: JsonObject) -> tuple[str, ...]:
 
 
 def beside_question(args: JsonObject, asked: Asked) -> JsonObject:
-    """What a model's question has besides its text and the options that are offered for it."""
+    """Return the arguments of a model's question without its text and the options that are offered."""
     offered = (*_CHOICES, _ALLOW_OTHER) if asked.options == options_in(args) and asked.options else ()
     return {name: value for name, value in args.items() if name != "question" and name not in offered}
 
 
 def read_answer(asked: Asked, said: JsonValue) -> Reading:
-    """What an answer means to who asked. Raises UsageError, which names what is accepted."""
+    """Return the meaning of an answer. Raises UsageError naming what is accepted."""
     if asked.schema is not None:
         return _of_form(asked.schema, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False))
     reading = _of_yes_no(asked, said) if asked.is_yes_no else _of_options(asked, said)
@@ -181,7 +177,7 @@ def read_answer(asked: Asked, said: JsonValue) -> Reading:
 
 
 def read_approval(asking: OpenQuestion, text: str) -> Approval:
-    """What an answer means to a call that waits for approval. Raises UsageError, which names what is accepted."""
+    """Return the decision on a call that waits for approval. Raises UsageError naming what is accepted."""
     alone = text.strip()
     word, _, rule = (part.strip() for part in alone.partition(":"))
     if word.casefold().rstrip(".!") == ALWAYS and (not rule or rule in asking.offers):
@@ -193,10 +189,10 @@ def read_approval(asking: OpenQuestion, text: str) -> Approval:
 
 
 def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
-    """An answer to a Job's open question: a text for its model, what was said to the tool at work that asks, or to a
-    call that waits for approval.
+    """Return the answer to a Job's open question.
 
-    Raises UsageError, which names what is accepted.
+    A text is for the model, an Answer for the running tool that asks, an Approval for a waiting call. Raises UsageError
+    naming what is accepted.
     """
     if asking.call_digest:
         return read_approval(asking, text)
@@ -209,7 +205,7 @@ def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
 
 
 def accepted(asked: Asked) -> str:
-    """What a person is to give."""
+    """Return the accepted answers in words for a person."""
     if asked.schema is not None:
         fields = _fields(asked.schema)
         if not fields:
@@ -226,8 +222,10 @@ def accepted(asked: Asked) -> str:
 
 
 def _are_yes_no(options: tuple[str, ...]) -> bool:
+    if len(options) != 2:
+        return False
     said = [found for option in options if (found := yes_or_no(option)) is not None and not found.words]
-    return len(options) == 2 and {one.is_yes for one in said} == {True, False}
+    return {one.is_yes for one in said} == {True, False}
 
 
 def _of_yes_no(asked: Asked, said: JsonValue) -> Reading | None:
@@ -245,7 +243,7 @@ def _decided(said: JsonValue) -> YesNo | None:
 
 
 def _of_object(asked: Asked, given: JsonObject) -> Reading | None:
-    """An object that says `approved`, with whatever else it has, is a yes or no as well."""
+    """Read an object with `approved` as a yes or no, whatever else it contains."""
     found = _decided(given.get(_APPROVED))
     if found is None or found.words:
         return None
@@ -256,7 +254,7 @@ def _of_object(asked: Asked, given: JsonObject) -> Reading | None:
 
 def _meant(asked: Asked, found: YesNo, value: JsonValue) -> Reading:
     label = next(one for one in asked.options if (option := yes_or_no(one)) and option.is_yes is found.is_yes)
-    words = found.words if isinstance(value, bool) else ""  # an object has them in it
+    words = found.words if isinstance(value, bool) else ""  # an object contains them
     return Reading(value, words, text=f"{label}: {found.words}" if found.words else label)
 
 
@@ -278,9 +276,9 @@ def _of_options(asked: Asked, said: JsonValue) -> Reading | None:
 
 
 def _of_form(requested_schema: JsonObject, text: str) -> Reading:
-    """`decline` and `cancel` say so; a JSON object is the content; else the text is the one value that is asked for.
+    """Read the answer to a form: `decline`, `cancel`, a JSON object, or the text of its only value.
 
-    Without any value to give, a yes accepts and a no declines. A field that is left out has its `default` (SEP-1034).
+    A form without fields is accepted by a yes and declined by a no. A missing field has its `default` (SEP-1034).
     """
     action = _REFUSALS.get(text.strip().lower())
     if action is not None:
@@ -338,9 +336,42 @@ def _problem(requested_schema: JsonObject, content: JsonObject | None) -> str | 
 
 
 def _parsed(text: str) -> JsonValue:
-    """JSON, or the text itself if it is none."""
+    """Return the parsed JSON, or the text itself if it is not JSON."""
     try:
         parsed: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
         return text
     return parsed
+
+
+# Answers with their origin.
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An unread answer with its origin."""
+
+    text: str
+    by: By
+    question_id: str | None = None
+    """Id of the question it answers; None if it does not say."""
+    signal: str | None = None
+    """Event from outside that brought it; None from a person."""
+
+    def to(self, asking: OpenQuestion) -> str | Said | Approval:
+        """Return the meaning of the answer to this question. Raises UsageError if it does not fit.
+
+        An approval is for one call: it must name its question, so that it cannot approve another call, and must come
+        from a person.
+        """
+        if asking.call_digest:
+            self._check_approval(asking)
+        return read_job_answer(asking, self.text)
+
+    def _check_approval(self, asking: OpenQuestion) -> None:
+        if self.signal is not None:
+            text = f"{asking.id} asks for a person's approval, which no event from outside gives"
+            raise UsageError(text, next_steps=(NextStepsAnswer(asking.id, is_approval=True),))
+        if self.question_id is None:
+            step = NextStepsAnswer(asking.id, is_approval=True)
+            raise UsageError("an approval must name the question that it answers", next_steps=(step,))

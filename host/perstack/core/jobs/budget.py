@@ -1,95 +1,58 @@
-"""What a Job may spend: a ledger over all its Runs, and the decision on each generation before it is made.
+"""The ledger of a Job's budget over all its Runs, which decides about each generation before it is made.
 
-The rule: what was used, what is taken for used because nobody said, and the worst case of every generation that is
-under way are together never more than the budget. A generation begins only if its own worst case fits as well. Amounts
-are whole numbers, dollars in billionths, so that nothing is lost by rounding.
+The sum of reported usage, of charges for unreported usage, and of the maximum costs of all running generations never
+exceeds the budget. A generation starts only if its own maximum cost fits too. Amounts are integers, dollars in
+billionths, so that rounding loses nothing.
 
-What a Run comes to is a fold of its log: `startGeneration` has the worst case, as `reserved`, and what follows settles
-it. So a generation that was under way when its process was killed stays counted.
+What a Run has spent is folded from its log: `startGeneration` records the maximum cost as `reserved`, and later events
+settle it. So a generation that was running when its process was killed stays charged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
-from math import ceil
 
-from perstack.core.definitions import Budget, Expert
-from perstack.core.policy.shares import WHOLE, Amounts, What
-from perstack.core.run_facts import BudgetName, ErrorInfo
+from perstack.core.base.usage import NANO, NOTHING, Amount, BudgetName, Charge, Exceeded, Usage, nano
+from perstack.core.definitions.experts import Budget, Expert
+from perstack.core.jobs.budget_shares import WHOLE, Amounts, What
+from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run, promised
-from perstack.core.usage import Charge, Usage
 from perstack.dataclass import dataclass
 
-NANO = 1_000_000_000
 LEAST = 256
-"""Tokens of a reply below which it is not worth asking for one."""
+"""Fewest tokens of a reply that are worth a generation."""
 LEAST_THINKING = 2_048
-"""The same for a model that thinks first: endpoints want 1,024 for that alone."""
+"""Fewest tokens for a model that thinks first: endpoints require 1,024 for thinking alone."""
 WANTED = 8_192
-"""Tokens that a reply may have at first, if its user sets no limit. One that needs more is made again with twice."""
+"""Maximum tokens of a first reply without a limit of the user. A reply that needs more is repeated with twice as
+many."""
 OF_ENDPOINT = 1_000
-"""Tokens that endpoints add of their own, such as how tools are called."""
+"""Tokens that endpoints add, for example to describe how tools are called."""
 
 JOB = ""
-"""The account of the whole Job; the others have the key of an Expert."""
+"""Account of the whole Job; the other accounts are named by Expert keys."""
 _ENDLESS = 10**30
-
-
-def nano(dollars: float) -> int:
-    """Rounded up: a budget is not crossed by a fraction."""
-    return ceil(round(dollars * NANO, 3))
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Tokens, and billionths of a dollar."""
-
-    tokens: int = 0
-    nano: int = 0
-
-    @classmethod
-    def of_usage(cls, usage: Usage) -> Amount:
-        tokens = max(usage.total_tokens, usage.input_tokens + usage.output_tokens)
-        return cls(tokens, nano(usage.cost_usd or 0))
-
-    @classmethod
-    def of_charge(cls, charge: Charge | None) -> Amount:
-        return NOTHING if charge is None else cls(charge.tokens, nano(charge.cost_usd or 0))
-
-    def as_charge(self) -> Charge:
-        """As it is recorded."""
-        return Charge(tokens=self.tokens, cost_usd=self.nano / NANO if self.nano else None)
-
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.tokens + other.tokens, self.nano + other.nano)
-
-    def __sub__(self, other: Amount) -> Amount:
-        return Amount(self.tokens - other.tokens, self.nano - other.nano)
-
-
-NOTHING = Amount()
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The worst that one generation can come to."""
+    """The maximum cost of one generation."""
 
     input_tokens: int
     wanted: int
-    """The most tokens of reply that are asked for, if there is room."""
+    """Maximum tokens of reply to request; `least`: fewest that are worth a generation."""
     least: int
-    """The fewest that are worth asking for."""
     input_nano: int = 0
     output_nano: int = 0
-    """For each token of the reply."""
+    """Per token of the reply."""
 
     def with_reply(self, tokens: int) -> Amount:
-        """Its cost with a reply of so many tokens."""
+        """Return the cost with a reply of so many tokens."""
         return Amount(self.input_tokens + tokens, self.input_nano + tokens * self.output_nano)
 
     def fitting(self, left: Amount) -> int:
-        """How many tokens of reply there is room for; below zero if not even for what is sent."""
+        """Return the tokens of reply that fit; negative if not even the request fits."""
         dollars = left.nano - self.input_nano
         if dollars < 0:
             return -1
@@ -99,7 +62,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The generation may be made, with so many tokens of reply at most."""
+    """The permission for a generation, with the maximum tokens of its reply."""
 
     max_tokens: int
     amount: Amount
@@ -107,20 +70,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is room if a generation of a parallel Run costs less than it may."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exceeded:
-    """There is no room, and nothing that would come back."""
-
-    budget: BudgetName
-    expert: str | None
-    """Whose budget it is; None for the Job's."""
-    limit: float
-    spent: float
-    needed: float
-    """What the next call would have needed."""
+    """The decision to wait: there will be room if a generation of a parallel Run costs less than its maximum."""
 
 
 @dataclass(slots=True)
@@ -128,7 +78,6 @@ class _Account:
     limit: Budget
     spent: Amount = field(default_factory=Amount)
     open: Amount = field(default_factory=Amount)
-    """The worst cases of what is under way."""
     tool_calls: int = 0
     worked_ms: int = 0
 
@@ -144,7 +93,7 @@ class _Account:
 
     @property
     def amounts(self) -> Amounts:
-        """The same of what has a limit, never below zero."""
+        """What is left of everything that has a limit, never negative."""
         found: dict[What, int] = {}
         if self.limit.max_tokens is not None:
             found["tokens"] = max(0, self.left.tokens)
@@ -174,7 +123,7 @@ _NOTHING_OF_RUN = _OfRun()
 
 
 def _is_same(run: Run, before: Run) -> bool:
-    """Whether nothing was used or promised since: most events change neither, and leave the objects as they are."""
+    """Return True if neither usage nor reservations changed: most events leave these objects as they are."""
     return (
         run.usage is before.usage
         and run.sampled is before.sampled
@@ -185,25 +134,24 @@ def _is_same(run: Run, before: Run) -> bool:
 
 
 class Ledger:
-    """The budget of a Job, and those of Experts within it: each holds for their Runs and for all below these.
+    """The budget of a Job, and those of Experts within it; each covers its Runs and all Runs below them.
 
-    Take each Run in as it stands, one that is above another first.
+    Call `take` with the state of each Run, a parent before its delegates.
     """
 
     def __init__(self, limit: Budget | None, root: str = "") -> None:
-        """`root` is the Run whose time counts as that of all, if that is no Coordinator's."""
+        """`root`: Run whose time counts as that of all, if it is not the Coordinator."""
         self._root = root
         self._accounts: dict[str, _Account] = {JOB: _Account(limit or Budget())}
         self._keys: dict[str, tuple[str, ...]] = {}
-        """The accounts that a Run spends of."""
         self._taken: dict[str, _OfRun] = {}
         self._latest: dict[str, Run] = {}
         self._held: dict[str, tuple[str, Amount]] = {}
 
     def take(self, run: Run, *, at_rest: bool = False) -> bool:
-        """Take in the state of a Run. Whether less is promised than before, so that others may have room.
+        """Record the state of a Run. Return True if the reservations changed, so that waiting Runs may have room.
 
-        Of a Run `at_rest`, which nobody drives yet, what was under way when its process ended counts as spent.
+        `at_rest`: nobody drives the Run, so that what was running when its process ended counts as spent.
         """
         run_id, latest = run.start.run_id, self._latest.get(run.start.run_id)
         if latest is None:
@@ -222,7 +170,7 @@ class Ledger:
         return now.open != before.open
 
     def _add_time(self, run: Run, before: int) -> None:
-        """A Run's time is that of those below it too."""
+        """Add a Run's new work time, which includes that of the Runs below it, to its account."""
         if run.worked_ms == before:
             return
         key = JOB if run.is_coordinator or run.id == self._root else run.start.expert_key
@@ -230,14 +178,14 @@ class Ledger:
             self._accounts[key].worked_ms += run.worked_ms - before
 
     def hold(self, key: str, run_id: str, amount: Amount) -> None:
-        """Count something that no Run's state has yet. Under a key that is there already, in its place."""
+        """Reserve an amount that is in no Run's state yet, replacing an earlier one with the same key."""
         self.drop(key)
         self._held[key] = (run_id, amount)
         for account in self._keys[run_id]:
             self._accounts[account].open += amount
 
     def drop(self, key: str) -> bool:
-        """Count it no more: it is in its Run's state now, or did not come about. False if there is none."""
+        """Release a held amount that is settled or not needed. Return False if there is none."""
         held = self._held.pop(key, None)
         if held is None:
             return False
@@ -247,9 +195,9 @@ class Ledger:
         return True
 
     def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NOTHING) -> Grant | Wait | Exceeded:
-        """What becomes of a generation whose worst case is known. Nothing is counted by this.
+        """Decide about a generation with a known maximum cost. Nothing is reserved by this call.
 
-        `mine` is what is held for whoever asks, and does not come back while it waits.
+        `mine`: amount held for the caller itself, which does not become free while it waits.
         """
         tightest, most = JOB, bound.wanted
         for key in self._keys[run_id]:
@@ -266,7 +214,7 @@ class Ledger:
         return _exceeded(tightest, account, bound)
 
     def room_for_calls(self, run_id: str, calls: int) -> Exceeded | None:
-        """Why that many calls of tools may not be made; None if they may."""
+        """Return why so many tool calls would exceed a budget; None if they would not."""
         for key in self._keys[run_id]:
             account = self._accounts[key]
             most = account.limit.max_tool_calls
@@ -275,8 +223,7 @@ class Ledger:
         return None
 
     def left_for(self, run_id: str, expert: Expert) -> dict[str, Amounts]:
-        """What nobody has used of the accounts that a delegate of a Run would use: of those of the Run itself together,
-        as `WHOLE`, and of the delegate's Expert, if it has a budget of its own."""
+        """Return the unused amounts open to a delegate: of the Run's accounts as `WHOLE`, and of its Expert's own."""
         whole: dict[What, int] = {}
         for key in self._keys[run_id]:
             for what, amount in self._accounts[key].amounts.items():
@@ -286,13 +233,13 @@ class Ledger:
         return {WHOLE: whole, expert.key: self._accounts.get(expert.key, _Account(expert.budget)).amounts}
 
     def used_by(self, run_ids: Iterable[str]) -> Amounts:
-        """What these Runs have used, with what is under way."""
+        """Return the usage of these Runs, including reservations."""
         found = [self._taken[run_id] for run_id in run_ids if run_id in self._taken]
         used = sum((one.spent + one.open for one in found), NOTHING)
         return {"tokens": used.tokens, "nano": used.nano, "calls": sum(one.tool_calls for one in found)}
 
     def standing(self, budget: BudgetName, expert: str | None, needed: float) -> Exceeded:
-        """That what is needed of a budget does not fit any more."""
+        """Return the `Exceeded` that says that `needed` does not fit into a budget."""
         account = self._accounts[expert or JOB]
         limit: dict[BudgetName, float | None] = {
             "maxCost": account.limit.max_cost,
@@ -309,33 +256,33 @@ class Ledger:
         return Exceeded(budget, expert, limit[budget] or 0, used[budget], needed)
 
     def time_left(self, expert: str | None = None) -> int | None:
-        """Milliseconds of work that are left of the Job's budget, or of an Expert's; None for no limit."""
+        """Return the milliseconds of work left for the Job, or for an Expert; None without a limit."""
         account = self._accounts.get(expert or JOB)
         if account is None or account.limit.max_time is None:
             return None
         return max(0, account.limit.max_time - account.worked_ms)
 
     def out_of_time(self, expert: str | None = None) -> Exceeded:
-        """That there is no time left."""
+        """Return the `Exceeded` that says that no time is left."""
         limit = self._accounts[expert or JOB].limit.max_time or 0
         return Exceeded("maxTime", expert, limit, limit, 1)
 
     def covers(self, run_id: str, expert: str | None) -> bool:
-        """Whether a Run spends of the Job's budget, or of that of this Expert."""
+        """Return True if the Run spends from the Job's budget, or from this Expert's."""
         return (expert or JOB) in self._keys.get(run_id, ())
 
     def wants_prices(self, run_id: str) -> bool:
-        """Whether a Run's generations need a price."""
+        """Return True if the Run's generations need a price, because a budget is in dollars."""
         return any(self._accounts[key].limit.max_cost is not None for key in self._keys[run_id])
 
     def used(self, expert: str | None = None) -> Amount:
-        """What was spent, or is promised."""
+        """Return the usage of an account, including reservations."""
         return self._accounts[expert or JOB].used
 
     def _enter(self, run: Run) -> None:
         above, own = run.start.delegated_by, run.start.expert.budget
         keys = (JOB,) if above is None else self._keys.get(above.run_id, (JOB,))
-        # a Coordinator's own budget is part of the Job's
+        # The Coordinator's own budget is part of the Job's.
         if above is not None and own is not None and run.start.expert_key not in keys:
             keys = (*keys, run.start.expert_key)
             self._accounts.setdefault(run.start.expert_key, _Account(own))
@@ -351,13 +298,13 @@ def _exceeded(key: str, account: _Account, bound: Bound) -> Exceeded:
 
 
 def is_reported(usage: Usage, reserved: Charge, *, has_reply: bool) -> bool:
-    """Whether an endpoint said what a generation has used, and the price of it is known if dollars were reserved."""
+    """Return True if the endpoint reported usage, and its price is known if dollars were reserved."""
     is_priced = reserved.cost_usd is None or usage.cost_usd is not None
     return is_priced and usage.input_tokens > 0 and (usage.output_tokens > 0 or not has_reply)
 
 
 def is_uncharged(error: ErrorInfo) -> bool:
-    """Whether a try that failed so cannot have been charged for: it was refused, or never got to the endpoint."""
+    """Return True if a failed attempt cannot have been charged: it was refused, or never reached the endpoint."""
     return error.status_code is not None or error.name in _NEVER_SENT
 
 
@@ -365,23 +312,11 @@ _NEVER_SENT = frozenset(("ConnectError", "CircuitOpen", "Certificate", "BadReque
 
 
 def over(usage: Usage, reserved: Charge | None) -> Charge | None:
-    """By how much a generation has used more than could be expected."""
+    """Return the usage beyond the reservation; None if there is none."""
     if reserved is None:
         return None
     used, most = Amount.of_usage(usage), Amount.of_charge(reserved)
-    # without a budget in dollars none are reserved
+    # Dollars are reserved only with a budget in dollars.
     dollars = 0 if reserved.cost_usd is None else max(0, used.nano - most.nano)
     extra = Amount(max(0, used.tokens - most.tokens), dollars)
     return None if extra == NOTHING else extra.as_charge()
-
-
-def lower(one: Budget | None, other: Budget | None) -> Budget | None:
-    """The lower of each limit."""
-    if one is None or other is None:
-        return one or other
-    fields = {name: _lower(getattr(one, name), getattr(other, name)) for name in Budget.model_fields}
-    return Budget.model_validate(fields)
-
-
-def _lower(one: float | None, other: float | None) -> float | None:
-    return min((value for value in (one, other) if value is not None), default=None)

@@ -1,10 +1,10 @@
-"""What of a Job's limits each of its delegates may use that other workers drive.
+"""Divide a Job's remaining budget among delegates that other workers drive.
 
-Nobody but the process that awaits them sees them all, so each is given a share beforehand, which is recorded with it.
-It is a cap: what the delegate, and all below it, may have used when it ends. It holds what it has not used of it, until
-it has ended or stopped. So what was used and what is held are together never more than the limit, whoever dies when.
+Only the process that awaits the delegates sees all of them, so each gets a share before it starts, which is recorded
+with it. A share is a cap on what the delegate and all Runs below it may have used when it ends; the unused part is held
+until it has ended or stopped. So usage and held amounts together never exceed the limit, whichever process dies.
 
-One that stops because its share is used up says what it needed. It is given a larger one as soon as there is room.
+A delegate that stops because its share is used up reports what it needs, and gets a larger share once there is room.
 """
 
 from __future__ import annotations
@@ -13,38 +13,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Literal
 
+from perstack.core.base.usage import NANO, nano
+from perstack.core.definitions.experts import Budget, Limits
 from perstack.dataclass import dataclass
 
 What = Literal["tokens", "nano", "calls", "steps"]
-"""Tokens, billionths of a dollar, calls of tools, steps."""
 Amounts = Mapping[What, int]
-"""What is not in it has no limit."""
+"""Amounts by unit (`nano`: billionths of a dollar); a missing unit has no limit."""
 
 WHOLE = ""
-"""The account of everything; the others are those of Experts with a budget of their own."""
+"""Account of the whole Job; the others belong to Experts with budgets of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharer:
-    """One delegate as it stands."""
+    """The state of one delegate that needs a share."""
 
     run_id: str
     account: str = WHOLE
-    """Whose budget it uses besides."""
+    """Expert account that it spends from in addition."""
     used: Amounts = field(default_factory=dict[What, int])
-    """With what is under way: by it and all below it."""
+    """Usage of the delegate and all Runs below it, including reservations."""
     cap: Amounts | None = None
-    """Of one that is at work; None: it has not begun, or has stopped, and is to continue."""
+    """Cap of a running delegate; None if it has not started, or has stopped and shall continue."""
     needs: Amounts = field(default_factory=dict[What, int])
-    """What it could not do its next work without, where it has stopped for that."""
+    """Least amounts for its next work, if it stopped for lack of them."""
 
 
 def granted(left: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[str, Amounts]:
-    """The caps of those that may begin or continue now, by their Runs.
+    """Return the caps, by Run id, of the delegates that may start or continue now.
 
-    `left` is by account what nobody has used. What is free of it is divided equally among as many as can do something
-    with their part. Nothing is granted to the others: they wait until one at work has given something back, or, where
-    nobody is at work, have really come to the end of the limit.
+    `left`: unused amounts by account. What is free is divided equally among as many delegates as can work with their
+    part. The others get nothing: they wait until a running one returns something, or, if none is running, have reached
+    the limit.
     """
     free = {account: _free(account, amounts, sharers) for account, amounts in left.items()}
     waiting = [one for one in sharers if one.cap is None]
@@ -56,14 +57,14 @@ def granted(left: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[str,
 
 
 def short_account(left: Mapping[str, Amounts], sharer: Sharer) -> str:
-    """Which account has too little for what one needs, where nobody else is at work: the whole one goes first."""
+    """Return the account that has too little for a delegate when no other is running; the whole one takes priority."""
     of_all = left.get(WHOLE, {})
     is_whole = any(of_all[what] < need for what, need in sharer.needs.items() if what in of_all)
     return WHOLE if is_whole else sharer.account
 
 
 def _free(account: str, left: Amounts, sharers: Sequence[Sharer]) -> Amounts:
-    """Less what those at work hold."""
+    """Return the amounts less what running delegates hold."""
     holders = [one for one in sharers if account in (WHOLE, one.account)]
     return {what: max(0, amount - sum(_held(one, what) for one in holders)) for what, amount in left.items()}
 
@@ -73,7 +74,7 @@ def _held(one: Sharer, what: What) -> int:
 
 
 def _part(one: Sharer, free: Mapping[str, Amounts], among: Sequence[Sharer]) -> Amounts:
-    """Its part, if these share what is free."""
+    """Return a delegate's part if all of `among` share what is free."""
     found: dict[What, int] = {}
     for account in {WHOLE, one.account}:
         number = len(among) if account == WHOLE else sum(other.account == account for other in among)
@@ -89,3 +90,28 @@ def _fits(one: Sharer, part: Amounts) -> bool:
 
 def _cap(one: Sharer, part: Amounts) -> Amounts:
     return {what: one.used.get(what, 0) + amount for what, amount in part.items()}
+
+
+def budget_of(cap: Amounts, milliseconds: int | None) -> Budget | None:
+    """Return the budget for this share and so much time; None without a limit."""
+    budget = Budget(
+        max_cost=cap["nano"] / NANO if "nano" in cap else None,
+        max_tokens=cap.get("tokens"),
+        max_time=milliseconds,
+        max_tool_calls=cap.get("calls"),
+    )
+    return None if budget == Budget() else budget
+
+
+def capped(limits: Limits) -> Amounts:
+    """Return the share that was recorded as these limits."""
+    budget, found = limits.budget or Budget(), dict[What, int]()
+    if budget.max_tokens is not None:
+        found["tokens"] = budget.max_tokens
+    if budget.max_cost is not None:
+        found["nano"] = nano(budget.max_cost)
+    if budget.max_tool_calls is not None:
+        found["calls"] = budget.max_tool_calls
+    if limits.max_steps is not None:
+        found["steps"] = limits.max_steps
+    return found

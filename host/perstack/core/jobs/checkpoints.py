@@ -1,20 +1,19 @@
-"""A Run's state at one place in its log, as others are shown it."""
+"""Checkpoints: a Run's state at one position of its log, as shown to others. The files are caches of the log."""
 
 from pydantic import Field
 
-from perstack.core.base import Fact, falsy
-from perstack.core.definitions import Expert, Limits, ReasoningBudget
-from perstack.core.events import StartRun
-from perstack.core.ids import event_id_of
-from perstack.core.messages import AnyMessage, InstructionMessage, TextPart
-from perstack.core.run_facts import ContinuedFrom, DelegatedBy, ErrorInfo
+from perstack.core.base.ids import event_id_of
+from perstack.core.base.records import Fact, falsy
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.experts import Expert, Limits, ReasoningBudget
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.facts import ContinuedFrom, DelegatedBy, ErrorInfo, Todo
+from perstack.core.runs.messages import AnyMessage, InstructionMessage, TextPart
 from perstack.core.runs.state import Run, RunStatus
-from perstack.core.todos import Todo
-from perstack.core.usage import Usage
 
 
 class ExpertRef(Fact):
-    """Which Expert, in which version."""
+    """A reference to an Expert in a version."""
 
     key: str
     name: str
@@ -22,7 +21,7 @@ class ExpertRef(Fact):
 
 
 class OpenCall(Fact):
-    """A call that has no result yet."""
+    """A call without a result."""
 
     id: str
     tool_name: str
@@ -31,10 +30,7 @@ class OpenCall(Fact):
 
 
 class MessagesRef(Fact):
-    """Where the messages are: those of `base`, then those of this Run's log up to line `through`.
-
-    `sha256` is the chain's hash of that line, which vouches for all before it.
-    """
+    """A reference to messages: those of `base`, then this Run's up to log line `through`, whose hash is `sha256`."""
 
     through: int
     base: ContinuedFrom | None = None
@@ -43,7 +39,7 @@ class MessagesRef(Fact):
 
 
 class _Place(Fact):
-    """What a checkpoint says, but for the messages."""
+    """The fields of a checkpoint without the messages."""
 
     id: str
     job_id: str
@@ -53,32 +49,32 @@ class _Place(Fact):
     step_number: int
     usage: Usage
     context_tokens: int = Field(default=0, exclude_if=falsy)
-    """Of the last generation, sent and generated."""
+    """Tokens of the last generation, sent and generated."""
     context_window_usage: float | None = None
-    """The share of the model's context that these fill, from 0 to 1, where its size is known."""
+    """Share of the model's context that these fill, from 0 to 1; None if its size is unknown."""
     todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
     open_calls: tuple[OpenCall, ...] = Field(default=(), exclude_if=falsy)
     delegated_by: DelegatedBy | None = None
     continued_from: ContinuedFrom | None = None
     error: ErrorInfo | None = None
     snapshot: str | None = None
-    """The digest of the tree that the workspace's files were, where they are recorded."""
+    """Digest of the tree of the workspace's files, if they are recorded."""
 
 
 class CheckpointFile(_Place):
-    """checkpoints/{id}.json: a checkpoint without its messages, which stand in the log once."""
+    """A checkpoint without its messages, which only the log contains: checkpoints/{id}.json."""
 
     messages: MessagesRef
 
 
 class Checkpoint(_Place):
-    """A checkpoint whole, with its messages."""
+    """A complete checkpoint, with its messages."""
 
     messages: tuple[AnyMessage, ...]
 
 
 class RunSetting(Fact):
-    """run-setting.json: what a Run was started with, for people and tools. The log's first line says the same."""
+    """What a Run was started with, copied from the log's first line for people and tools: run-setting.json."""
 
     job_id: str
     run_id: str
@@ -94,7 +90,7 @@ class RunSetting(Fact):
 
 
 def run_setting(start: StartRun) -> RunSetting:
-    """The setting that a Run's first event tells of."""
+    """Return the setting in a Run's first event."""
     return RunSetting(
         job_id=start.job_id,
         run_id=start.run_id,
@@ -111,7 +107,7 @@ def run_setting(start: StartRun) -> RunSetting:
 
 
 def checkpoint_file(run: Run) -> CheckpointFile:
-    """What is written for the place that a Run is at."""
+    """Return the file for the Run's current position."""
     return CheckpointFile(
         id=event_id_of(run.id, run.head.seq),
         job_id=run.start.job_id,
@@ -138,7 +134,7 @@ def checkpoint_file(run: Run) -> CheckpointFile:
 
 
 def checkpoint_of(run: Run) -> Checkpoint:
-    """The checkpoint of the place that a Run is at, whole."""
+    """Return the complete checkpoint for the Run's current position."""
     facts = checkpoint_file(run)
     instruction = InstructionMessage(contents=(TextPart(text=run.instruction),))
     fields = {name: getattr(facts, name) for name in _Place.model_fields}
@@ -146,7 +142,7 @@ def checkpoint_of(run: Run) -> Checkpoint:
 
 
 def _status_word(status: RunStatus) -> str:
-    """Perstack calls the checkpoint of a Run that is under way `proceeding`."""
+    """Return the status; a running Run's is `proceeding`, as in Perstack."""
     return "proceeding" if status == "running" else status
 
 

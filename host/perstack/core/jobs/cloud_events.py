@@ -1,4 +1,4 @@
-"""Events from outside: CloudEvents 1.0 (cloudevents.io, core specification and JSON event format)."""
+"""Read events from outside: CloudEvents 1.0 (cloudevents.io, core specification and JSON event format)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 
 from pydantic import Field, JsonValue, ValidationError
 
-from perstack.core.base import Fact
-from perstack.core.wrong_values import in_words
+from perstack.core.base.records import Fact
+from perstack.core.base.validation_errors import in_words
 from perstack.errors import UsageError
 
 _HEADER = "ce-"
 
 
 class CloudEvent(Fact):
-    """One event. Its source and id together are unique: an event that comes twice is taken once."""
+    """One event. Its source and id together are unique: a duplicate is ignored."""
 
     specversion: str = Field(pattern=r"^1\.")
     id: str = Field(min_length=1)
@@ -26,23 +26,23 @@ class CloudEvent(Fact):
 
     @property
     def key(self) -> str:
-        """What tells it from every other."""
+        """The unique name of the event."""
         return f"{self.source} {self.id}"
 
     @property
     def text(self) -> str:
-        """Its data as a person would have said it."""
+        """The data as if a person had typed it."""
         return self.data if isinstance(self.data, str) else json.dumps(self.data, ensure_ascii=False)
 
 
 def is_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) -> bool:
-    """Whether this is one: in structured mode the body says so, in binary mode the headers do."""
+    """Return True for a CloudEvent, marked in the body (structured mode) or in the headers (binary mode)."""
     in_body = isinstance(body, dict) and "specversion" in body
     return in_body or f"{_HEADER}specversion" in (headers or {})
 
 
 def read_cloud_event(body: JsonValue, headers: Mapping[str, str] | None = None) -> CloudEvent:
-    """The event. Raises UsageError that names what is wrong."""
+    """Return the event. Raises UsageError naming what is wrong."""
     marked = {name.removeprefix(_HEADER): value for name, value in (headers or {}).items() if name.startswith(_HEADER)}
     fields: JsonValue = {**marked, "data": body} if "specversion" in marked else body
     if not isinstance(fields, dict):

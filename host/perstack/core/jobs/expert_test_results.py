@@ -1,4 +1,4 @@
-"""Whether a Job is what a test expects of it: facts in, reasons out."""
+"""Compare a finished Job with the expectations of an Expert's test: facts in, reasons for failure out."""
 
 from __future__ import annotations
 
@@ -6,59 +6,57 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 
-from perstack.core.expert_tests import Expected, ExpectedStatus
-from perstack.core.job import Cost
-from perstack.core.patterns import compiled
-from perstack.core.plain import one_line
-from perstack.core.policy.calls import PolicyCall
-from perstack.core.policy.decide import decide_call
-from perstack.core.policy.permissions import Permissions, RuleSet
-from perstack.core.statuses import TYPED_STATUS, JobStatus
+from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
+from perstack.core.base.patterns import compiled
+from perstack.core.base.text import one_line
+from perstack.core.base.usage import Cost
+from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
+from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.decisions import decide_call
 from perstack.dataclass import dataclass
 
 _SHOWN_CALLS = 6
 _LONGEST_CALL = 80
 _LONGEST_TEXT = 120
 _Z = 1.959964
-"""Of the normal distribution, for 95 of 100."""
+"""Quantile of the normal distribution for 95 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A file that is not there, or not one that can be read."""
+    """A file that is missing or cannot be read."""
 
     why: str
-    """In words that follow its name: `is missing`."""
+    """Words that follow the file's name: `is missing`."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What a Job came to, as far as tests look at it."""
+    """The facts about a Job that tests check."""
 
     status: JobStatus
     result: str = ""
     because: str = ""
-    """Why it is not completed."""
     steps: int = 0
     cost: Cost | None = None
-    """None if nothing was spent; `unknown` too if only a part of it is known."""
+    """None if nothing was spent; `unknown` also if only a part is known."""
     calls: tuple[PolicyCall, ...] = ()
-    """Those that were made, in the order of the Runs; one that was refused or denied was not."""
+    """Calls that were made, in the order of the Runs; refused and denied ones are not included."""
     files: Mapping[str, str | Unread] | None = None
-    """The contents of those that are expected, by their paths."""
     command_failed: str = ""
-    """Why the command of the test does not agree; empty if it does, or there is none."""
+    """Why the test's command failed; empty if it passed, or there is none."""
 
 
 def judge(expected: Expected, facts: JobFacts) -> tuple[str, ...]:
-    """Why the Job is not what is expected; nothing if it is."""
+    """Return the reasons why the Job does not meet the expectations; empty if it does."""
     return tuple(one_line(reason) for reason in _reasons(expected, facts))
 
 
 def matches_call(rule: str, call: PolicyCall) -> bool:
-    """Whether a rule would be about this call if it denied: about anything that the call does.
+    """Return True if the rule, as a deny rule, would concern anything that this call does.
 
-    Unlike a permission rule it may also be about what the loop or a person answers, such as `todo`.
+    Unlike a permission rule it may also match calls that the loop or a person answers, such as `todo`.
     """
     subject = None if call.subject is None or call.subject.is_nothing else call.subject
     seen = PolicyCall(
@@ -77,14 +75,14 @@ def matches_call(rule: str, call: PolicyCall) -> bool:
 
 
 def shown_call(call: PolicyCall) -> str:
-    """A call in a line, shortened: `writeTextFile(path=out.md, text=…)`."""
+    """Return a call as one shortened line: `writeTextFile(path=out.md, text=…)`."""
     name = f"delegate/{call.tool}" if call.kind == "delegate" else call.tool
     arguments = ", ".join(f"{key}={_value(value)}" for key, value in call.args.items())
     return _shortened(f"{name}({arguments})" if arguments else name, _LONGEST_CALL)
 
 
 def interval(passed: int, total: int) -> tuple[float, float]:
-    """Where a pass rate is with a certainty of 95 %, by Wilson's score: from, to. Of nothing, all is possible."""
+    """Return the 95 % confidence interval of a pass rate by Wilson's score; (0, 1) without any test."""
     if not total:
         return 0.0, 1.0
     rate, z2 = passed / total, _Z * _Z
@@ -95,7 +93,7 @@ def interval(passed: int, total: int) -> tuple[float, float]:
 
 
 def status_word(status: JobStatus) -> str:
-    """A status in the word that tests and `perstack jobs --status` have for it."""
+    """Return the word for a status in tests and `perstack jobs --status`."""
     return next(word for word, one in TYPED_STATUS.items() if one == status)
 
 

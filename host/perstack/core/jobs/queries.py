@@ -1,24 +1,139 @@
-"""What was spent: sums of usage, and how much of it has no known price."""
+"""Choose Jobs by labels, status, Expert and age; decide which may be removed; and sum up their costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Literal, assert_never
 
-from perstack.core.base import JsonObject
-from perstack.core.job import Cost, JobSummary, RunSummary, cost_of
-from perstack.core.usage import ModelShare, Usage
+from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
+from perstack.core.base.records import JsonObject
+from perstack.core.base.text import milliseconds
+from perstack.core.base.usage import Cost, ModelShare, Usage, cost_of
+from perstack.core.definitions.project import Retention
+from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.dataclass import dataclass
+from perstack.errors import UsageError
+
+# Labels, by which owners find their Jobs, such as `team=search`.
+
+MOST_LABELS = 32
+LONGEST_VALUE = 256
+
+_KEY = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}"
+
+
+def parse_labels(texts: Iterable[str]) -> dict[str, str]:
+    """Return the labels typed as `KEY=VALUE`. Raises UsageError."""
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise UsageError(f"label {_shown(text)}: write it as KEY=VALUE")
+        if labels.get(key, value) != value:
+            raise UsageError(f"label {_shown(key)} is given twice, with different values")
+        labels[key] = value
+    return check_labels(labels)
+
+
+def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels. Raises UsageError if one is too long or not plain text."""
+    if len(labels) > MOST_LABELS:
+        raise UsageError(f"a Job may have {MOST_LABELS} labels, not {len(labels)}")
+    for key, value in labels.items():
+        if not re.fullmatch(_KEY, key):
+            raise UsageError(
+                f"label {_shown(key)}: a key is 1 to 63 of A-Z a-z 0-9 . _ / - and begins with a letter or digit"
+            )
+        if not value.isprintable() or len(value) > LONGEST_VALUE:
+            raise UsageError(f"label {key}: a value is at most {LONGEST_VALUE} printable characters")
+    return dict(labels)
+
+
+def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Return True if the labels include all wanted ones."""
+    return all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "…")
+
+
+# Filters of Jobs, and which Jobs may be removed.
+
+
+@dataclass(frozen=True, slots=True)
+class JobChoice:
+    """A filter of Jobs. All conditions must hold; an empty one, or None, always does."""
+
+    statuses: frozenset[JobStatus] = frozenset()
+    experts: frozenset[str] = frozenset()
+    labels: tuple[tuple[str, str], ...] = ()
+    since: int | None = None
+    """Updated at this time or later, in milliseconds since 1970."""
+    before: int | None = None
+    """Last updated before this time, in milliseconds since 1970."""
+
+    @classmethod
+    def of(
+        cls,
+        statuses: Iterable[JobStatus] = (),
+        experts: Iterable[str] = (),
+        labels: Mapping[str, str] | None = None,
+        since: int | None = None,
+        before: int | None = None,
+    ) -> JobChoice:
+        """Return the filter for these conditions."""
+        return cls(frozenset(statuses), frozenset(experts), tuple((labels or {}).items()), since, before)
+
+    def has(self, job: JobSummary) -> bool:
+        """Return True if the Job meets all conditions."""
+        return (
+            (not self.statuses or job.status in self.statuses)
+            and (not self.experts or job.expert_key in self.experts)
+            and has_labels(job.labels, dict(self.labels))
+            and (self.since is None or job.updated_at >= self.since)
+            and (self.before is None or job.updated_at < self.before)
+        )
+
+
+def removable(
+    jobs: Iterable[JobSummary], choice: JobChoice, *, keep_last: int = 0, include_waiting: bool = False
+) -> list[JobSummary]:
+    """Return the chosen Jobs that may be removed; `jobs` must be all Jobs there are.
+
+    Running, queued and damaged Jobs are never included, Jobs that wait for a person only with `include_waiting`. The
+    `keep_last` latest of each Expert, counted among all its Jobs, are kept.
+    """
+    newest: Counter[str] = Counter()
+    found: list[JobSummary] = []
+    for job in sorted(jobs, key=lambda job: job.updated_at, reverse=True):
+        newest[job.expert_key] += 1
+        waits = job.question is not None and not include_waiting
+        if newest[job.expert_key] > keep_last and not (job.damaged or job.status in ("running", "queued") or waits):
+            found.append(job)
+    return [job for job in found if choice.has(job)]
+
+
+def not_retained(jobs: Iterable[JobSummary], retention: Retention, now: int) -> list[JobSummary]:
+    """Return the Jobs to remove by the retention settings in perstack.toml."""
+    if retention == Retention():
+        return []
+    before = None if retention.older_than is None else now - milliseconds(retention.older_than)
+    choice = JobChoice.of((TYPED_STATUS[name] for name in retention.status), before=before)
+    return removable(jobs, choice, keep_last=retention.keep_last or 0)
+
 
 By = Literal["expert", "model", "day", "label"]
 NONE = "-"
-"""Stands for a label where there is none, and for a model that an older job.json does not name."""
+"""Key for Jobs without a label, and for a model that an older job.json does not name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What some Runs have spent together."""
+    """The costs of a group of Runs."""
 
     key: str
     runs: int = 0
@@ -27,17 +142,18 @@ class Spent:
 
     @property
     def cost(self) -> Cost | None:
+        """The cost, or `unknown`; None if nothing was used."""
         return cost_of(self.usage, self.unpriced_tokens)
 
     def plus(self, share: ModelShare) -> Spent:
-        """With one Run more, or a part of it."""
+        """Return the sum with one more Run, or a part of one."""
         unpriced = share.unpriced_tokens
         if share.usage.cost_usd is None:
-            unpriced = share.usage.total_tokens  # an older job.json does not say
+            unpriced = share.usage.total_tokens  # an older job.json has no number
         return Spent(self.key, self.runs + 1, self.usage + share.usage, self.unpriced_tokens + unpriced)
 
     def to_json(self) -> JsonObject:
-        """For programs; `costUsd` is a number, or `unknown`."""
+        """Return the JSON for programs; `costUsd` is a number or `unknown`."""
         return {
             "key": self.key,
             "runs": self.runs,
@@ -52,9 +168,9 @@ class Spent:
 def spent_by(
     jobs: Iterable[JobSummary], by: By, *, since: int, day_of: Callable[[int], str]
 ) -> tuple[list[Spent], Spent]:
-    """What was spent by each, the dearest first (days in order), and in all.
+    """Return the costs by group, most expensive first (days in order), and the total.
 
-    Of Runs that began at `since` or later, in milliseconds since 1970. `day_of` names the day of a moment.
+    Only Runs that started at `since` or later count, in milliseconds since 1970. `day_of` names the day of a time.
     """
     found: dict[str, Spent] = {}
     total = Spent("total")

@@ -1,4 +1,7 @@
-"""Whether a stopped Run may be resumed, why it goes on, and with what."""
+"""Decide whether a stopped Run may be resumed, for which reason, and with which limits.
+
+The first part serves a person's `resume`, the last part workers that look for Runs without a driver.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from perstack.core.context import ContextPolicy, turned
-from perstack.core.definitions import Expert, Limits
-from perstack.core.events import ResumeReason, Settlement
-from perstack.core.job import Job, JobSummary
-from perstack.core.overrides import Overrides
+from perstack.core.base.ids import number_of_run
+from perstack.core.definitions.experts import ContextPolicy, Expert, Limits, turned
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import ResumeReason, Settlement
+from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.state import Run, call_key, is_unsettled
-from perstack.core.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer, Continue, Start
@@ -20,20 +25,20 @@ from perstack.next_steps import Answer, Continue, Start
 
 @dataclass(frozen=True, slots=True)
 class UnsettledCall:
-    """A call with a side effect that began and has no result."""
+    """A call that started, may have had a side effect, and has no result."""
 
     key: str
-    """What `--settle` takes; the call's own id will do where it is unique."""
+    """Key for `--settle`, which also accepts the call id if it is unique."""
     call_id: str
     run_id: str
     expert_key: str
     tool_name: str
     args: str
-    """The arguments as JSON, shortened."""
+    """Arguments as JSON, shortened."""
 
 
 def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
-    """The calls of Runs that began, may have had a side effect, and have no result."""
+    """Return the calls of Runs that started, may have had a side effect, and have no result."""
     return tuple(
         UnsettledCall(
             key=call_key(run, call),
@@ -63,9 +68,9 @@ def resumption(
     calls: Sequence[UnsettledCall],
     settled: Mapping[str, Settlement],
 ) -> tuple[ResumeReason, Limits | None]:
-    """Why a Job's Coordinator goes on, and with which limits, if with others; `calls` are those that are not settled.
+    """Return why a Job's Coordinator is resumed, and its new limits if they change; `calls`: its unsettled calls.
 
-    Raises UsageError, with what to do instead, if it cannot, and Conflict if it has taken the signal already.
+    Raises UsageError with next steps if it cannot be resumed, and Conflict if the signal was accepted before.
     """
     check_signal(job, signal)
     reason = _reason(job.id, run)
@@ -77,7 +82,7 @@ def resumption(
 
 
 def _reason(job_id: str, run: Run) -> ResumeReason:
-    """Why a Run goes on. Raises UsageError, with what to do instead, if it cannot."""
+    """Return why a Run is resumed. Raises UsageError with next steps if it cannot be."""
     match run.status:
         case "completed":
             step = Continue(job_id, run.start.expert_key)
@@ -101,7 +106,7 @@ def _reason(job_id: str, run: Run) -> ResumeReason:
 
 
 def _check_settled(calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement]) -> None:
-    """Raises UsageError for a settlement of a call that is not open."""
+    """Raise UsageError if a settlement names no open call."""
     known = {name for call in calls for name in (call.key, call.call_id)}
     for name in settled:
         if name not in known:
@@ -110,19 +115,19 @@ def _check_settled(calls: Sequence[UnsettledCall], settled: Mapping[str, Settlem
 
 
 def check_signal(job: Job, signal: str | None) -> None:
-    """Raises Conflict if a Job has taken this event from outside already."""
+    """Raise Conflict if the Job has accepted this event from outside before."""
     if signal is not None and signal in job.signals:
         raise Conflict(f"Job {job.id} has received the event {signal} already")
 
 
 def check_not_closed(job: Job | JobSummary) -> None:
-    """Raises UsageError for a Job that was closed for good."""
+    """Raise UsageError if the Job was closed for good."""
     if job.closed is not None:
         raise UsageError(f"Job {job.id} was closed for good by {job.closed.by}", next_steps=(Start(),))
 
 
 def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
-    """Raises UsageError if a Job would go on with another Expert."""
+    """Raise UsageError if the Job belongs to another Expert."""
     if base.start.expert_key != expert.key:
         raise UsageError(
             f"Job {job_id} is {base.start.expert_key}'s, and its context is never shared: begin a Job for {expert.key}"
@@ -130,7 +135,7 @@ def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
 
 
 def _check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
-    """Raises UsageError if a Run would go on with another model."""
+    """Raise UsageError if the Run would be resumed with another model."""
     start = run.start
     for word, value, used in (("provider", asked.provider, start.provider), ("model", asked.model, start.model)):
         if value is not None and value != used:
@@ -142,7 +147,7 @@ def _check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
 
 
 def _check_same_runtime(run: Run, asked: Overrides, job_id: str) -> None:
-    """Raises UsageError if programs of a Run would run elsewhere than they did."""
+    """Raise UsageError if the Run's programs would run in another runtime."""
     start = run.start
     used = (start.sandbox or SandboxPolicy()).runtime
     if asked.runtime is not None and asked.runtime != used:
@@ -154,7 +159,7 @@ def _check_same_runtime(run: Run, asked: Overrides, job_id: str) -> None:
 
 
 def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limits | None:
-    """The Run's limits with those that were given anew; None if none was."""
+    """Return the Run's limits with the requested changes; None without changes."""
     given = {
         "max_steps": asked.max_steps if max_steps is None else max_steps,
         "max_retries": asked.max_retries,
@@ -172,8 +177,54 @@ def new_limits(run: Run, asked: Overrides, max_steps: int | None = None) -> Limi
 
 
 def limits_of_delegate(run: Run, asked: Overrides) -> Limits | None:
-    """A delegate's limits as they are when the Run that waits for it is resumed; None if they are as before."""
+    """Return a delegate's limits for the resumption of its parent Run; None if unchanged."""
     if asked.compaction is None:
         return None
     context = turned(run.limits.context or ContextPolicy(), asked.compaction)
     return None if context == run.limits.context else run.limits.model_copy(update={"context": context})
+
+
+# Runs that a worker resumes by itself.
+
+
+def due_of(run: Run, now: int) -> ResumeReason | None:
+    """Return why a worker should resume a Run without a driver; None if it should not.
+
+    Runs stopped by a person, a limit or an error wait for a person.
+    """
+    if run.closed is not None:
+        return None
+    if run.status == "queued":
+        return "queued"
+    if run.status in ACTIVE:
+        return "crash"
+    is_pause = run.status == "stoppedByInterrupt" and run.waits_for_limit
+    return "interrupt" if is_pause and (run.resume_at or 0) <= now else None
+
+
+def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:
+    """Return True if a delegate's result is still awaited.
+
+    Every Run above it must be active or queued, and no later Run may have continued the Job.
+    """
+    while run.start.delegated_by is not None:
+        by = run.start.delegated_by
+        above = runs.get(by.run_id)
+        if above is None or above.closed is not None or above.status not in (*ACTIVE, "queued"):
+            return False
+        call = above.calls.get(by.tool_call_id)
+        if call is None or call.result is not None:
+            return False
+        run = above
+    number = number_of_run(run.id)
+    return not any(one.is_coordinator and number_of_run(one.id) > number for one in runs.values())
+
+
+def is_elsewhere(run: Run) -> bool:
+    """Return True if a delegate has, or is queued for, a worker of its own."""
+    return not run.is_coordinator and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
+
+
+def grows_apart(run: Run, runs: Mapping[str, Run]) -> bool:
+    """Return True if a delegate's own worker may have appended to its log since the Job's driver last appended."""
+    return is_elsewhere(run) or (not run.is_coordinator and run.queued is not None and is_wanted(run, runs))

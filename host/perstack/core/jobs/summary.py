@@ -1,128 +1,106 @@
-"""A Job: what the logs of all its Runs add up to. Totals are derived here and nowhere counted by hand."""
+"""The summary of a Job, job.json: totals over the logs of all its Runs, and the tree that the Runs form.
 
-from collections.abc import Callable, Mapping
+A summary is a cache: everything in it is derived from a `Job`, and it can be deleted. A new field needs a value in
+`summarize`; `audit/verification.py` compares it with the logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from functools import reduce
-from typing import Literal, assert_never
+from typing import Literal
 
 from pydantic import Field
 
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.chain import EMPTY_LOG, Head
-from perstack.core.closing import Closed, CloseRun
-from perstack.core.definitions import Budget, Limits
-from perstack.core.events import StartRun, StopRunByExceededBudget
-from perstack.core.ids import BLOCK, OWN, block_of, number_of_run
-from perstack.core.models import full_name
-from perstack.core.policy.approvals import Standing
-from perstack.core.policy.widening import Widening
-from perstack.core.queueing import Queued, QueueRun
-from perstack.core.run_facts import BudgetName
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.state import Run, RunStatus, promised
-from perstack.core.statuses import JobStatus as JobStatus
-from perstack.core.usage import NO_USAGE, Charge, ModelShare, Usage, together
+from perstack.core.base.chain import EMPTY_LOG, Head
+from perstack.core.base.ids import is_place, number_of_run, place_of
+from perstack.core.base.lifecycle import JobStatus, Lifecycle, PauseReason, lifecycle_of, pause_reason_of
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost_of
+from perstack.core.definitions.experts import Budget
+from perstack.core.definitions.models import full_name
+from perstack.core.jobs.job import Closed, Job, Queued, RunTally
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.facts import ContinuedFrom
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.state import RunStatus
 from perstack.dataclass import dataclass
-
-Lifecycle = Literal["running", "paused", "completed", "failed"]
-PauseReason = Literal[
-    "human_approval", "human_input", "external_dependency", "scheduled_wait", "rate_limit", "checkpoint"
-]
-
-
-Cost = float | Literal["unknown"]
-"""US dollars, as far as prices are known."""
-
-
-def cost_of(usage: Usage, unpriced_tokens: int) -> Cost | None:
-    """What was spent at least; `unknown` if no price was known, None if there was nothing to spend."""
-    if usage.cost_usd is not None and (usage.cost_usd or not unpriced_tokens):
-        return usage.cost_usd
-    return "unknown" if unpriced_tokens or usage.total_tokens else None
 
 
 class RunSummary(Fact):
-    """One Run of a Job, in brief."""
+    """The summary of one Run."""
 
     id: str
     expert_key: str
     status: RunStatus
     model: str = Field(default="", exclude_if=falsy)
-    """As `provider/model`; an older version did not say."""
+    """As `provider/model`; empty if an older version wrote the file."""
     steps: int = 0
     usage: Usage = NO_USAGE
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
-    """Of its tokens, those whose price was not known."""
     by_model: dict[str, ModelShare] = Field(default_factory=dict, exclude_if=falsy)
-    """What each model has used, of a Run that another than `model` has generated for too."""
+    """Usage by model, if another model than `model` has generated too."""
     delegated_by: str | None = None
-    """The Run that started it; None for a Coordinator."""
     continued_from: str | None = None
-    """The checkpoint it continues from."""
     started_at: int = 0
     updated_at: int = 0
     head_seq: int = Field(default=0, exclude_if=falsy)
     head_hash: str = Field(default="", exclude_if=falsy)
     job_id: str = Field(default="", exclude_if=falsy)
-    """Only in a list of the Runs of all Jobs."""
+    """Only set in a list of the Runs of all Jobs."""
 
 
 class JobSummary(Fact):
-    """job.json: what a Job is and where it stands. A cache, derivable from the logs."""
+    """The summary of a Job, stored as job.json. A cache that can be derived from the logs."""
 
     id: str
     expert_key: str
     coordinator_expert_key: str = ""
-    """The same, under another name that programs read."""
+    """Same as `expert_key`, under the name that programs read."""
     runtime_version: str = Field(default="", exclude_if=falsy)
-    """The version of perstack that started the Coordinator's Run; empty where its log does not say."""
+    """Version of perstack that started the Coordinator Run; empty if its log does not say."""
     query: str
     labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
     status: JobStatus
     lifecycle: Lifecycle
     pause_reason: PauseReason | None = None
     closed: Closed | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Who closed it for good, if somebody did: its status is the one that it had, and nothing continues it."""
+    """Who closed the Job for good; `status` is the one before the close, and nothing continues the Job."""
     resume_at: int | None = None
-    """From when on a paused Job may be resumed, in milliseconds since 1970."""
+    """When a paused Job may be resumed, in milliseconds since 1970."""
     queued: Queued | None = Field(default=None, exclude_if=lambda value: value is None)
-    """How it was given to workers last, if it was; `status` says whether it still waits for one."""
+    """The latest queueing; `status` says whether the Job still waits for a worker."""
     total_steps: int = 0
     max_steps: int | None = None
     budget: Budget | None = None
-    """What the Job may spend."""
     exceeded: str | None = None
-    """Which budget stopped it, in words."""
     exceeded_budget: BudgetName | None = None
     usage: Usage = NO_USAGE
     cost_usd: Cost | None = None
-    """What it cost, or `unknown` if no price was known. With `unpriced_tokens`, what it cost at least."""
+    """Cost, or `unknown` if no price was known. With `unpriced_tokens` a lower bound."""
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
-    """Of its tokens, those whose price was not known."""
     assumed: Charge | None = Field(default=None, exclude_if=lambda value: value is None)
-    """With a budget: what counts against it besides `usage`, because nobody said what was used."""
+    """With a budget: charges for unreported usage, in addition to `usage`."""
     usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
-    """The same by the Expert that used it, over all its Runs."""
+    """`usage` by Expert key, over all its Runs."""
     usage_by_model: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
-    """The same by model, as `provider/model`, of a Job that more than one has generated for."""
+    """`usage` by `provider/model`, if several models have generated."""
     started_at: int = 0
     updated_at: int = 0
     finished_at: int | None = None
     coordinator_run_id: str
-    """The Coordinator's Run that was written to last; `--continue` and `resume` mean this one."""
+    """Latest Coordinator Run, which `--continue` and `resume` refer to."""
     question: str | None = None
-    """What a person is being asked, if anything."""
     asking: OpenQuestion | None = None
-    """The same, with who asks and what an answer looks like."""
+    """The open question with its origin and the form of the answer."""
     text: str | None = None
-    """The result, when completed."""
     result: JsonObject | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The same as JSON, if its Expert's `output` or its caller asked for that."""
+    """Result as JSON, if the Expert's `output` or the caller has a schema."""
     without_effect: bool = Field(default=False, exclude_if=falsy)
-    """It was completed, and its Expert declares that its work has an effect: there was none."""
+    """True if the Job completed without an effect although its Expert declares one."""
     error: str | None = None
     damaged: bool = Field(default=False, exclude_if=falsy)
-    """Whether its logs do not read, or not to their end: `error` says where. Not kept in job.json."""
+    """True if a log cannot be read to its end; `error` says where. Not stored in job.json."""
     runs: tuple[RunSummary, ...] = ()
 
     @property
@@ -131,218 +109,8 @@ class JobSummary(Fact):
         return self.question if self.asking is None else self.asking.shown
 
 
-@dataclass(frozen=True, slots=True)
-class RunTally:
-    """What a Job keeps of the state of one Run: all but its messages."""
-
-    start: StartRun
-    status: RunStatus
-    steps: int
-    usage: Usage
-    unpriced_tokens: int
-    by_model: dict[str, ModelShare]
-    assumed: Charge | None
-    budget: Budget | None
-    exceeded: StopRunByExceededBudget | None
-    updated_at: int
-    touched: int
-    """When it was last started or resumed; the latest Coordinator Run is the Job's."""
-    questions: dict[str, OpenQuestion]
-    """What is asked and not answered yet, by call; the latest is put to a person."""
-    text: str | None
-    value: JsonObject | None
-    without_effect: bool
-    error: str | None
-    waits_for_limit: bool
-    """Whether it was stopped last by a limit of its provider's rate."""
-    resume_at: int | None
-    signals: frozenset[str]
-    """The events from outside that it has taken."""
-    standing: tuple[Standing, ...]
-    """The approvals for the whole Job that were given to it."""
-    widenings: tuple[Widening, ...]
-    """What was laid over its rules."""
-    closed: CloseRun | None
-    """That it was closed for good."""
-    queued: QueueRun | None
-    """How it was queued last."""
-
-    @classmethod
-    def of(cls, run: Run) -> "RunTally":
-        """The tally of a Run as it stands."""
-        return cls(
-            start=run.start,
-            status=run.status,
-            steps=run.step,
-            usage=run.usage,
-            unpriced_tokens=run.unpriced_tokens,
-            by_model=run.by_model,
-            assumed=together(run.assumed, promised(run)),
-            budget=run.limits.budget,
-            exceeded=run.exceeded,
-            updated_at=run.updated_at,
-            touched=run.touched,
-            questions=run.questions,
-            text=run.result if run.status == "completed" else None,
-            value=run.value,
-            without_effect=run.without_effect,
-            error=None if run.error is None else run.error.message,
-            waits_for_limit=run.waits_for_limit,
-            resume_at=run.resume_at,
-            signals=run.signals,
-            standing=run.standing,
-            widenings=run.widenings,
-            closed=run.closed,
-            queued=run.queued,
-        )
-
-
-@dataclass(slots=True)
-class Job:
-    """What the states of many Runs add up to. Take each Run in as it stands, as often as it changes."""
-
-    id: str
-    heads: dict[str, Head] = field(default_factory=dict[str, Head])
-    """Where the log of each Run ended, so that a cut or rewritten log is found out."""
-    total_steps: int = 0
-    watch: Callable[[Run], None] = lambda run: None
-    """Sees each state as it is taken in."""
-    root: int = 0
-    """The number of the Run whose driver this is of, apart from its Job's; 0: the Job itself is driven."""
-    _tallies: dict[str, RunTally] = field(default_factory=dict[str, RunTally])
-    _taken: dict[str, Run] = field(default_factory=dict[str, Run])
-    """The latest states that are not in the tallies yet: states are many, and tallies are seldom read."""
-    _steps: dict[str, int] = field(default_factory=dict[str, int])
-    _highest: dict[int, int] = field(default_factory=dict[int, int])
-    """The highest number by block; those of the Job's own are under 0."""
-    _is_distributed: bool = False
-    """Whether a delegate was left to another worker, whose numbers are not the Job's own."""
-
-    def take(self, run: Run) -> None:
-        """Take in the state of a Run."""
-        run_id = run.start.run_id
-        before = self._steps.get(run_id)
-        if before is None:
-            self._number(number_of_run(run_id))
-        if before != run.step:
-            self.total_steps += run.step - (before or 0)
-            self._steps[run_id] = run.step
-        self._number(run.last_number)
-        self._is_distributed = self._is_distributed or (run.queued is not None and not run.is_coordinator)
-        self._taken[run_id] = run
-        self.watch(run)
-
-    def _number(self, number: int) -> None:
-        block = 0 if number in OWN else number // BLOCK
-        if number > self._highest.get(block, 0):
-            self._highest[block] = number
-
-    @property
-    def next_number(self) -> int:
-        """The number of the Run that would be decided on next."""
-        if self.root or self._is_distributed:
-            return max(self._highest.get(self.root, 0) + 1, block_of(self.root).start)
-        return max(self._highest.values(), default=0) + 1
-
-    def has_numbers(self, count: int) -> bool:
-        """Whether so many Runs more may be decided on by this driver."""
-        is_bounded = self.root or self._is_distributed
-        return not is_bounded or self.next_number + count <= block_of(self.root).stop
-
-    @property
-    def may_be_distributed(self) -> bool:
-        """Whether numbers of delegates that others drive would be apart from the Job's own."""
-        return bool(self.root) or self.next_number in OWN
-
-    @property
-    def runs(self) -> Mapping[str, RunTally]:
-        """What the states of its Runs come to, in the order in which they were first taken in."""
-        if self._taken:
-            self._tallies |= {run_id: RunTally.of(run) for run_id, run in self._taken.items()}
-            self._taken.clear()
-        return self._tallies
-
-    @property
-    def usage(self) -> Usage:
-        """Over all Runs."""
-        return sum((tally.usage for tally in self.runs.values()), NO_USAGE)
-
-    @property
-    def unpriced_tokens(self) -> int:
-        """Tokens whose price was not known, over all Runs."""
-        return sum(tally.unpriced_tokens for tally in self.runs.values())
-
-    @property
-    def assumed(self) -> Charge | None:
-        """What counts besides, over all Runs."""
-        return reduce(together, (tally.assumed for tally in self.runs.values()), None)
-
-    @property
-    def signals(self) -> frozenset[str]:
-        """The events from outside that it has taken."""
-        return frozenset[str]().union(*(tally.signals for tally in self.runs.values()))
-
-    @property
-    def standing(self) -> tuple[Standing, ...]:
-        """The approvals that hold for the whole Job, whichever Run asked for them."""
-        return tuple(one for tally in self.runs.values() for one in tally.standing)
-
-    @property
-    def widenings(self) -> tuple[Widening, ...]:
-        """What was laid over the rules of the whole Job, in that order."""
-        return tuple(one for tally in self.coordinators for one in tally.widenings)
-
-    @property
-    def closed(self) -> Closed | None:
-        """Who closed it for good: all its Runs with it, though the log of one may not say so yet."""
-        of_runs = (tally.closed for tally in self.runs.values())
-        first = min((one for one in of_runs if one is not None), key=lambda one: one.timestamp, default=None)
-        return None if first is None else Closed(by=first.by, reason=first.reason, at=first.timestamp)
-
-    def steps_left(self, limits: Limits, besides: int = 0) -> int | None:
-        """How many steps more the Job, over all its Runs, may have; None for no limit. `besides` are not counted."""
-        return None if limits.max_steps is None else max(0, limits.max_steps + besides - self.total_steps)
-
-    @property
-    def coordinator(self) -> RunTally:
-        """The Coordinator's Run that was written to last. Raises LookupError if there is none."""
-        runs = [tally for tally in self.runs.values() if tally.start.delegated_by is None]
-        if not runs:
-            raise LookupError(self.id)
-        return max(runs, key=lambda tally: (tally.touched, number_of_run(tally.start.run_id)))
-
-    @property
-    def coordinators(self) -> list[RunTally]:
-        """All Runs that a person started, oldest first."""
-        return [tally for tally in self.runs.values() if tally.start.delegated_by is None]
-
-    @property
-    def question(self) -> OpenQuestion | None:
-        """What is asked by the Run that was written to last, or by a delegate that it waits for."""
-        if self.closed is not None:
-            return None
-        for _, tally in sorted(self.runs.items(), key=lambda item: number_of_run(item[0])):
-            is_asking = tally.status == "stoppedByInteractiveTool" and tally.questions
-            if is_asking and self._root(tally) is self.coordinator:
-                return next(reversed(tally.questions.values()))
-        return None
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Those of all Runs that a person started; of one key the latest."""
-        found: dict[str, str] = {}
-        for tally in sorted(self.coordinators, key=lambda tally: number_of_run(tally.start.run_id)):
-            found |= tally.start.labels
-        return found
-
-    def _root(self, tally: RunTally) -> RunTally:
-        while tally.start.delegated_by is not None:
-            tally = self.runs[tally.start.delegated_by.run_id]
-        return tally
-
-
 def summarize(job: Job, *, is_driven: bool) -> JobSummary:
-    """The summary of a Job. One that says it runs and that nobody drives was interrupted."""
+    """Return the summary of a Job. A running Job that nobody drives counts as interrupted."""
     last = job.coordinator
     first = min(job.coordinators, key=lambda tally: tally.start.timestamp)
     status = _job_status(last.status, is_driven)
@@ -408,36 +176,6 @@ def _usage_by_model(job: Job) -> dict[str, Usage]:
     return found if len(found) > 1 else {}
 
 
-def lifecycle_of(status: JobStatus) -> Lifecycle:
-    """The four words that all kinds of long work share."""
-    match status:
-        case "running":
-            return "running"
-        case "completed":
-            return "completed"
-        case "stoppedByError":
-            return "failed"
-        case "stoppedByInteractiveTool" | "stoppedByMaxSteps" | "stoppedByBudget" | "stoppedByInterrupt" | "queued":
-            return "paused"
-        case _:
-            assert_never(status)
-
-
-def pause_reason_of(
-    status: JobStatus, *, waits_for_limit: bool = False, is_approval: bool = False
-) -> PauseReason | None:
-    """Why a paused Job is paused."""
-    if status == "stoppedByInteractiveTool" and is_approval:
-        return "human_approval"
-    if status == "stoppedByInterrupt" and waits_for_limit:
-        return "rate_limit"
-    if status == "stoppedByInteractiveTool":
-        return "human_input"
-    if status == "queued":
-        return "scheduled_wait"
-    return "checkpoint" if lifecycle_of(status) == "paused" else None
-
-
 def _resume_at(last: RunTally, status: JobStatus) -> int | None:
     if status == "queued":
         return (last.queued and last.queued.due) or None
@@ -469,3 +207,103 @@ def _run_summary(tally: RunTally, head: Head) -> RunSummary:
         head_seq=head.seq,
         head_hash=head.hash,
     )
+
+
+# The positions of Runs in the tree of their Job, comparable between Jobs that do the same.
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """The position of a Run, equal for the Run of another Job that has the same part in it."""
+
+    expert_key: str
+    query: str
+    calls: tuple[str, ...] = ()
+    """Ids of the calls that led to the Run, the Coordinator's first; empty for a Coordinator."""
+    number: int = 0
+    """Index among Runs that are otherwise equal, in the order of their start."""
+    instruction: str = field(default="", compare=False)
+
+
+def places_of(starts: Iterable[StartRun]) -> dict[str, RunPlace]:
+    """Return the position of each Run by its id; the Runs above each must be included."""
+    by_id = {start.run_id: start for start in sorted(starts, key=lambda start: number_of_run(start.run_id))}
+    calls: dict[str, tuple[str, ...]] = {}
+    places: dict[str, RunPlace] = {}
+    numbers: dict[RunPlace, int] = {}
+    for run_id, start in by_id.items():
+        above = start.delegated_by
+        calls[run_id] = () if above is None else (*calls.get(above.run_id, ()), above.tool_call_id)
+        same = RunPlace(start.expert_key, start.query, calls[run_id])
+        number = numbers[same] = numbers.get(same, -1) + 1
+        places[run_id] = RunPlace(same.expert_key, same.query, same.calls, number, start.expert.instruction)
+    return places
+
+
+# The tree of a Job's Runs: delegates, continuations and branches.
+
+How = Literal["begun", "delegate", "continuation", "branch", "answer", "uncompacted"]
+"""Origin of a Run: started by a person, called by another Run, or continuing another one from its end or from an
+earlier checkpoint, also with another answer (`answer`) or with content that compaction has left out since
+(`uncompacted`)."""
+
+
+class PlacedRun(Fact):
+    """A Run in the tree of its Job."""
+
+    run: RunSummary
+    how: How
+    parent: str | None = None
+    """Run that it follows from; None if a person started it, or the parent is missing."""
+    at: str | None = None
+    """Checkpoint of the parent that it starts from."""
+    depth: int = 0
+    """Number of ancestors. A continuation has the depth of the Run that it continues."""
+
+
+def tree_of(runs: Sequence[RunSummary], places: Mapping[str, ContinuedFrom]) -> tuple[PlacedRun, ...]:
+    """Return the Runs, each after its parent. `places` says which checkpoint a Run continues from.
+
+    Every Run is included once, whatever the logs say: a cycle starts at any of its Runs.
+    """
+    known = {run.id: run for run in runs}
+    placed = {run.id: _placed(run, known, places.get(run.id)) for run in runs}
+    below: dict[str | None, list[str]] = {}
+    for run in sorted(runs, key=lambda one: (number_of_run(one.id), one.id)):
+        below.setdefault(placed[run.id].parent, []).append(run.id)
+    found: dict[str, PlacedRun] = {}
+    todo = [(one, 0) for one in reversed([*below.get(None, ()), *known])]
+    while todo:
+        run_id, depth = todo.pop()
+        if run_id in found:
+            continue
+        found[run_id] = placed[run_id].model_copy(update={"depth": depth})
+        # A continuation follows all delegates and branches of the Run.
+        after = sorted(below.get(run_id, ()), key=lambda one: placed[one].how == "continuation")
+        todo += [(one, depth + (placed[one].how != "continuation")) for one in reversed(after)]
+    return tuple(found.values())
+
+
+def whole_below(runs: Sequence[RunSummary], run_id: str | None) -> tuple[RunSummary, ...]:
+    """Return a Run and all Runs called by it and its delegates; all Runs if `run_id` is None."""
+    if run_id is None:
+        return tuple(runs)
+    found = {run_id}
+    for run in sorted(runs, key=lambda one: number_of_run(one.id)):
+        if run.delegated_by in found:
+            found.add(run.id)
+    return tuple(run for run in runs if run.id in found)
+
+
+def _placed(run: RunSummary, known: Mapping[str, RunSummary], place: ContinuedFrom | None) -> PlacedRun:
+    if run.delegated_by is not None:
+        return PlacedRun(run=run, how="delegate", parent=run.delegated_by if run.delegated_by in known else None)
+    if place is None:
+        return PlacedRun(run=run, how="begun")
+    base = known.get(place.run_id)
+    how: How = "continuation"
+    if place.answers or place.as_it_was:
+        how = "answer" if place.answers else "uncompacted"
+    elif base is not None and is_place(place.checkpoint_id) and place_of(place.checkpoint_id)[2] < base.head_seq:
+        how = "branch"
+    return PlacedRun(run=run, how=how, parent=None if base is None else base.id, at=place.checkpoint_id)

@@ -1,29 +1,109 @@
-"""Whether recorded decisions about calls are what the recorded rules make of them: for replay, which must not guess.
+"""Apply permission rules to decided calls, and compare recorded decisions with the recorded rules during replay.
 
-Where paths led, and what a tool was called in its skill, is not in a log. So a call has several readings, and only what
-differs in each of them is a difference.
+A log does not have the resolved paths of a call, nor the tool's own name within its skill. So a call has several
+possible readings, and a difference counts as certain only if every reading differs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
-from perstack.core.policy.approvals import Standing
-from perstack.core.policy.calls import PolicyCall
-from perstack.core.policy.permissions import RuleSet
-from perstack.core.policy.rules import PermissionRule, read_rule
-from perstack.core.runs.ruling import ruled
-from perstack.core.tools import DecidedCall, legal_tool_name
+from perstack.core.definitions.permissions import (
+    PermissionRule,
+    RuleSet,
+    Standing,
+    call_digest,
+    read_rule,
+    with_approved,
+)
+from perstack.core.definitions.skills import DecidedCall, legal_tool_name
+from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.decisions import Ruling, decide_call
 from perstack.dataclass import dataclass
+
+_LONGEST = 1_000
+
+
+def ruled(
+    chain: Sequence[RuleSet], standing: Sequence[Standing], decided: DecidedCall, call: PolicyCall
+) -> DecidedCall:
+    """Return the call as decided by these rules and by approvals for the whole Job.
+
+    It runs, waits for a person's approval or is refused. Raises ValueError for rules that cannot be parsed.
+    """
+    ruling = decide_call(chain, call)
+    match ruling.decision:
+        case "allow":
+            return decided.model_copy(update={"opens": ruling.opens}) if ruling.opens else decided
+        case "deny":
+            problem = f"Not run: {ruling.said} denies this call. Do not try to get round it."
+            return decided.model_copy(update={"kind": "refused", "problem": problem, "rule": _named(ruling)})
+        case "ask":
+            covered = _covering(chain, standing, decided, call)
+            update: dict[str, object] = {"rule": _named(ruling), "opens": ruling.opens}
+            more = {"asks": True} if covered is None else {"approved_by": covered.id}
+            return decided.model_copy(update={**update, **more})
+        case _:
+            assert_never(ruling.decision)
+
+
+def leads_to(call: PolicyCall) -> tuple[str, ...]:
+    """Return the resolved paths of a call, each once."""
+    return tuple(dict.fromkeys(name for names in call.paths().values() for name in names))
+
+
+def offers(chain: Sequence[RuleSet], call: PolicyCall) -> tuple[str, ...]:
+    """Return rules that a person may approve instead of this single call; each of them is enough to allow it."""
+    ruling = decide_call(chain, call)
+    is_wide = bool(call.command) and "(" not in ruling.rule  # it would cover every program
+    own = ruling.rule if ruling.list == "ask" and not is_wide else ""
+    found = dict.fromkeys((own, _suggested(call)))
+    return tuple(rule for rule in found if rule and len(rule) <= _LONGEST and _is_enough(chain, call, rule))
+
+
+def _covering(
+    chain: Sequence[RuleSet], standing: Sequence[Standing], decided: DecidedCall, call: PolicyCall
+) -> Standing | None:
+    digest = call_digest(decided.skill_name, decided.tool_name, call.args) if standing else ""
+    return next(
+        (
+            one
+            for one in standing
+            if (
+                _is_enough(chain, call, one.rule)
+                if one.rule
+                else one.call_digest == digest and one.leads_to == leads_to(call)
+            )
+        ),
+        None,
+    )
+
+
+def _is_enough(chain: Sequence[RuleSet], call: PolicyCall, rule: str) -> bool:
+    """Return whether the call would run if this rule allowed all that it matches."""
+    return decide_call(with_approved(chain, rule), call).decision == "allow"
+
+
+def _suggested(call: PolicyCall) -> str:
+    """Return a rule for a program and its subcommand, such as `exec(git push *)`; empty if there is none."""
+    words = call.command
+    if len(words) < 2 or not all(word.replace("-", "").replace("_", "").isalnum() for word in words[:2]):
+        return ""
+    return "" if words[1].startswith("-") else f"{call.shown or call.tool}({words[0]} {words[1]} *)"
+
+
+def _named(ruling: Ruling) -> str:
+    return ruling.reason or ruling.rule or f'default = "{ruling.decision}"'
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """That a call was decided otherwise than by the rules."""
+    """Recorded decision that differs from the rules."""
 
     words: str
     is_certain: bool
-    """Whether it differs however the call is read."""
+    """True if it differs under every reading of the call."""
 
 
 def difference_of(
@@ -34,10 +114,10 @@ def difference_of(
     *,
     is_same_place: bool,
 ) -> Difference | None:
-    """In what a recorded decision is not that of these rules; None if it may be.
+    """Return how a recorded decision differs from these rules; None if it may agree.
 
-    `standing` are the approvals for the whole Job that there are; `is_same_place`: the workspace is where it was.
-    Raises ValueError for rules that cannot be read.
+    `standing`: approvals for the whole Job. `is_same_place`: the workspace is at the path where the Job ran. Raises
+    ValueError for rules that cannot be parsed.
     """
     if decided.kind == "refused" and not decided.rule:
         return None  # no rule was asked
@@ -63,7 +143,7 @@ def difference_of(
 
 
 def own_names(chain: Sequence[RuleSet], decided: DecidedCall) -> tuple[str, ...]:
-    """What a tool may be called in its skill: its name is changed if models cannot have it, or two skills have it."""
+    """Return a tool's possible names within its skill: offered under another if illegal, or in two skills."""
     shown = decided.tool_name
     prefix = f"{legal_tool_name(decided.skill_name)}_"
     found = {shown, shown.removeprefix(prefix)}

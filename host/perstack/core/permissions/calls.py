@@ -1,4 +1,4 @@
-"""A call as permission rules see it."""
+"""Tool calls as permission rules see them: the tool, its paths, addresses and commands."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from posixpath import join, normpath
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.tools import Effect, Subject, ToolKind, ToolSpec
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import Effect, Subject, ToolKind, ToolSpec
 from perstack.dataclass import dataclass
 
 Resolve = Callable[[str, str], Sequence[str]]
-"""The names of a path that is seen from a folder: where it leads, and its own name if that is a link.
-
-Relative to the workspace, `.` for itself, or absolute if it leads elsewhere. It never raises.
-"""
+"""Return the names of a path relative to a folder: its target, and its own name if it is a link. Relative to the
+workspace, `.` for itself, or absolute if the target is outside. Never raises."""
 
 
 class Ways:
-    """Follows paths for one call, and keeps those that led elsewhere than they say."""
+    """Resolver for one call that caches paths whose target differs from the written path."""
 
     def __init__(self, resolve: Resolve, known: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Start with the resolutions in `known`."""
         self._resolve = resolve
         self.found = dict(known or {})
 
     def __call__(self, path: str, folder: str) -> Sequence[str]:
+        """Return the names of a path, like a `Resolve`."""
         whole = path if folder == "." else join(folder, path)
         if whole not in self.found:
             names = tuple(self._resolve(path, folder))
@@ -39,34 +39,34 @@ class Ways:
 
 
 EXEMPT_KINDS: frozenset[ToolKind] = frozenset({"attemptCompletion", "todo", "clearTodo", "interactive", "refused"})
-"""What no rule is ever asked about: the loop's own tools, questions to a person, and calls that are wrong."""
+"""Kinds of calls that no rule applies to: the loop's own tools, questions to a person, and invalid calls."""
 
 
 def as_written(path: str, folder: str) -> Sequence[str]:
-    """A `Resolve` that knows no files."""
+    """Return the written path, normalized: a `Resolve` without access to files."""
     return (normpath(join(folder, path)),)
 
 
 @dataclass(frozen=True)
 class PolicyCall:
-    """Everything of a call that a decision depends on."""
+    """Properties of a call that a decision depends on."""
 
     tool: str
-    """As its skill calls it; the Expert's key, for a delegate."""
+    """Tool's name within its skill; the Expert's key, for a delegate."""
     skill: str = ""
     args: JsonObject = field(default_factory=dict[str, JsonValue])
     kind: ToolKind = "tool"
     effect: Effect = "sideEffect"
     subject: Subject | None = None
     shown: str = ""
-    """The tool's name as the model sees it, if that differs."""
+    """Tool's name as the model sees it, if that differs."""
     resolve: Resolve = as_written
     root: str = ""
-    """The workspace, absolute, for rules that name absolute paths."""
+    """Absolute path of the workspace, for rules with absolute paths."""
 
     @property
     def is_exempt(self) -> bool:
-        """Whether no rule applies to it."""
+        """True if no rule applies to the call."""
         return is_exempt(self.kind, self.subject)
 
     @cached_property
@@ -83,24 +83,24 @@ class PolicyCall:
 
     @property
     def script(self) -> str | None:
-        """What a shell reads, if the tool is one."""
+        """The script, if the tool passes one to a shell."""
         line = None if self.subject is None else self._given(self.subject.script)
         return line if isinstance(line, str) else None
 
     @property
     def folder(self) -> str:
-        """Where its program runs."""
+        """The folder in which its program runs."""
         value = self._given(self.subject.folder) if self.subject is not None else None
         return value if isinstance(value, str) and value else "."
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """The variables that its program gets besides."""
+        """Additional variables of its program."""
         value = self._given(self.subject.variables) if self.subject is not None else None
         return {name: one for name, one in value.items() if isinstance(one, str)} if isinstance(value, dict) else {}
 
     def paths(self) -> Mapping[str, Sequence[str]]:
-        """The names of each path among its arguments, by the argument."""
+        """Return the resolved names of the paths in each path argument."""
         return self._paths
 
     @cached_property
@@ -114,7 +114,7 @@ class PolicyCall:
         }
 
     def urls(self) -> Mapping[str, Sequence[str]]:
-        """Each address among its arguments, by the argument."""
+        """Return the addresses in each address argument."""
         named = self.subject.urls if self.subject is not None else ()
         given = {name: tuple(_texts_in(self.args[name])) for name in named if name in self.args}
         return {name: texts for name, texts in given.items() if texts}
@@ -126,7 +126,7 @@ class PolicyCall:
 def policy_call(
     spec: ToolSpec, own_name: str, args: JsonObject, resolve: Resolve = as_written, root: str = ""
 ) -> PolicyCall:
-    """The call of a tool that is offered. `own_name` is the tool's name in its skill; a delegate's is its target."""
+    """Return the call of an offered tool; `own_name` is the tool's name in its skill (of a delegate: its target)."""
     is_delegate = spec.kind == "delegate"
     return PolicyCall(
         tool=(spec.target or spec.name) if is_delegate else own_name or spec.name,
@@ -142,12 +142,12 @@ def policy_call(
 
 
 def is_exempt(kind: ToolKind, subject: Subject | None) -> bool:
-    """Whether no rule is ever about such a tool. Its name does not matter: a server may call its own what it likes."""
+    """Return whether no rule applies to such a tool. Its name does not matter, because a server chooses it freely."""
     return kind in EXEMPT_KINDS or (subject is not None and subject.is_nothing)
 
 
 def _texts_in(value: JsonValue) -> Iterator[str]:
-    """All texts of an argument, wherever in it they stand: which of them are used is the tool's affair."""
+    """Yield all texts of an argument, nested ones and keys too, because only the tool knows which of them it uses."""
     match value:
         case str():
             yield value
@@ -167,7 +167,7 @@ def _texts(words: Sequence[JsonValue]) -> tuple[str, ...]:
 
 
 def _as_path(text: str) -> str:
-    """A path, also one that is written as an address of a file."""
+    """Return a path, decoding a `file:` address."""
     if text[:5].casefold() != "file:":
         return text
     from urllib.parse import unquote
@@ -176,5 +176,5 @@ def _as_path(text: str) -> str:
 
 
 def line_of(words: Sequence[str]) -> str:
-    """A command line as rules see it: its words joined by one space, quoted where needed."""
+    """Return a command line as rules see it: words joined by one space, quoted where needed."""
     return shlex.join(words)

@@ -1,19 +1,142 @@
-"""What rules decide about a command line: about each simple command in it, and each file that it is redirected to."""
+"""Decide calls by permission rules: allow them, ask a person or deny them.
+
+`decide_call` is the entry point. It takes a chain of rule sets: the project's, the Expert's, and those of every Run
+above, so that a delegate never has more permissions than its callers. A call is cut into targets: each path, each
+address, or each simple command and redirection of a command line. Every rule set decides every target, and the
+strictest decision holds.
+
+Within one rule set a `deny` wins; of `ask` and `allow` the more specific rule wins, and `ask` if they are equal;
+otherwise the default holds. Matching (matching.py) is strict for `deny` and `ask`, which match any reading of a
+target, and exact for `allow`, which must match every reading.
+
+Shell scripts are parsed twice (shell.py, shell_grammar.py), programs that run other programs are looked up in
+programs.py. Whatever is not understood for certain is asked about, unless an `allow` rule is literally that line.
+Replay runs the same code (call_rulings.py), so a change here must keep recorded decisions explainable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import assert_never
+from functools import lru_cache
+from typing import Literal, assert_never
 
-from perstack.core.base import JsonObject
-from perstack.core.policy.calls import PolicyCall, line_of
-from perstack.core.policy.lines import Command, Part, Redirect, Unread
-from perstack.core.policy.matching import Target
-from perstack.core.policy.programs import VARIABLES, parts_of, redirects_of
-from perstack.core.policy.rulings import Rules, Ruling, strictest
-from perstack.core.policy.variables import is_harmless
-from perstack.core.tools import Subject
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, RuleSet, read_rule
+from perstack.core.definitions.skills import Subject
+from perstack.core.permissions.calls import PolicyCall, line_of
+from perstack.core.permissions.matching import Target, could_match, is_about, is_exact, matches
+from perstack.core.permissions.programs import VARIABLES, parts_of, redirects_of
+from perstack.core.permissions.shell_syntax import Command, Part, Redirect, Unread, is_harmless
+from perstack.dataclass import dataclass
+
+RuleList = Literal["deny", "ask", "allow", "default"]
+
+_STRICTNESS: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """Decision about a call, with its reason."""
+
+    decision: Decision
+    rule: str = ""
+    """Text of the rule; empty for a default, and for a line that is asked about because it cannot be parsed."""
+    list: RuleList = "default"
+    source: str = ""
+    """Origin: `perstack.toml [permissions].deny`. Empty without rules."""
+    subject: str = ""
+    """Part of the call that it is about: the path, or the strictest command."""
+    reason: str = ""
+    """Why a line is asked about without a rule for it."""
+    opens: tuple[str, ...] = ()
+    """Resolved protected paths that a rule names and this call may use once allowed."""
+
+    @property
+    def said(self) -> str:
+        """The reason in words: `the rule exec(rm *) of perstack.toml [permissions].deny`."""
+        if self.reason:
+            return f"{self.reason} ({self.source})" if self.source else self.reason
+        if self.rule:
+            return f"the rule {self.rule} of {self.source}"
+        return f"the default of {self.source.removesuffix('.default')}" if self.source else "no rule is about it"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Parsed rule set."""
+
+    source: str
+    expert: str
+    default: Decision
+    deny: tuple[PermissionRule, ...]
+    ask: tuple[PermissionRule, ...]
+    allow: tuple[PermissionRule, ...]
+
+    def concern(self, call: PolicyCall) -> bool:
+        """Return whether anything may ask about the tool or deny it."""
+        return self.default != "allow" or any(is_about(rule, call) for rule in (*self.deny, *self.ask))
+
+    def ruling(self, decision: Decision, rule: PermissionRule, name: RuleList, target: Target) -> Ruling:
+        """Return the ruling of one rule in the list `name`."""
+        return Ruling(decision, rule.text, name, f"{self.source}.{name}", target.shown)
+
+    def about(self, target: Target) -> Ruling:
+        """Return the decision about one target of a call."""
+        denied = _heaviest(self.deny, lambda rule: matches(rule, target, is_strict=True))
+        if denied is not None:
+            return self.ruling("deny", denied, "deny", target)
+        hidden = _heaviest(self.deny, lambda rule: could_match(rule, target))
+        if hidden is not None:
+            reason = f"what it comes to is known when it runs, and may be {hidden.text}"
+            return replace(self.ruling("ask", hidden, "deny", target), reason=reason)
+        asked = _heaviest(self.ask, lambda rule: matches(rule, target, is_strict=True) or could_match(rule, target))
+        allowed = _heaviest(self.allow, lambda rule: matches(rule, target, is_strict=False))
+        if allowed is not None and (asked is None or allowed.weight > asked.weight):
+            return self.ruling("allow", allowed, "allow", target)
+        if asked is not None:
+            return self.ruling("ask", asked, "ask", target)
+        return Ruling(self.default, "", "default", f"{self.source}.default", target.shown)
+
+    def names_line(self, text: str) -> bool:
+        """Return whether a rule restricts the line itself, not only commands within it."""
+        rule = read_rule(text)
+        return (rule.bare is not None and rule.bare.literal != "") or bool(rule.named)
+
+    def exactly(self, target: Target) -> Ruling | None:
+        """Return the decision of an allow rule that equals the line; None without one, or if an equal rule asks."""
+        allowed = next((rule for rule in self.allow if is_exact(rule, target)), None)
+        if allowed is None or any(is_exact(rule, target) for rule in self.ask):
+            return None
+        return self.ruling("allow", allowed, "allow", target)
+
+
+def strictest(rulings: Iterable[Ruling]) -> Ruling:
+    """Return the strictest ruling; of equally strict ones, the first with a rule or a reason."""
+    return max(rulings, key=lambda ruling: (_STRICTNESS[ruling.decision], bool(ruling.rule or ruling.reason)))
+
+
+def rules_of(rule_set: RuleSet) -> Rules:
+    """Parse a rule set. Raises ValueError for a rule that cannot be parsed."""
+    return _read(rule_set.source, rule_set.expert, *_texts(rule_set.permissions))
+
+
+def _texts(
+    permissions: Permissions,
+) -> tuple[Decision, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    return permissions.default, permissions.deny, permissions.ask, permissions.allow
+
+
+@lru_cache(maxsize=256)
+def _read(
+    source: str, expert: str, default: Decision, deny: tuple[str, ...], ask: tuple[str, ...], allow: tuple[str, ...]
+) -> Rules:
+    return Rules(source, expert, default, *(tuple(map(read_rule, texts)) for texts in (deny, ask, allow)))
+
+
+def _heaviest(rules: Sequence[PermissionRule], is_it: Callable[[PermissionRule], bool]) -> PermissionRule | None:
+    return max((rule for rule in rules if is_it(rule)), key=lambda rule: rule.weight, default=None)
+
 
 _WRITE = "writeTextFile"
 _READ = "readTextFile"
@@ -21,7 +144,7 @@ _FILE = Subject(paths=("path",))
 
 
 def decide_command(rules: Rules, call: PolicyCall) -> Ruling:
-    """What a set of rules decides about a call that runs a program."""
+    """Return one rule set's decision about a call that runs a program."""
     changed = tuple(f"{name}={value}" for name, value in call.variables.items() if not is_harmless(name))
     command = Command(call.command, changed)
     whole = _target(call, command)
@@ -63,7 +186,7 @@ def _of_command(rules: Rules, target: Target, command: Command) -> Iterator[Ruli
 
 
 def _asked(rules: Rules, ruling: Ruling | None, target: Target, reason: str) -> Ruling:
-    """What would be allowed is asked about; with a default of deny, denied."""
+    """Turn an allowed ruling into one that asks; a default of deny stays a denial."""
     if ruling is None:
         ruling = Ruling(rules.default, "", "default", f"{rules.source}.default", target.shown)
     if ruling.decision == "deny":
@@ -73,8 +196,26 @@ def _asked(rules: Rules, ruling: Ruling | None, target: Target, reason: str) -> 
     return Ruling("ask", "", "default", rules.source, target.shown, reason)
 
 
+def lines_shown(words: Sequence[str]) -> Iterator[str]:
+    """Yield a display line for each simple command, file and unparsed part of a command line."""
+    for part in parts_of(Command(tuple(words))):
+        match part:
+            case Command(is_around=True):
+                pass  # its inner commands have lines of their own, or its words are only a guess
+            case Command():
+                text = " ".join("…" if word is None else line_of([word]) for word in part.words)
+                text = " ".join((*part.assignments, text))
+                yield f"{text}  ({part.reason})" if part.reason else text
+            case Redirect():
+                yield f"{'<' if part.is_read else '>'} {part.path or part.text or part.shown}"
+            case Unread():
+                yield f"?  {part.reason}"
+            case _:
+                assert_never(part)
+
+
 def redirected(call: PolicyCall) -> Iterator[PolicyCall]:
-    """What a call of a program has shells open, each as a call of the tool that it is decided as."""
+    """Yield the files that shells of a call open, each as a call of the file tool that decides it."""
     for one in redirects_of(call.command):
         if one.path is not None:
             name = call.resolve(one.path, call.folder)[0]
@@ -92,7 +233,7 @@ def _file(rules: Rules, call: PolicyCall, path: str, tool: str) -> Iterator[Ruli
 
 
 def _target(call: PolicyCall, command: Command) -> Target:
-    """The command as a call of its own: the rules see its words, as if nothing were around it."""
+    """Return the command as a target of its own, without what surrounds it."""
     known = command.known
     line = line_of([*command.assignments, *known])
     start = None if command.is_known else (f"{line} " if line else "")
@@ -100,7 +241,7 @@ def _target(call: PolicyCall, command: Command) -> Target:
     base = known[0].rpartition("/")[2] if known else ""
     others: tuple[str, ...] = (line_of(known), line_of([base, *known[1:]])) if known else ()
     if start is not None:
-        # no rule but one with a wildcard there can match a line with this mark in it
+        # this mark can be matched only by a rule with a wildcard there
         others = tuple(f"{one} \ue000" for one in others)
         line = f"{start}\ue000"
     inner = replace(call, args={**call.args, **_arguments(call.subject, command)})
@@ -113,3 +254,62 @@ def _arguments(subject: Subject | None, command: Command) -> JsonObject:
     if subject.script:
         return {subject.script: line_of(command.known)}
     return {subject.program: command.known[0], subject.arguments: [*command.known[1:]]}
+
+
+def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
+    """Return the decision about a call under all rule sets. Raises ValueError for rules that cannot be parsed.
+
+    `chain`: rule sets of the project, of the Expert, and of every Run above it.
+    """
+    if call.is_exempt:
+        return Ruling("allow")
+    sets = [rules_of(one) for one in chain]
+    found = [_in(one, call) for one in sets]
+    ruling = strictest(found) if found else Ruling("allow")
+    if ruling.decision == "deny":
+        return ruling
+    projects = [one for one in sets if not one.expert]
+    files = redirected(call) if call.command else (call,)
+    opens = tuple(dict.fromkeys(path for file in files for path in _opened(projects, file)))
+    return replace(ruling, opens=opens) if opens else ruling
+
+
+def _in(rules: Rules, call: PolicyCall) -> Ruling:
+    if call.command:
+        if not rules.concern(call):
+            return Ruling("allow", "", "default", f"{rules.source}.default")
+        return decide_command(rules, call)
+    targets = list(_targets(call))
+    return strictest(rules.about(target) for target in targets)
+
+
+def _targets(call: PolicyCall) -> Iterator[Target]:
+    names = dict.fromkeys(name for names in call.paths().values() for name in names)
+    urls = dict.fromkeys(url for each in call.urls().values() for url in each)
+    if not names and not urls:
+        yield Target(call, call.tool)
+    for name in names:
+        yield Target(call, name, path=name)
+    for url in urls:
+        yield Target(call, url, url=url)
+
+
+def _opened(projects: Sequence[Rules], call: PolicyCall) -> tuple[str, ...]:
+    """Return the call's paths that a rule of every project rule set names, to allow them or to ask."""
+    paths = dict.fromkeys(name for names in call.paths().values() for name in names)
+    return tuple(path for path in paths if projects and all(_names(rules, call, path) for rules in projects))
+
+
+def _names(rules: Rules, call: PolicyCall, path: str) -> bool:
+    return any(_opens(rule, call, path) for rule in (*rules.allow, *rules.ask))
+
+
+def _opens(rule: PermissionRule, call: PolicyCall, path: str) -> bool:
+    if not is_about(rule, call):
+        return False
+    if rule.bare is not None:
+        return rule.bare.names_path(path)
+    own = {name: names for name, names in call.paths().items() if path in names}
+    return any(name in own and glob.names_path(path) for name, glob in rule.named) and matches(
+        rule, Target(call, path, path=path), is_strict=False
+    )

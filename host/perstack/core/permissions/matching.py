@@ -1,40 +1,130 @@
-"""Whether a rule is about a call, or about one of the things that a call does.
+"""Match permission rules against calls and their targets.
 
-Rules that deny or ask are strict: they match if any name of the thing does. One that allows must match all of them.
+Rules that deny or ask match strictly: any reading of the target is enough. Rules that allow must match all of them.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
+import re
+import unicodedata
 from collections.abc import Sequence
+from posixpath import normpath
+from urllib.parse import unquote
 
 from pydantic import JsonValue
 
-from perstack.core.policy.calls import PolicyCall
-from perstack.core.policy.globs import Glob
-from perstack.core.policy.rules import PermissionRule
-from perstack.core.policy.urls import readings
+from perstack.core.base.patterns import Glob
+from perstack.core.definitions.permissions import PermissionRule
+from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
+
+# Readings of an address: as written, and as programs understand it. A strict rule matches any of them, so that
+# `HTTP://EXAMPLE.com:80/a/../b` cannot bypass a rule for `http://example.com/b`.
+
+_LONGEST_HOST = 1_000
+_SPECIAL = re.compile(r"(?i)(https?|wss?|ftp):[\\/]*(.*)", re.DOTALL)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\d)")
+_UNSEEN = re.compile(r"[\t\r\n]")
+_NUMBER = re.compile(r"(?i)(?:0x[0-9a-f]*|\d+)(?:\.(?:0x[0-9a-f]*|\d+)){0,3}")
+_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+
+
+def readings(text: str, *, is_strict: bool) -> tuple[str, ...]:
+    """Return the possible readings of an address, the written one first. `is_strict` adds schemes to one without."""
+    plain = _UNSEEN.sub("", text.strip("".join(map(chr, range(33)))))
+    wholes = [plain] if _SCHEME.match(plain) else [f"{scheme}://{plain}" for scheme in ("https", "http") if is_strict]
+    found = [text]
+    for whole in wholes:
+        for one in (whole.replace("\\", "/"), whole):  # browsers and libraries disagree about backslashes
+            found += _understood(one)
+    return tuple(dict.fromkeys(found))
+
+
+def _understood(text: str) -> tuple[str, ...]:
+    special = _SPECIAL.fullmatch(text)
+    if special is None:
+        return ()
+    scheme = special[1].lower()
+    authority, path, query = _parts(special[2])
+    host, port = _host_and_port(authority.rpartition("@")[2])
+    there = f"{scheme}://{host}{f':{port}' if port and port != _PORTS[scheme] else ''}"
+    way = normpath(f"/{unquote(path)}".replace("//", "/"))
+    is_folder = path.endswith("/") and way != "/"
+    return (f"{there}{way}{'/' if is_folder else ''}{query}",)
+
+
+def _parts(rest: str) -> tuple[str, str, str]:
+    rest = rest.partition("#")[0]
+    before, mark, query = rest.partition("?")
+    authority, _, path = before.partition("/")
+    return authority, path, f"{mark}{query}"
+
+
+def _host_and_port(text: str) -> tuple[str, str]:
+    if len(text) > _LONGEST_HOST:  # no host name is that long
+        return text.lower(), ""
+    if text.startswith("["):
+        host, _, rest = text.partition("]")
+        return f"{_address(host[1:])}", rest.removeprefix(":")
+    host, _, port = text.partition(":")
+    host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".")
+    return (_dotted(host) if _NUMBER.fullmatch(host) else _in_ascii(host)), port
+
+
+def _dotted(host: str) -> str:
+    """Return an IPv4 address in the usual form, from `127.1`, `0x7f000001` or `0177.0.0.1`."""
+    *first, last = (_number(part) for part in host.split("."))
+    if any(part > 255 for part in first) or last >= 256 ** (4 - len(first)):
+        return host
+    whole = sum(part << (24 - 8 * place) for place, part in enumerate(first)) + last
+    return ".".join(str(whole >> shift & 255) for shift in (24, 16, 8, 0))
+
+
+def _number(part: str) -> int:
+    if part.startswith("0x"):
+        return int(part[2:] or "0", 16)
+    is_octal = part.startswith("0") and not set(part) - set("01234567")
+    return int(part, 8 if is_octal else 10)
+
+
+def _in_ascii(host: str) -> str:
+    if host.isascii():
+        return host
+    try:
+        return host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return host
+
+
+def _address(text: str) -> str:
+    """Return an IPv6 address in brackets in its shortest form; an IPv4-mapped one becomes the IPv4 address."""
+    from ipaddress import AddressValueError, IPv6Address
+
+    try:
+        address = IPv6Address(text)
+    except AddressValueError:
+        return f"[{text.lower()}]"
+    return str(address.ipv4_mapped) if address.ipv4_mapped is not None else f"[{address}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing that a call does: with one path, by one command, or all of it."""
+    """Part of a call that rules decide: one path, one address, one command, or all of it."""
 
     call: PolicyCall
     shown: str
-    """As people read it."""
     path: str | None = None
     url: str | None = None
     lines: tuple[str, ...] = ()
-    """The command line as it is written, and what it comes to besides, which counts for strict rules."""
+    """Command line as written, then equivalent forms, which count for strict rules only."""
     start: str | None = None
-    """What is known of a line that is not known as a whole: how it begins."""
+    """Known beginning of a line whose rest is known only at run time; None for a fully known line."""
 
 
 def is_about(rule: PermissionRule, call: PolicyCall) -> bool:
-    """Whether the rule names the tool, whatever its arguments."""
+    """Return whether the rule names the tool, whatever its arguments."""
     if rule.is_delegate:
         return call.kind == "delegate" and rule.tool.matches(call.tool)
     if rule.skill is not None and not (call.skill and rule.skill.matches(call.skill)):
@@ -43,7 +133,7 @@ def is_about(rule: PermissionRule, call: PolicyCall) -> bool:
 
 
 def matches(rule: PermissionRule, target: Target, *, is_strict: bool) -> bool:
-    """Whether the rule is about this."""
+    """Return whether the rule matches the target."""
     call = target.call
     if not is_about(rule, call):
         return False
@@ -53,14 +143,14 @@ def matches(rule: PermissionRule, target: Target, *, is_strict: bool) -> bool:
 
 
 def could_match(rule: PermissionRule, target: Target) -> bool:
-    """Whether the rule may be about a line of which only the start is known."""
+    """Return whether the rule may match a line of which only the beginning is known."""
     if target.start is None or not is_about(rule, target.call):
         return False
     return rule.bare is None or rule.bare.could_match(target.start)
 
 
 def is_exact(rule: PermissionRule, target: Target) -> bool:
-    """Whether the rule is the very line."""
+    """Return whether the rule is literally this line."""
     if rule.bare is None or not rule.bare.is_literal or target.start is not None or not target.lines:
         return False
     return is_about(rule, target.call) and rule.bare.literal == target.lines[0]
@@ -118,7 +208,7 @@ def _value(glob: Glob, value: JsonValue, call: PolicyCall, *, is_strict: bool) -
 
 
 def _readings(text: str, call: PolicyCall) -> Sequence[str]:
-    """A text, and what it is as a path: `a/../b` is `b`, and so is the workspace's own name before it."""
+    """Return a text and its normalized path readings: `a/../b` is `b`, and the workspace's prefix is removed."""
     if "/" not in text or "://" in text:
         return (text,)
     path = posixpath.normpath(text)

@@ -1,5 +1,6 @@
-"""The calls of a recorded Run: what they were, what was decided about them, and whether they ran. Read without a fold:
-of ten thousand Jobs only these facts are wanted.
+"""Read the calls of a recorded Run: their arguments, decisions and whether they ran.
+
+It scans lines without folding the Run's state, because it reads only these events of up to ten thousand Jobs.
 """
 
 from __future__ import annotations
@@ -12,51 +13,49 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.chain import BrokenSeal, open_line
-from perstack.core.policy.permissions import Decision
-from perstack.core.tools import Effect, ToolKind
+from perstack.core.base.chain import BrokenSeal, open_line
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.permissions import Decision
+from perstack.core.definitions.skills import Effect, ToolKind
 from perstack.dataclass import dataclass
 
 _WANTED = re.compile(rb'\{"type":"(startRun|finishGeneration|callTools|decideApproval)"')
 RULED: tuple[ToolKind, ...] = ("tool", "delegate", "refused")
-"""What rules are about."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastCall:
-    """One call that a model asked for, and that rules may be about."""
+    """Recorded call that permission rules may apply to."""
 
     id: str
     step: int
     timestamp: int
-    """Milliseconds since 1970, UTC: when it was decided on."""
+    """Time of the decision, in milliseconds since 1970, UTC."""
     tool: str
-    """As the model saw it."""
+    """Tool's name as the model saw it."""
     skill: str
     kind: ToolKind
     effect: Effect
     target: str | None
     args: JsonObject | None
-    """None if they were taken out of the log."""
+    """None if the arguments were redacted from the log."""
     decision: Decision
     ran: bool
 
 
 @dataclass(slots=True)
 class PastRun:
-    """A recorded Run, as far as rules are concerned."""
+    """Calls of a recorded Run."""
 
     id: str
     expert: JsonObject = field(default_factory=dict[str, JsonValue])
-    """The definition that it was started with."""
     works_for: str | None = None
-    """The Run that called it."""
+    """Id of the calling Run; None for a Coordinator."""
     calls: list[PastCall] = field(default_factory=list[PastCall])
 
 
 def past_run(run_id: str, lines: Iterable[bytes], kinds: Collection[ToolKind] = RULED) -> PastRun:
-    """The Run of a log, with its calls of these kinds. Raises ValueError for a line that does not read."""
+    """Return a log's Run with its calls of these kinds. Raises ValueError for an invalid line."""
     found = PastRun(run_id)
     asked: Mapping[str, JsonObject] = {}
     approved: set[str] = set()

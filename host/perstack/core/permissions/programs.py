@@ -1,22 +1,136 @@
-"""Programs that run other programs, by their names and arguments: a call of one is never only what it is called."""
+"""Programs that run other programs, recognised by their names and arguments.
+
+A rule for a program's name is not enough for these, because their arguments decide what runs.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from perstack.core.policy.lines import Command, Part, Redirect
-from perstack.core.policy.program_tables import (
-    INTERPRETERS,
-    OTHER_SHELLS,
-    READ_INPUT,
-    RUNNERS,
-    SEEN_THROUGH,
-    SHELLS,
-    TRAPS,
+from perstack.core.permissions.shell import parts_of_script
+from perstack.core.permissions.shell_syntax import Command, Part, Redirect
+
+# Tables: programs that run others, and the arguments that make them do so.
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SHELLS = _words("sh bash dash ash ksh mksh")
+
+OTHER_SHELLS = _words(
+    """
+    zsh yash fish csh tcsh rbash rsh elvish nu pwsh powershell busybox toybox ksh93 rksh rksh93 lksh oksh pdksh posh
+    hush sash osh ysh xonsh es rc bash-static zsh-static mksh-static ksh2020
+    """
 )
-from perstack.core.policy.shell import parts_of_script
+
+RUNNERS = _words(
+    """
+    env xargs sudo doas su runuser pkexec nohup nice ionice timeout gtimeout time setsid stdbuf unbuffer chroot unshare
+    nsenter flock watch entr parallel strace ltrace gdb lldb valgrind perf script expect ssh sshpass mosh chrt taskset
+    numactl prlimit setpriv capsh systemd-run at batch crontab xvfb-run faketime tmux screen firejail bwrap proot
+    fakeroot caffeinate arch setarch linux32 linux64 start-stop-daemon run-parts daemonize rlwrap ssh-agent
+    dbus-run-session dbus-launch catchsegv eatmydata cpulimit chronic ifne
+    vi vim nvim vimdiff view ex ed emacs osascript tclsh wish socat nc ncat netcat ld.so ld-linux-x86-64.so.2
+    eval source . exec command builtin trap alias coproc enable hash bind complete compgen mapfile readarray fc let
+    """
+)
+"""Programs that run what their arguments name or what a person types."""
+
+_NODE = r"-(?:[a-z]*[ep][a-z]*|r)|--(?:eval|print|require|import|loader|experimental-loader)(?:=.*)?"
+_AWK = r".*(?:system|getline|\||@load|@include).*|-[lif].*|--(?:load|include|file).*"
+_MAKE = r"SHELL=.*|\.SHELLFLAGS=.*|-E.*|--eval.*"
+_FD = r"-x|-X|--exec.*|--exec-batch.*"
+_GCC = r"-wrapper|-fplugin.*|-specs.*"
+
+INTERPRETERS: Mapping[str, str] = {
+    "python": r"-[A-Za-z]*c.*",
+    "pypy": r"-[A-Za-z]*c.*",
+    "ipython": r"-c.*",
+    "perl": r"-[A-Za-z0-9]*[eE].*",
+    "ruby": r"-[A-Za-z0-9]*e.*|-r.*",
+    "node": _NODE,
+    "nodejs": _NODE,
+    "deno": r"eval|repl|-",
+    "bun": r"-e|--eval|-p|--print|repl",
+    "php": r"-[a-zA-Z]*[rBREF].*",
+    "lua": r"-[a-z]*e.*",
+    "luajit": r"-[a-z]*e.*",
+    "R": r"-e.*",
+    "Rscript": r"-e.*",
+    "julia": r"-[eEL].*|--eval.*|--print.*",
+    "groovy": r"-[a-z]*e.*",
+    "scala": r"-e.*",
+    "elixir": r"-e.*|--eval",
+    "erl": r"-eval|-run|-s",
+    "sqlite3": r".*\.(?:shell|system|load)\b.*|-cmd|-init",
+    "psql": r".*\\!.*",
+}
+"""Patterns of interpreters' arguments that are programs."""
+
+READ_INPUT = _words("python pypy ipython perl ruby node nodejs php lua luajit julia groovy deno bun sqlite3")
+"""Interpreters that run their standard input if no argument names a file."""
+
+TRAPS: Mapping[str, str] = {
+    "find": r"-(?:exec|execdir|ok|okdir)",
+    "fd": _FD,
+    "fdfind": _FD,
+    "git": r"-c.*|--config-env.*|--exec-path=.*|--upload-pack.*|--receive-pack.*|--exec(?:=.*)?|-x|--extcmd.*|-O.*"
+    r"|--open-files-in-pager.*|bisect|submodule|filter-branch|difftool|mergetool|.*ext::.*|--ext-diff|--textconv|-u.*",
+    "tar": r"--checkpoint-action.*|--to-command.*|-I.*|--use-compress-program.*|--info-script.*|--new-volume-script.*"
+    r"|--rsh-command.*|--rmt-command.*|-F.*|-[a-zA-Z]*[IF]",
+    "rsync": r"-[a-zA-Z]*e.*|--rsh.*|--rsync-path.*",
+    "scp": r"-S.*|-o.*",
+    "sftp": r"-S.*|-o.*|-b.*",
+    "man": r"-P.*|--pager.*|-H.*|--html.*",
+    "less": r"\+.*",
+    "more": r"\+.*",
+    "zip": r"-T.*|--unzip-command.*|-[a-zA-Z]*T[a-zA-Z]*",
+    "sort": r"--compress-program.*",
+    "split": r"--filter.*",
+    "tcpdump": r"-z.*",
+    "make": _MAKE,
+    "gmake": _MAKE,
+    "wget": r"--use-askpass.*|-e.*|--execute.*",
+    "curl": r"-K.*|--config.*",
+    "gcc": _GCC,
+    "cc": _GCC,
+    "go": r"-exec.*|-toolexec.*",
+    "cargo": r"--config.*",
+    "sed": r"(?:.*[;{}\n!/\d$])?\s*e(?:\s.*)?|s(.).*\1.*\1[a-zA-Z0-9]*[em].*|.*[;{}\n]\s*s(.).*\2.*\2\w*e.*",
+    "awk": _AWK,
+    "gawk": _AWK,
+    "mawk": _AWK,
+    "nawk": _AWK,
+    "printf": r"-v.*",
+    "read": r".*\[.*",
+    "unset": r".*\[.*",
+    "test": r"-[vR]",
+    "[": r"-[vR]",
+    "wait": r"-[a-z]*p.*",
+    "jobs": r"-[a-z]*x.*",
+    "set": r"-[a-zA-Z]*[ak].*|.*allexport|.*keyword",
+    "shopt": r".*(?:aliases|promptvars).*",
+    "export": r"(?!(?:CI|LANG|LC_ALL|TZ|NO_COLOR|FORCE_COLOR|NODE_ENV|TERM)=).*=.*|-[a-z]*[fn].*",
+    "declare": r".*",
+    "typeset": r".*",
+    "readonly": r".*=.*",
+    "local": r".*=.*",
+}
+"""Patterns of arguments that make a program run another one, or change which one it runs."""
+
+SEEN_THROUGH = _words(
+    """
+    npx bunx pnpx uvx uv poetry pipx pdm hatch rye npm pnpm yarn bun docker podman kubectl nix direnv mise asdf bundle
+    rake cargo go dotenv op aws-vault conda mamba
+    """
+)
+"""Wrappers that plainly run the command after them: rules that deny that command or ask about it apply."""
+
 
 VARIABLES = "it sets variables that can change which program runs"
 
@@ -24,11 +138,16 @@ _MOST_WORDS = 60
 _LONGEST_WORD = 2_000
 _DEEPEST = 6
 _VERSION = re.compile(r"python[\d.]*|pypy[\d.]*|perl[\d.]+|ruby[\d.]+|lua[\d.]+|php[\d.]+|g?awk[\d.]+|gcc-\d+")
+_OPTIONS = re.compile(r"-[cefluvxnC]+|\+[efuvxnC]+|[-+][efuvxnC]*o")
+_SET = frozenset({"errexit", "nounset", "noglob", "noclobber", "pipefail", "posix", "xtrace", "verbose"})
+"""Shell options, and names after `-o`, that change neither how a script is parsed nor which program runs."""
+_OF_SYSTEM = re.compile(r"(?:(?:/usr(?:/local)?|/opt/homebrew)?/bin/)?[^/]+")
+"""Program found through PATH or in a folder that only administrators write. Any other, such as `./sh`, is unknown."""
 _SAYS = frozenset({"--version", "-V", "--help", "-h", "-v"})
 
 
 def parts_of(command: Command, depth: int = 0) -> Iterator[Part]:
-    """What a simple command comes to: itself, and what it runs, as far as its words tell."""
+    """Yield a simple command and the commands that it runs, as far as its words tell."""
     words = command.known
     if not words:
         yield replace(command, reason="which program it runs is known when it runs")
@@ -38,11 +157,11 @@ def parts_of(command: Command, depth: int = 0) -> Iterator[Part]:
         yield replace(command, reason=f"{name} runs other programs")
         return
     script = _script(name, command) if name in SHELLS else None
-    if script is not None:
+    if script is not None and _OF_SYSTEM.fullmatch(words[0]):
         yield replace(command, is_around=True)
         if command.assignments:
             yield replace(command, reason=VARIABLES)
-        for part in parts_of_script(script):
+        for part in parts_of_script(script, is_bash=name == "bash"):
             yield from parts_of(part, depth + 1) if isinstance(part, Command) else (part,)
         return
     reason = _reason(name, command)
@@ -52,13 +171,13 @@ def parts_of(command: Command, depth: int = 0) -> Iterator[Part]:
 
 
 def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
-    """The files that shells themselves open, wherever among the words a shell is called, as far as that can be read."""
+    """Yield the files that shells open themselves, for a shell at any position among the words, as far as parsed."""
     if depth > _DEEPEST:
         return
     for place in range(min(len(words), _MOST_WORDS)):
         name = _name(words[place])
         script = _script(name, Command(tuple(words[place:]))) if name in SHELLS else None
-        for part in parts_of_script(script) if script is not None else ():
+        for part in parts_of_script(script, is_bash=name == "bash") if script is not None else ():
             if isinstance(part, Redirect):
                 yield part
             elif isinstance(part, Command):
@@ -73,7 +192,7 @@ def _name(word: str) -> str:
 
 
 def _script(name: str, command: Command) -> str | None:
-    """What a shell is given with `-c`; None if it gets its commands otherwise, or some other option as well."""
+    """Return the script that a shell gets with `-c`; None without `-c`, or with an option that is not understood."""
     words = list(command.words[1:])
     is_given = False
     while words and (words[0] or "").startswith(("-", "+")):
@@ -84,17 +203,16 @@ def _script(name: str, command: Command) -> str | None:
             if option in ("--norc", "--noprofile", "--posix", "--login"):
                 continue
             return None
-        if not re.fullmatch(r"[-+][abceflmnoptuvxBCEHPTO]+", option) or "i" in option or "s" in option:
+        if not _OPTIONS.fullmatch(option):
             return None
         is_given = is_given or (option.startswith("-") and "c" in option)
-        for _ in range(option.count("o") + option.count("O")):
-            if not words or words.pop(0) is None:
-                return None
+        if option.endswith("o") and (not words or words.pop(0) not in _SET):
+            return None
     return words[0] if is_given and words else None
 
 
 def _reason(name: str, command: Command) -> str:
-    """Why a program may run others than itself; empty if it does not."""
+    """Return why a program may run other programs; empty if it does not."""
     words = command.known[1:]
     if name in SHELLS or name in OTHER_SHELLS:
         return _reason_of_shell(name, words, is_known=command.is_known)
@@ -114,7 +232,7 @@ def _reason(name: str, command: Command) -> str:
 
 
 def _matches(pattern: str, word: str) -> bool:
-    """A long word is taken for one that matches: it costs too much to look."""
+    """Match a word; a long word counts as a match, because matching it costs too much."""
     return len(word) > _LONGEST_WORD or re.fullmatch(pattern, word, re.DOTALL) is not None
 
 
@@ -132,7 +250,7 @@ def _reason_of_interpreter(name: str, words: Sequence[str], *, is_known: bool) -
 
 def _reason_of_shell(name: str, words: Sequence[str], *, is_known: bool) -> str:
     if name in SHELLS and words and not words[0].startswith(("-", "+")):
-        return ""  # a file, like any program that is called by its name
+        return ""  # a script file, like any program that is called by its name
     if is_known and words and _SAYS.issuperset(words):
         return ""
     return f"{name} runs commands that are not read"
@@ -145,7 +263,7 @@ def _runs_nothing(name: str, words: Sequence[str]) -> bool:
 
 
 def _inside(words: Sequence[str], depth: int) -> Iterator[Part]:
-    """What may be a command among the arguments: rules that deny it, or ask about it, hold."""
+    """Yield possible commands among the arguments, so that rules that deny them or ask about them apply."""
     for place in range(1, min(len(words), _MOST_WORDS)):
         rest = tuple(words[place:])
         yield Command(rest, is_around=True)

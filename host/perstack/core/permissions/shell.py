@@ -1,6 +1,6 @@
-"""The script of a shell, taken apart: its simple commands, what it is redirected to, and what cannot be told.
+"""Split shell scripts into simple commands, redirections and unreadable parts.
 
-Only what is understood for certain is taken as a command. Whatever the tree or a word may hide becomes `Unread`.
+Only what is understood for certain becomes a command; whatever the tree or a word may hide becomes `Unread`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,20 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from perstack.core.policy.lines import Command, Part, Redirect, Unread
-from perstack.core.policy.syntax import Node, descendants, parsed, source
-from perstack.core.policy.variables import is_harmless, is_plain
-from perstack.core.policy.words import word_of
+from perstack.core.permissions.shell_grammar import SETS_VARIABLE, UNREAD, NotUnderstood, opened, understood
+from perstack.core.permissions.shell_syntax import (
+    Command,
+    Node,
+    Part,
+    Redirect,
+    Unread,
+    descendants,
+    is_harmless,
+    is_plain,
+    parsed,
+    source,
+    word_of,
+)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -29,35 +39,62 @@ _INSIDE = _names(
     process_substitution
     """
 )
-"""What is as good as the statements in it."""
+"""Node types that only contain statements."""
 
 _RESERVED = _names(
     """
     { } ! if then elif else fi do done case esac for while until function select in [[ ]] coproc
     """
 )
-_QUIET = re.compile(r"/dev/(?:null|stdout|stderr|zero|fd/\d+)")
-_NETWORK = re.compile(r"/dev/(?:tcp|udp)/")
-_DESCRIPTOR = re.compile(r"\d+-?|-")
 _MARK = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _JOINED = re.compile(r"(?<![\s\\])\\\n")
 _MOVES = frozenset({"cd", "pushd", "popd"})
 
 
-def parts_of_script(script: str) -> list[Part]:
-    """What a script comes to. A path that is seen from where the script has gone meanwhile is not known."""
+def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
+    """Return the parts of a script. A path relative to a folder that the script changes to counts as unknown.
+
+    Two parsers must agree: `understood`, which accepts a plain subset of the language, and tree-sitter's bash grammar.
+    Where they disagree, the script is asked about, and the tree's commands are still checked against rules that deny.
+    """
     problem = _unreadable(script)
     if problem is not None:
         return [Unread(_short(script), problem)]
     if _JOINED.search(script):
-        script = script.replace("\\\n", "")  # no quotes are in it, in which that would be text
+        script = script.replace(
+            "\\\n", ""
+        )  # safe: no quote or other backslash precedes it, so none of these is literal text
     root = parsed(script)
     if root.has_error:
         return [Unread(_short(script), "the script cannot be read")]
     found = list(_statement(root, 0))
+    try:
+        sure = understood(script, is_bash=is_bash)
+    except NotUnderstood as error:
+        found.append(Unread(_short(script), str(error)))
+    else:
+        if _is_same(sure, found):
+            found = [*sure, *(part for part in found if isinstance(part, Unread))]
+        else:
+            found.append(Unread(_short(script), "the script can be read in more than one way"))
     if not any(isinstance(part, Command) and _MOVES.intersection(part.known[:2]) for part in found):
         return found
     return [_unplaced(part) for part in found]
+
+
+def _is_same(first: list[Part], second: list[Part]) -> bool:
+    """Return whether two parsers found the same commands and files, in any order."""
+
+    def named(parts: list[Part]) -> list[str]:
+        return sorted(
+            repr((part.words[:1], len(part.words), part.assignments))
+            if isinstance(part, Command)
+            else repr((part.path, part.is_read))
+            for part in parts
+            if not isinstance(part, Unread)
+        )
+
+    return named(first) == named(second)
 
 
 def _unreadable(script: str) -> str | None:
@@ -67,7 +104,7 @@ def _unreadable(script: str) -> str | None:
         return "the script has characters that cannot be seen"
     if not script.isascii() and any(_is_odd(each) for each in script):
         return "the script has characters that look like spaces, or like none"
-    if _JOINED.search(script) and ("'" in script or '"' in script or "<<" in script or "#" in script):
+    if _JOINED.search(script) and any(mark in script for mark in ("'", '"', "<<", "#", "\\\\\n")):
         return "a word of the script continues in the next line"
     return None
 
@@ -92,12 +129,12 @@ def _statement(node: Node, depth: int) -> Iterator[Part]:
     elif node.type in _INSIDE:
         yield from _within(node, depth)
     elif node.type != "comment":
-        yield Unread(_short(source(node)), "this part of the script cannot be read")
+        yield Unread(_short(source(node)), UNREAD)
 
 
 def _within(node: Node, depth: int) -> Iterator[Part]:
     if node.type == "command_substitution" and source(node).startswith("`") and "\\" in source(node):
-        yield Unread(_short(source(node)), "this part of the script cannot be read")
+        yield Unread(_short(source(node)), UNREAD)
     name = node.child_by_field_name("name") if node.type == "function_definition" else None
     values = node.children_by_field_name("value") if node.type == "case_item" else ()
     for value in values:
@@ -110,7 +147,7 @@ def _within(node: Node, depth: int) -> Iterator[Part]:
 
 
 def _word(node: Node, depth: int) -> tuple[str | None, list[Part]]:
-    """A word, None if it is not known, and what is run in order to know it."""
+    """Return a word's text, None if unknown, and the commands that run in order to expand it."""
     text, inner, problem = word_of(node)
     found = [part for one in inner for part in _statement(one, depth + 1)]
     if problem is not None:
@@ -134,17 +171,17 @@ def _command(node: Node, depth: int) -> Iterator[Part]:
             yield from parts
             words.append(word)
             if source(child) in _RESERVED:
-                yield Unread(_short(source(node)), "this part of the script cannot be read")
+                yield Unread(_short(source(node)), UNREAD)
         elif child.is_named or child.type in ("==", "=~"):
             word, parts = _word(child, depth)
             yield from parts
             words.append(word)
         else:
-            yield Unread(_short(source(node)), "this part of the script cannot be read")
+            yield Unread(_short(source(node)), UNREAD)
     if words:
         yield Command(tuple(words), tuple(assignments))
     else:
-        yield Unread(_short(source(node)), "this part of the script cannot be read")
+        yield Unread(_short(source(node)), UNREAD)
 
 
 def _redirected(node: Node, depth: int) -> Iterator[Part]:
@@ -170,15 +207,7 @@ def _redirect(node: Node, depth: int) -> Iterator[Part]:
             continue
         path, parts = _word(target, depth)
         yield from parts
-        if path is not None and ((mark in (">&", "<&") and _DESCRIPTOR.fullmatch(path)) or _QUIET.fullmatch(path)):
-            continue
-        if path is not None and _NETWORK.match(path):
-            yield Unread(path, "it opens a connection")
-            continue
-        if mark.startswith("<"):
-            yield Redirect(_short(source(target)), path, is_read=True)
-        if mark != "<":
-            yield Redirect(_short(source(target)), path)
+        yield from opened(mark, path, _short(source(target)))
 
 
 def _heredoc(node: Node, depth: int) -> Iterator[Part]:
@@ -192,7 +221,7 @@ def _heredoc(node: Node, depth: int) -> Iterator[Part]:
             word = child.type in _WORDS
             yield from (_word(child, depth)[1] if word else _statement(child, depth))
             if word:
-                yield Unread(_short(source(child)), "this part of the script cannot be read")
+                yield Unread(_short(source(child)), UNREAD)
     if start is None or end is None:
         yield Unread(_short(source(node)), "a here-document has no end")
         return
@@ -206,7 +235,7 @@ def _heredoc(node: Node, depth: int) -> Iterator[Part]:
 
 
 def _expanded(body: Node, depth: int) -> Iterator[Part]:
-    """What is run inside of a text that is not quoted."""
+    """Yield the commands that an unquoted here-document runs."""
     text = re.sub(r"\\[\\$`]", "", source(body))
     inner = [child for child in body.named_children if child.type not in ("heredoc_content", "string_content")]
     run = sum(one.type == "command_substitution" for one in descendants(body))
@@ -217,7 +246,7 @@ def _expanded(body: Node, depth: int) -> Iterator[Part]:
 
 
 def _assigned(node: Node, depth: int) -> tuple[str, str, list[Part]]:
-    """The name of a variable, its assignment as a text, and what is run for it."""
+    """Return a variable's name, its assignment as text, and the commands that run for its value."""
     name = node.child_by_field_name("name")
     value = node.child_by_field_name("value")
     parts: list[Part] = []
@@ -239,7 +268,7 @@ def _assignment(node: Node, depth: int) -> Iterator[Part]:
     name, text, parts = _assigned(node, depth)
     yield from parts
     if not is_plain(name):
-        yield Unread(_short(text), "it sets a variable that can change which program runs")
+        yield Unread(_short(text), SETS_VARIABLE)
 
 
 def _declaration(node: Node, depth: int) -> Iterator[Part]:
@@ -249,7 +278,7 @@ def _declaration(node: Node, depth: int) -> Iterator[Part]:
             name, text, parts = _assigned(child, depth)
             yield from parts
             if not (is_harmless(name) or (keyword != "export" and is_plain(name))):
-                yield Unread(_short(text), "it sets a variable that can change which program runs")
+                yield Unread(_short(text), SETS_VARIABLE)
         elif child.type != "variable_name":
             word, parts = _word(child, depth)
             yield from parts
@@ -264,7 +293,7 @@ def _unset(node: Node, depth: int) -> Iterator[Part]:
 
 
 def _test(node: Node, depth: int) -> Iterator[Part]:
-    """`[ … ]` and `[[ … ]]`, which run nothing but what their words do; numbers are computed, and that may."""
+    """Read `[ … ]` and `[[ … ]]`: only their words run commands, but computing numbers may run some too."""
     text = source(node)
     if re.search(r"\s-[vR]\s", text) or (text.startswith("[[") and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", text)):
         yield Unread(_short(text), "what it computes is known when it runs")
@@ -277,7 +306,7 @@ def _arithmetic(node: Node, depth: int) -> Iterator[Part]:
 
 
 def _substituted(node: Node, depth: int) -> Iterator[Part]:
-    """What is run inside of words, wherever below a node they are."""
+    """Yield the commands that run inside of words, anywhere below a node."""
     seen = 0
     for one in descendants(node):
         if one.type in ("command_substitution", "process_substitution"):
@@ -290,17 +319,16 @@ def _substituted(node: Node, depth: int) -> Iterator[Part]:
     run = sum(one.type in ("command_substitution", "process_substitution") for one in descendants(node))
     text = source(node)
     if text.count("`") + text.count("$(") + text.count("<(") + text.count(">(") > 2 * run:
-        yield Unread(_short(text), "this part of the script cannot be read")
+        yield Unread(_short(text), UNREAD)
 
 
 def _loop(node: Node, depth: int) -> Iterator[Part]:
-    """`for` and `select`."""
     for child in node.named_children:
         if child.type == "do_group" or child.type in _STATEMENTS:
             yield from _statement(child, depth)
         elif child.type == "variable_name":
             if not is_plain(source(child)):
-                yield Unread(_short(source(node)), "it sets a variable that can change which program runs")
+                yield Unread(_short(source(node)), SETS_VARIABLE)
         else:
             yield from _word(child, depth)[1]
 

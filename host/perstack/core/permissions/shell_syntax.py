@@ -1,27 +1,181 @@
-"""One word of a shell script: the text that it stands for, if that is known before it runs."""
+"""Parts of a command line, and the words of a shell script in tree-sitter's tree."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from importlib import import_module
+from itertools import takewhile
+from typing import Protocol, cast
 
-from perstack.core.policy.syntax import Node, descendants, source
+from perstack.dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """Simple command."""
+
+    words: tuple[str | None, ...]
+    """Words; None for one that is known only at run time and may expand to several."""
+    assignments: tuple[str, ...] = ()
+    """Assignments `NAME=value` for the command that can change what it does."""
+    reason: str = ""
+    """Why a person is asked: it runs more than its name says."""
+    is_around: bool = False
+    """True for a wrapper whose inner commands are parsed too: then only rules that name the wrapper apply."""
+
+    @cached_property
+    def known(self) -> tuple[str, ...]:
+        """The words before the first unknown one."""
+        return tuple(word for word in takewhile(lambda word: word is not None, self.words) if word is not None)
+
+    @property
+    def is_known(self) -> bool:
+        """True if every word is known before it runs."""
+        return None not in self.words
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """File that the shell itself reads or writes."""
+
+    shown: str
+    path: str | None
+    """None if the path is known only at run time."""
+    is_read: bool = False
+    text: str = ""
+    """Path as written, if it is relative to a folder that is known only at run time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Part that cannot be parsed, or is known only at run time."""
+
+    shown: str
+    reason: str
+
+
+Part = Command | Redirect | Unread
+
+
+# Syntax tree from tree-sitter's bash grammar, which is imported only when a rule is about a command.
+
+
+class Node(Protocol):
+    """Node of the syntax tree."""
+
+    @property
+    def type(self) -> str:
+        """The grammar's name of the node."""
+        ...
+
+    @property
+    def text(self) -> bytes:
+        """The node's source in UTF-8."""
+        ...
+
+    @property
+    def is_named(self) -> bool:
+        """False for punctuation and keywords."""
+        ...
+
+    @property
+    def has_error(self) -> bool:
+        """True if a part of it was not parsed."""
+        ...
+
+    @property
+    def children(self) -> Sequence[Node]:
+        """All children."""
+        ...
+
+    @property
+    def named_children(self) -> Sequence[Node]:
+        """The children without punctuation and keywords."""
+        ...
+
+    def child_by_field_name(self, name: str) -> Node | None:
+        """Return the child of that field, or None."""
+        ...
+
+    def children_by_field_name(self, name: str) -> Sequence[Node]:
+        """Return all children of that field."""
+        ...
+
+
+class _Tree(Protocol):
+    @property
+    def root_node(self) -> Node: ...
+
+
+class _Parser(Protocol):
+    def parse(self, source: bytes) -> _Tree: ...
+
+
+def parsed(script: str) -> Node:
+    """Return the tree of a script; `has_error` says whether a part was not parsed."""
+    return _parser().parse(script.encode("utf-8", "replace")).root_node
+
+
+def source(node: Node) -> str:
+    """Return the source text of a node."""
+    return node.text.decode("utf-8", "replace")
+
+
+def descendants(node: Node) -> Iterator[Node]:
+    """Yield a node and all nodes below it."""
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += one.children
+
+
+@lru_cache(maxsize=1)
+def _parser() -> _Parser:
+    engine = import_module("tree_sitter")
+    grammar = cast("Callable[[], object]", import_module("tree_sitter_bash").language)
+    language = cast("Callable[[object], object]", engine.Language)(grammar())
+    return cast("Callable[[object], _Parser]", engine.Parser)(language)
+
+
+# Variables that change what a program does, or which program runs.
+
+_HARMLESS = re.compile(
+    r"CI|DEBUG|VERBOSE|LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE"
+    r"|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONHASHSEED|NODE_ENV|RUST_BACKTRACE|RUST_LOG|OMP_NUM_THREADS"
+)
+_LOWER = re.compile(r"[a-z_][a-z0-9_]*")
+_LOADED = re.compile(r".*_?proxy|path|fpath|cdpath|histchars")
+
+
+def is_harmless(name: str) -> bool:
+    """Return whether a variable changes at most how a program displays things."""
+    return _HARMLESS.fullmatch(name) is not None
+
+
+def is_plain(name: str) -> bool:
+    """Return whether a script may set a variable for itself: most that programs know are in capitals."""
+    return is_harmless(name) or (_LOWER.fullmatch(name) is not None and _LOADED.fullmatch(name) is None)
+
 
 _HIDDEN = "this part of the script cannot be read"
 
 _PLAIN = re.compile(r"(?:[^\\*?\[\]{}$`~\"'\s;&|<>()!]|\\[^\n])+", re.DOTALL)
-"""A bare word in which nothing is expanded. A `!` is none in a script, but is kept out to be sure."""
+"""Bare word without expansions. `!` is literal in a script, but excluded to be safe."""
 
 _EXPANSION = re.compile(r"\$\{#?(?:[A-Za-z_]\w*|\d+|[@*#?$-])(?::?[-+?][^`]*|[#%/^,][^`@]*)?\}", re.DOTALL)
-"""One that runs nothing by itself: a value, its default, a piece cut off."""
+"""Expansion that runs nothing by itself: a value, its default, a part cut off."""
 
 _NUMBERS = re.compile(r"\$(?:\(\(|\[)[\s\d+\-*/%()<>=!&|^~\]]*")
 
 Word = tuple[str | None, list[Node], str | None]
-"""The text, None if it is not known; what is run in order to know it; why it cannot be told, if it cannot."""
+"""Text, None if unknown; substitutions to run in order to expand it; a problem if it cannot be read, or None."""
 
 
 def word_of(node: Node) -> Word:
-    """What a word is."""
+    """Return the text, the substitutions and the problem of a word."""
     match node.type:
         case "word" | "number" | "test_operator" | "==" | "=~" | "special_variable_name" | "variable_name":
             return _bare(node)

@@ -1,32 +1,79 @@
-"""What becomes of an order when a worker has driven what it asks for, or could not."""
+"""Decide what happens to an order of the queue after a worker has driven its target, or could not.
+
+An order asks workers to drive a Job, a series of iterations or a delegate's Run. A worker claims it, drives the target
+until that ends or stops, and asks this module about the outcome (`Came`):
+
+- `Done`: the order is complete, because the target has ended, waits for a person, or was taken by another worker.
+- `Again`: the order is queued again, with a delay, or refused for this worker so that another gets it.
+
+The order of a target that may be in another storage (`missing`), that cannot be reached, or that a newer version wrote
+is never completed: another worker may be able to drive it. A Job that ends its workers is given up after
+`MOST_TAKEOVERS` consecutive takeovers without progress (`work_in`); workers that turn out to be alive do not count.
+
+A new outcome is added to `Came`, `_after` and the worker that reports it; a new event that a worker records before any
+work goes into `_BEGINNINGS`, or each takeover would count as progress.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, assert_never
 
-from perstack.core.events import ResumeRun, StopRunByInterrupt, StoredEvent
+from perstack.core.base.lifecycle import JobStatus
+from perstack.core.iterations.evolve import SeriesSummary
 from perstack.core.iterations.state import SeriesState
-from perstack.core.job import JobStatus, JobSummary
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import ResumeRun, StopRunByInterrupt, StoredEvent
+from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.state import RunStatus
-from perstack.core.runs.transitions import ACTIVE
-from perstack.core.undriven import stands, was_left
 from perstack.dataclass import dataclass
 
+# Jobs and series without a driver.
+
+_TOO_OLD_MS = 7 * 24 * 3_600_000
+"""Maximum age of a pause that is looked for; no rate limit lasts longer."""
+
+
+Paused = JobSummary | SeriesSummary | SeriesState
+
+
+def is_over(paused: Paused, now: int) -> bool:
+    """Return True if it paused for a rate limit that has passed."""
+    return paused.pause_reason == "rate_limit" and (paused.resume_at or 0) <= now
+
+
+def are_old(page: Sequence[Paused], now: int) -> bool:
+    """Return True if everything on a page, and so on all later ones, is too old; ignores unreadable entries."""
+    written = [one.updated_at for one in page if one.updated_at]
+    return bool(written) and max(written) < now - _TOO_OLD_MS
+
+
+def was_left(series: SeriesState) -> bool:
+    """Return True if iterations continue without a person: they run, pause for a rate limit, or were interrupted."""
+    if series.status == "running" or series.pause_reason == "rate_limit":
+        return True
+    return series.pause_reason == "checkpoint" and series.job_status in (None, "stoppedByInterrupt")
+
+
+def stands(job: JobSummary) -> bool:
+    """Return True if a Job needs no driver: it is completed or closed, or asks a person."""
+    return job.closed is not None or job.status in ("completed", "stoppedByInteractiveTool")
+
+
 MOST_TAKEOVERS = 3
-"""Workers in a row that ended over a Job, without any work of it between them, after which it is driven no more."""
+"""Consecutive workers that may end while driving a Job without progress before it is given up."""
 
 _MOST_IN_ALL = 10
-"""Takeovers in a row without any work after which it is driven no more, whatever became of the workers."""
+"""Consecutive takeovers without progress before a Job is given up, whatever happened to the workers."""
 
 _FIRST_PAUSE = 250
 _LONGEST_PAUSE = 4_000
-"""Milliseconds."""
+"""Milliseconds, as is `_FIRST_PAUSE`."""
 
 _BEGINNINGS = frozenset(
     ("resumeRun", "startGeneration", "retry", "switchModel", "startToolCall", "startSample", "startCompaction")
 )
-"""What a worker records before the work that it may die of: each that takes over records it again."""
+"""Events that a worker records before the work that may end it; each takeover records them again."""
 _BESIDE = frozenset(
     (
         "queueRun",
@@ -38,51 +85,52 @@ _BESIDE = frozenset(
         "redactEvent",
     )
 )
-"""What may be recorded and is no work of the Job."""
+"""Events that are no progress of the Job."""
 
 _ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"))
-"""Stops that a person has to do something about."""
+"""Stops that need a person."""
 
 Served = JobSummary | SeriesState
-"""What an order asks for: a Job, or iterations, whose Jobs are driven one after the other by who has the order."""
+"""The target of an order: a Job, or iterations, whose Jobs the owner of the order drives one after the other."""
 
 Came = Literal[
     "stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "deleted", "newer", "damaged"
 ]
-"""What came of driving a Job: it has come to its end or stopped · this worker leaves · somebody cancelled it · another
-worker has its order · another process drives it · its storage cannot be reached · this worker cannot drive it · this
-worker's storage does not have it, and it may be another's · it was this storage's, which does not have it any more · a
-newer version has written what this one cannot read · its log does not read."""
+"""Outcome of driving a Job: it ended or stopped · this worker is shutting down · somebody cancelled it · another worker
+has its order · another process drives it · its storage is unreachable · this worker cannot drive it · this worker's
+storage does not have it, and it may be another's · it was deleted from this storage · a newer version wrote what this
+one cannot read · its log is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The order is seen to."""
+    """The order is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The order waits again."""
+    """The order is queued again."""
 
     due: int
-    """Not before this time, in milliseconds since 1970; 0: at once."""
     refused: str | None = None
-    """Why this worker is not to get it, if that is so."""
+    """Why this worker must not get the order again; None if it may."""
 
 
 def needs_nobody(served: Served) -> bool:
-    """Whether there is nothing for a worker to do: what is at its end, or waits for a person."""
+    """Return True if there is nothing for a worker to do: it has ended, or waits for a person."""
     if isinstance(served, SeriesState):
         return not was_left(served)
     return stands(served) or served.status in _ENDS
 
 
 def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
-    """What becomes of the order. `served` is where that stands, None if it is not known; `tries` is how often in a row
-    this worker has had it and could not begin; `reason` is why this worker cannot drive it.
+    """Return what happens to the order after a drive.
+
+    `served`: state of the target, None if unknown. `tries`: consecutive times that this worker had the order and could
+    not start. `reason`: why this worker cannot drive it.
     """
     if came == "missing":
-        return Again(0, reason)  # a worker must not take away what is another storage's
+        return Again(0, reason)  # a worker must not complete the order of another storage
     if not _is_unseen(came):
         if served is None or needs_nobody(served):
             return Done()
@@ -92,9 +140,9 @@ def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, 
 
 
 def after_delegate(came: Came, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
-    """What becomes of the order for a delegate's Run, which stands so; None: there is no such Run any more.
+    """Return what happens to the order of a delegate's Run with this status; None if the Run does not exist any more.
 
-    Whoever awaits it orders it again when it is to continue.
+    The Run that awaits the delegate orders it again when it should continue.
     """
     if came == "missing":
         return Again(0, reason)
@@ -104,12 +152,12 @@ def after_delegate(came: Came, status: RunStatus | None, now: int, *, tries: int
 
 
 def _is_unseen(came: Came) -> bool:
-    """Whether this worker cannot tell how what was ordered stands."""
+    """Return True if this worker cannot determine the state of the target."""
     return came in ("unreachable", "newer")
 
 
 def _after(came: Came, now: int, tries: int, reason: str) -> Done | Again:
-    """Of what is not at its end, as far as this worker can tell."""
+    """Return what happens to the order of a target that has not ended, as far as this worker knows."""
     match came:
         case "left":
             return Again(0)
@@ -124,30 +172,30 @@ def _after(came: Came, now: int, tries: int, reason: str) -> Done | Again:
 
 
 def pause(tries: int) -> int:
-    """Milliseconds until a worker looks again at what it could not begin, after so many tries."""
+    """Return the milliseconds until a worker retries an order after so many failed tries."""
     return min(_FIRST_PAUSE << min(tries, 10), _LONGEST_PAUSE)
 
 
 def work_in(event_types: Iterable[str]) -> int:
-    """How much of a Job is done, by the events of all its Runs: those that are no mere beginnings."""
+    """Return the progress of a Job: the number of events of all its Runs, without mere beginnings."""
     return sum(one not in _BEGINNINGS and one not in _BESIDE for one in event_types)
 
 
 def takeovers_now(before: int, work_before: int, work: int) -> int:
-    """How many takeovers in a row there were with one more, and no work of the Job between them.
+    """Return the number of consecutive takeovers without progress, including this one.
 
-    `before` there were until the last one, when so much was done; `work` is done by now.
+    `before`: the number at the previous takeover, when the progress was `work_before`; `work`: the progress now.
     """
     return before + 1 if before and work == work_before else 1
 
 
 def is_suspect(takeovers: int) -> bool:
-    """Whether one takeover more might stop the Job."""
+    """Return True if one more takeover might give the Job up."""
     return takeovers >= MOST_TAKEOVERS - 1
 
 
 def drivers_in(coordinator: Iterable[StoredEvent]) -> tuple[str, ...]:
-    """The workers that took a Coordinator's Run up, in order, but for those that recorded themselves that they left."""
+    """Return the workers that claimed a Coordinator's Run, in order, except those that recorded their departure."""
     found: list[str] = []
     for event in coordinator:
         if isinstance(event, ResumeRun) and event.worker:
@@ -158,10 +206,10 @@ def drivers_in(coordinator: Iterable[StoredEvent]) -> tuple[str, ...]:
 
 
 def ends_its_workers(takeovers: int, drivers: Sequence[str], live: Collection[str]) -> bool:
-    """Whether a Job is to be driven no more, after so many takeovers in a row.
+    """Return True if a Job should be given up after so many consecutive takeovers.
 
-    `drivers` are those that took it up, the last one last. One that is `live` again was frozen or cut off: the Job has
-    not ended it, and does not answer for its silence. Neither does it for one that had not begun to drive it.
+    `drivers`: workers that claimed it, latest last. A `live` worker was only frozen or cut off and does not count, nor
+    does one that had not started to drive the Job.
     """
     if takeovers < MOST_TAKEOVERS:
         return False

@@ -1,68 +1,65 @@
-"""What all Runs know together of one endpoint: when the next generation may begin there, and whether one may at all.
+"""The rate limiter and circuit breaker of one endpoint, shared by all Runs of a process.
 
-Pure: moments are seconds of whatever clock is handed in. Who waits, and in which order, is `engine/gates.py`'s.
+Pure functions: times are seconds of the caller's clock. `engine/plugins/pacing.py` queues the waiting Runs.
 
-- What `[limits]` allows: so many at once, so many begun in a minute and evenly over it, so many tokens.
-- What the endpoint asks for: after a 429 with a `retry-after` that is waited for, nobody begins before that time is
-  over; from then on as many at once as it had not refused, and one more each time that as many went well.
-- After failures in a row the circuit opens: nothing is sent for a while, and then one generation, to see.
+- `[limits]` bounds concurrent generations, starts per minute, spread evenly, and tokens per minute.
+- After a 429 nothing starts before the endpoint's `retry-after` has passed; then as many generations run at once as it
+  had not refused, and one more each time that as many succeeded.
+- After `MOST_FAILURES` consecutive failures the circuit opens: nothing is sent for `CLOSED_FOR` seconds, then one
+  generation as a test.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from perstack.core.display_events import WaitReason
-from perstack.core.models import ProviderLimits
-from perstack.core.retry import LONGEST_WAIT
+from perstack.core.definitions.models import ProviderLimits
+from perstack.core.runs.display_events import WaitReason
+from perstack.core.runs.fallbacks import LONGEST_WAIT
 from perstack.dataclass import dataclass
 
 MOST_FAILURES = 10
-"""In a row, over all Runs: the tries of one alone, as many as there are by default, open no circuit."""
+"""Consecutive failures over all Runs; more than the default attempts of one Run, which alone opens no circuit."""
 CLOSED_FOR = 30.0
-"""Seconds that nothing is sent for once the circuit is open."""
 
 NO_LIMITS = ProviderLimits(name="")
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How an endpoint stands."""
+    """The state of an endpoint."""
 
     under_way: int = 0
     next_request: float = 0.0
-    """When the next generation may begin by `requestsPerMinute`."""
+    """Earliest start of the next generation by `requestsPerMinute`; `next_tokens`: by `tokensPerMinute`."""
     next_tokens: float = 0.0
-    """The same by `tokensPerMinute`."""
     held_until: float = 0.0
-    """Until when the endpoint asked to be left alone."""
+    """End of the pause that the endpoint asked for."""
     most: int | None = None
-    """How many at once, since it refused more; None: it never did."""
+    """Maximum concurrent generations since the endpoint refused more; None if it never did."""
     went_well: int = 0
-    """How many have since that number last changed."""
+    """Successes since `most` last changed."""
     failures: int = 0
-    """In a row."""
     latest: str = ""
-    """The words of the latest of them."""
     open_until: float = 0.0
-    """Until when nothing is sent; 0: the circuit is closed."""
+    """End of the time without requests; 0 if the circuit is closed."""
     is_trying: bool = False
-    """Whether one generation is under way that shows whether the circuit can close."""
+    """True while a test generation runs that may close the circuit."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the circuit is open, or is being tried."""
+        """True if the circuit is open or being tested."""
         return self.open_until > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """The next one may begin."""
+    """The next generation may start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Not before that moment; None: not before another has ended."""
+    """A delay of the next generation until `at`; None until another one has ended."""
 
     at: float | None
     reason: WaitReason
@@ -70,7 +67,7 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The circuit is open for so many seconds more."""
+    """The refusal of a generation while the circuit is open, for `seconds` more."""
 
     seconds: float
     failures: int
@@ -78,7 +75,7 @@ class Refused:
 
 
 def admission(pace: Pace, limits: ProviderLimits, now: float) -> Go | Later | Refused:
-    """What becomes of the one that is first in line."""
+    """Return whether the first generation in the queue may start."""
     if pace.is_open:
         if now < pace.open_until:
             return Refused(pace.open_until - now, pace.failures, pace.latest)
@@ -98,7 +95,7 @@ def admission(pace: Pace, limits: ProviderLimits, now: float) -> Go | Later | Re
 
 
 def begun(pace: Pace, limits: ProviderLimits, now: float, tokens: int) -> Pace:
-    """After one has begun, which is expected to send so many tokens."""
+    """Return the state after the start of a generation that is expected to send so many tokens."""
     request, spent = pace.next_request, pace.next_tokens
     if limits.requests_per_minute is not None:
         request = _next(request, now, 60 / limits.requests_per_minute)
@@ -108,12 +105,12 @@ def begun(pace: Pace, limits: ProviderLimits, now: float, tokens: int) -> Pace:
 
 
 def _next(planned: float, now: float, interval: float) -> float:
-    """The next moment of an even pace. One that begins a little late does not delay all after it."""
+    """Return the next start at even intervals. A slightly late start does not delay all later ones."""
     return (planned if now - planned < interval else now) + interval
 
 
 def succeeded(pace: Pace, limits: ProviderLimits, tokens: int) -> Pace:
-    """After one has ended well, and used so many tokens more than were expected; or fewer, below zero."""
+    """Return the state after a success; `tokens`: used beyond the expected ones, negative if fewer."""
     pace = _ended(answered(pace))
     if pace.most is not None:
         grows = pace.went_well + 1 >= pace.most
@@ -124,15 +121,15 @@ def succeeded(pace: Pace, limits: ProviderLimits, tokens: int) -> Pace:
 
 
 def refused(pace: Pace) -> Pace:
-    """After the endpoint refused one for what was asked of it: it is there, and that is all it shows."""
+    """Return the state after the endpoint rejected a request as such, which only shows that it works."""
     return _ended(answered(pace))
 
 
 def slowed(pace: Pace, now: float, seconds: float | None) -> Pace:
-    """After a 429, with what the endpoint asked for.
+    """Return the state after a 429; `seconds`: the pause that the endpoint asks for.
 
-    What it asks for beyond `LONGEST_WAIT` holds nobody else: it may be of one model, or of a quota, and the Run that
-    heard it stops. Others hear for themselves.
+    A pause beyond `LONGEST_WAIT` holds no other Run: it may concern one model or a quota, and the Run that received it
+    stops. Others will find out themselves.
     """
     pace = _ended(answered(pace))
     holds = seconds is not None and seconds <= LONGEST_WAIT
@@ -142,7 +139,7 @@ def slowed(pace: Pace, now: float, seconds: float | None) -> Pace:
 
 
 def failed(pace: Pace, now: float, words: str) -> Pace:
-    """After one failed as it does where an endpoint is down."""
+    """Return the state after a failure as of an endpoint that is down."""
     was_trying, pace = pace.is_trying, _ended(pace)
     failures = pace.failures + 1
     opens = was_trying or (failures >= MOST_FAILURES and not pace.is_open)
@@ -151,12 +148,12 @@ def failed(pace: Pace, now: float, words: str) -> Pace:
 
 
 def abandoned(pace: Pace) -> Pace:
-    """After one was cancelled, which shows nothing."""
+    """Return the state after a cancelled generation, which shows nothing."""
     return _ended(pace)
 
 
 def answered(pace: Pace) -> Pace:
-    """The endpoint has answered: the circuit is closed."""
+    """Return the state after any answer of the endpoint, which closes the circuit."""
     return replace(pace, failures=0, latest="", open_until=0.0) if pace.failures or pace.is_open else pace
 
 

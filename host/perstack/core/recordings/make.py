@@ -1,4 +1,4 @@
-"""From the events of a Job to a recording of it."""
+"""Make a recording from the events of a Job."""
 
 from __future__ import annotations
 
@@ -10,33 +10,13 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import BASE_SKILL
-from perstack.core.events import (
-    AnswerQuestion,
-    CallInteractiveTool,
-    CallTools,
-    CompactHistory,
-    DecideApproval,
-    FinishGeneration,
-    FinishToolCall,
-    RedactEvent,
-    StartGeneration,
-    StartRun,
-    StoredEvent,
-    SwitchModel,
-)
-from perstack.core.messages import (
-    BlobPart,
-    ResultContent,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    text_of,
-)
-from perstack.core.models import full_name
-from perstack.core.recording.hiding import Hiding
-from perstack.core.recording.model import (
+from perstack.core.base.lifecycle import JobStatus
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import NO_USAGE
+from perstack.core.definitions.models import full_name
+from perstack.core.definitions.skills import BASE_SKILL, Effect
+from perstack.core.recordings.masking import Hiding
+from perstack.core.recordings.model import (
     MOST_BLOB_BYTES,
     MOST_BYTES,
     CalledBy,
@@ -55,35 +35,44 @@ from perstack.core.recording.model import (
     SaidForm,
     SaidText,
 )
-from perstack.core.runs.compacting import summary_in
-from perstack.core.statuses import JobStatus
-from perstack.core.tools import Effect
-from perstack.core.usage import NO_USAGE
+from perstack.core.runs.compaction import summary_in
+from perstack.core.runs.events import RedactEvent, StartRun, StoredEvent
+from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ThinkingPart, ToolCallPart, text_of
+from perstack.core.runs.step_events import (
+    AnswerQuestion,
+    CallInteractiveTool,
+    CallTools,
+    CompactHistory,
+    DecideApproval,
+    FinishGeneration,
+    FinishToolCall,
+    StartGeneration,
+    SwitchModel,
+)
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
 
 @dataclass(slots=True)
 class Source:
-    """What a recording is made from."""
+    """Input of `recording_of`."""
 
     job_id: str
     status: JobStatus
     logs: Mapping[str, Sequence[StoredEvent]]
-    """The events of each Run, by its id, in the order of their numbers."""
+    """Events of each Run in order, by its id."""
     statuses: Mapping[str, str]
-    """How each Run stands."""
     sent: Mapping[str, int]
-    """How many messages each generation was sent, by the id of its `startGeneration`."""
+    """Number of messages that each generation was sent, by the id of its `startGeneration`."""
     tools: Mapping[str, Sequence[JsonObject]]
-    """The tools of each `toolsDigest`, as a blob of the Job keeps them."""
+    """Tools of each `toolsDigest`, from the Job's blob of that name."""
     blobs: Mapping[str, bytes]
-    """The images and documents of results, by their sha256."""
+    """Images and documents of results, by their sha256."""
 
 
 @dataclass(slots=True)
 class _Recorded:
-    """A reply of which more is learned as the log is read."""
+    """Reply that is completed by later events of the log."""
 
     reply: RecordedReply
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
@@ -94,15 +83,15 @@ class _Recorded:
 
 
 def digest_of_instruction(instruction: str) -> str:
-    """What is recorded of an Expert's instruction."""
+    """Return the digest of an Expert's instruction, as recordings have it."""
     return f"sha256:{sha256(instruction.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def recording_of(source: Source, hiding: Hiding, version: str) -> Recording:
-    """The recording of a Job, without secrets.
+    """Return the recording of a Job, without secrets.
 
-    What failed and was tried again, and a reply that another stands in for, is not in it. Raises UsageError for a Job
-    with a redacted event, or with more than a recording holds.
+    Failed generations that were retried, and replies replaced by a fallback's, are left out. Raises UsageError for a
+    Job with a redacted event, or one that exceeds a recording's limits.
     """
     _check(source, hiding)
     numbers = {run_id: number for number, run_id in enumerate(source.logs)}
@@ -163,7 +152,7 @@ def _check(source: Source, hiding: Hiding) -> None:
 
 
 class _Reader:
-    """Reads the log of one Run."""
+    """Reader of one Run's log, which builds the Run's replies from its events."""
 
     def __init__(self, start: StartRun, source: Source, hiding: Hiding) -> None:
         self._source = source
@@ -171,9 +160,9 @@ class _Reader:
         self._first = self._model = full_name(start.provider, start.model)
         self._begun: StartGeneration | None = None
         self._tools: dict[str, JsonObject] = {}
-        """Those of the latest generation, by their name."""
+        """Tools of the latest generation, by name."""
         self._open: dict[str, _Recorded] = {}
-        """The reply that each call stands in, by the call's id."""
+        """Reply of each call, by the call's id."""
         self.replies: dict[tuple[int, str], _Recorded] = {}
         self.tools: list[RecordedTool] = []
 
@@ -203,7 +192,7 @@ class _Reader:
             case CompactHistory():
                 self._summary(event)
             case _:
-                pass  # what the loop itself decides is decided again
+                pass  # the loop decides everything else again during playback
 
     def _reply(self, event: FinishGeneration) -> None:
         begun = self._begun
@@ -276,7 +265,7 @@ class _Reader:
             recorded.calls[call_id] = recorded.calls[call_id].model_copy(update=changes)
 
     def _summary(self, event: CompactHistory) -> None:
-        # without a model there is an outline, which is made again where no text comes
+        # without a model there is an outline, which playback makes again if no text is recorded
         texts = (RecordedText(text=self._hiding.text(summary_in(event.text))),) if event.model else ()
         model = "" if event.model in (self._first, "") else event.model
         usage = event.usage or NO_USAGE
@@ -303,6 +292,6 @@ def _result_part(part: ResultContent, hiding: Hiding) -> RecordedText | Recorded
 
 
 def blobs_in(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
-    """The sha256 of every image and document that a result has."""
+    """Return the sha256 of every image and document in results."""
     contents = (part for log in logs for event in log if isinstance(event, FinishToolCall) for part in event.contents)
     return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))

@@ -1,6 +1,12 @@
-"""What a recording is: one JSON file, which people read, review and may edit.
+"""File format of recordings: one JSON file of a Job, made to be read, reviewed and edited by people.
 
-A text of several lines is a list of its lines there, so that a change shows as one line.
+The package makes a recording from a Job's events (make.py, with secrets masked by masking.py), and plays it in place
+of models, servers and people (play.py), so that a test repeats a Job without a network. Playback runs the ordinary
+engine: only replies and results come from the recording; decisions are made again and compared.
+
+A text of several lines is a list of its lines in the file, so that a change of one line is a diff of one line. A new
+key needs a field here, its value in make.py, its use in play.py, and a row on the page about recordings, which a test
+compares with these models. A change that older versions cannot read needs another `FORMAT`.
 """
 
 import json
@@ -24,24 +30,22 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from perstack.core.base import JsonObject, falsy
-from perstack.core.events import FinishReason
-from perstack.core.json_reading import read_json
-from perstack.core.policy.approvals import Approval
-from perstack.core.run_place import RunPlace
-from perstack.core.statuses import JobStatus
-from perstack.core.tools import Effect, ToolKind
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.base.lifecycle import JobStatus
+from perstack.core.base.records import JsonObject, falsy, read_json
+from perstack.core.base.usage import NO_USAGE, Usage
+from perstack.core.definitions.permissions import Approval
+from perstack.core.definitions.skills import Effect, ToolKind
+from perstack.core.jobs.summary import RunPlace
+from perstack.core.runs.step_events import FinishReason
 from perstack.errors import UsageError
 
 FORMAT: Literal["perstack-recording/1"] = "perstack-recording/1"
 MOST_BYTES = 32 * 1024 * 1024
-"""Of a recording's file."""
 MOST_BLOB_BYTES = 12 * 1024 * 1024
-"""Of the images and documents in one, which stand in it in base64."""
+"""Maximum size of all images and documents in a recording, before base64."""
 
 _MANY = 100_000
-"""Of anything that stands in a list."""
+"""Maximum length of any list."""
 _DEEPEST = 200
 _LONGEST_SHOWN = 160
 _WIDTH = 118
@@ -63,7 +67,7 @@ Text = Annotated[str, BeforeValidator(_one_text), PlainSerializer(_lines)]
 
 
 class Piece(BaseModel):
-    """A part of a recording: camelCase in the file, and no stray keys, so that a misspelt one is noticed."""
+    """Base of a recording's parts: camelCase; unknown keys are errors, so that misspelt ones are noticed."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
@@ -77,39 +81,39 @@ class RecordedText(Piece):
 
 
 class RecordedThinking(Piece):
-    """A model's reasoning, as far as anybody but its vendor can read it."""
+    """Model's reasoning, if it is readable by others than its vendor."""
 
     thinking: Text
 
 
 class RecordedFile(Piece):
-    """An image or a document of a result; its bytes are in `blobs`."""
+    """Image or document of a result; its bytes are in `Recording.blobs`."""
 
     blob: str
-    """The sha256 (hex)."""
+    """sha256 in hex."""
     mime_type: str
     size: int = Field(ge=0, le=MOST_BYTES)
     name: str | None = None
 
 
 class SaidText(Piece):
-    """What a person answered to a tool that is there to ask."""
+    """Person's answer to an interactive tool."""
 
     text: Text
 
 
 class SaidForm(Piece):
-    """What a tool at work asked, and a person answered."""
+    """Question of a running tool, with the person's answer."""
 
     question: Text
     requested_schema: JsonObject = Field(default_factory=dict, exclude_if=falsy)
     action: Literal["accept", "decline", "cancel"] | None = None
-    """None: nobody had answered when the Job was recorded."""
+    """None if nobody had answered when the Job was recorded."""
     content: JsonObject = Field(default_factory=dict, exclude_if=falsy)
 
 
 class SaidApproval(Piece):
-    """What a person said to a call that needed approval."""
+    """Person's decision about a call that needed approval."""
 
     decision: Literal["once", "job", "no"]
     rule: str = Field(default="", exclude_if=falsy)
@@ -117,12 +121,12 @@ class SaidApproval(Piece):
 
     @property
     def approval(self) -> Approval:
-        """As it is given."""
+        """The decision as an `Approval`."""
         return Approval(decision=self.decision, rule=self.rule, text=self.words)
 
 
 def _key_of(*keys: str) -> Discriminator:
-    """Which kind a part is: the first of these keys that it has."""
+    """Return a discriminator by the first of these keys that a part has."""
 
     def kind(value: object) -> str | None:
         if isinstance(value, Mapping):
@@ -146,28 +150,28 @@ Said = Annotated[
 
 
 class RecordedCall(Piece):
-    """A call that the model asked for, with what came of it."""
+    """Tool call of a reply, with its outcome."""
 
     call: str
-    """Its id."""
     tool: str
     args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
     raw: str | None = None
-    """What the model wrote in place of a JSON object."""
+    """Text that the model wrote in place of a JSON object."""
     skill: str = Field(default="", exclude_if=falsy)
     kind: ToolKind = Field(default="tool", exclude_if=lambda value: value == "tool")
     said: tuple[Said, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
-    """What people answered and decided, in its order."""
+    """Answers and decisions of people, in order."""
     result: tuple[ResultPart, ...] | None = Field(default=None, max_length=_MANY)
-    """Of a tool; what the loop itself, a delegate or a refusal gives is made again. None: it had none."""
+    """Result of a tool. None without one, and for calls whose result playback makes again: of the loop itself, of
+    delegates, and refusals."""
     failed: bool = Field(default=False, exclude_if=falsy)
-    """Whether the model saw an error."""
+    """True if the model saw an error."""
     usage: Usage | None = None
-    """What the generations cost that the tool itself asked for."""
+    """Usage of generations that the tool itself asked for."""
 
     @property
     def shown(self) -> str:
-        """In one line: `readTextFile(path=notes.txt)`."""
+        """The call in one line: `readTextFile(path=notes.txt)`."""
         return shown_call(self.tool, self.args if self.raw is None else {"…": self.raw})
 
 
@@ -180,15 +184,15 @@ ReplyPart = Annotated[
 
 
 class RecordedReply(Piece):
-    """One generation."""
+    """Reply of one generation."""
 
     step: int = Field(ge=0, le=10**9)
     kind: Literal["reply", "result", "summary"] = Field(default="reply", exclude_if=lambda value: value == "reply")
-    """`result`: without tools, for the result's text alone. `summary`: of older turns, to make room."""
+    """`result`: the final generation without tools. `summary`: a summary of older turns, from compaction."""
     messages: int = Field(default=0, ge=0, le=10**9, exclude_if=falsy)
-    """How many messages the model was sent; 0: not compared."""
+    """Number of messages that the model was sent; 0 is not compared."""
     model: str = Field(default="", exclude_if=falsy)
-    """As `provider/model`, where it is not the Run's."""
+    """`provider/model`, if it is not the Run's."""
     reply: tuple[ReplyPart, ...] = Field(max_length=_MANY)
     finish_reason: FinishReason = Field(default="stop", exclude_if=lambda value: value == "stop")
     usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)
@@ -196,40 +200,39 @@ class RecordedReply(Piece):
 
     @property
     def calls(self) -> tuple[RecordedCall, ...]:
-        """The calls in it."""
+        """The tool calls of the reply."""
         return tuple(part for part in self.reply if isinstance(part, RecordedCall))
 
 
 class CalledBy(Piece):
-    """Which call of which Run a delegate worked for."""
+    """Call of another Run that a delegate was started by."""
 
     run: int = Field(ge=0, le=_MANY)
-    """The place of that Run in `runs`, from 0."""
+    """Index of that Run in `runs`, from 0."""
     call: str
 
 
 class RecordedRun(Piece):
-    """One Run."""
+    """Run of the recorded Job."""
 
     expert: str
     query: Text
     called_by: CalledBy | None = None
     """None for a Coordinator."""
     model: str = Field(default="", exclude_if=falsy)
-    """As `provider/model`."""
+    """`provider/model`."""
     status: str = "completed"
-    """How it ended."""
     attached: tuple[RecordedFile | RecordedText, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
-    """What a person added to the query, by its digest: whoever plays the recording adds it again."""
+    """Attachments of the query, by digest; the player of the recording attaches them again."""
     replies: tuple[RecordedReply, ...] = Field(default=(), max_length=_MANY)
 
     def calls(self) -> tuple[tuple[int, RecordedCall], ...]:
-        """Every call, each with its step."""
+        """Return every call with its step."""
         return tuple((reply.step, call) for reply in self.replies for call in reply.calls)
 
 
 class RecordedTool(Piece):
-    """A tool as the model saw it, of a skill that is not opened when the recording is played."""
+    """Tool as the model saw it; its skill is not opened during playback."""
 
     skill: str = Field(default="", exclude_if=falsy)
     name: str
@@ -239,36 +242,35 @@ class RecordedTool(Piece):
 
 
 class RecordedExpert(Piece):
-    """What an Expert was when the Job was recorded."""
+    """Expert as of the recording."""
 
     instruction: str
-    """The digest of its instruction."""
+    """Digest of its instruction."""
     tools: tuple[RecordedTool, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
-    """Those it called, but for the tools of the base skill."""
+    """Tools that it called, except those of the base skill."""
 
 
 class Recording(Piece):
-    """One Job, as far as it got."""
+    """Recording of one Job, which need not have ended."""
 
     format: Literal["perstack-recording/1"] = FORMAT
     job: str
-    """The id of the Job that was recorded."""
     perstack: str = ""
-    """The version that recorded it."""
+    """Version of perstack that made the recording."""
     status: JobStatus = "completed"
-    """How that Job stood; it may be recorded before its end."""
+    """Status of the Job when it was recorded."""
     experts: dict[str, RecordedExpert] = Field(default_factory=dict[str, RecordedExpert])
     runs: tuple[RecordedRun, ...] = Field(max_length=_MANY)
     blobs: dict[str, str] = Field(default_factory=dict[str, str], exclude_if=falsy)
-    """The bytes of images and documents in base64, by their sha256 (hex)."""
+    """Bytes of images and documents in base64, by their sha256 in hex."""
 
     def to_bytes(self) -> bytes:
-        """The file: indented JSON, always in the same order. The same Job gives the same bytes."""
+        """Return the file: indented JSON in a fixed order, so that the same Job gives the same bytes."""
         found: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return _pretty(found).encode("utf-8", "replace") + b"\n"
 
     def places(self) -> dict[RunPlace, RecordedRun]:
-        """The Runs by their place in the Job's tree."""
+        """Return the Runs by their position in the Job's tree."""
         paths: list[tuple[str, ...]] = []
         numbers: dict[RunPlace, int] = {}
         found: dict[RunPlace, RecordedRun] = {}
@@ -282,7 +284,7 @@ class Recording(Piece):
 
 
 def _pretty(value: JsonValue, indent: str = "", before: int = 0) -> str:
-    """Indented JSON, in which what fits in a line stands in one. `before` is what stands before it in its line."""
+    """Return indented JSON, with values on one line if they fit after `before` characters."""
     line = json.dumps(value, ensure_ascii=False)
     is_short = before + len(indent) + len(line) <= _WIDTH
     if is_short or not value or not isinstance(value, dict | list):
@@ -299,17 +301,14 @@ def _pretty(value: JsonValue, indent: str = "", before: int = 0) -> str:
 
 
 def shown_call(tool: str, args: JsonObject) -> str:
-    """A call in one line, as permission rules are written: `exec(command=ls, args=["-l"])`."""
+    """Return a call in one line, in the form of permission rules: `exec(command=ls, args=["-l"])`."""
     parts = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in args.items())
     line = " ".join(", ".join(parts).split())
     return f"{tool}({line if len(line) <= _LONGEST_SHOWN else line[:_LONGEST_SHOWN] + ' …'})"
 
 
 def parse_recording(data: bytes, name: str) -> Recording:
-    """A recording from its file, called `name` in errors.
-
-    Raises UsageError, one line with the place and what to do, for anything that is none.
-    """
+    """Parse a recording, called `name` in errors. Raises UsageError: one line with the place and a remedy."""
     again = "record the Job again"
     if len(data) > MOST_BYTES:
         raise UsageError(f"{name}: a recording has at most {MOST_BYTES >> 20} MiB: {again}")
@@ -340,7 +339,7 @@ def _problem(error: ValidationError | RecursionError) -> str:
 
 
 def _disagreement(recording: Recording) -> str | None:
-    """What of a recording does not fit together."""
+    """Return a contradiction between parts of a recording, or None."""
     depths: list[int] = []
     for number, run in enumerate(recording.runs):
         above = run.called_by

@@ -1,8 +1,7 @@
-"""Playing a recording: which part of it answers what is asked now. Nothing is kept in memory between two questions.
+"""Play a recording: find the recorded reply or result for each request. No state is kept between two requests.
 
-A Run is found by its place in the Job's tree, a reply by its step, a result by the call that it stands beside. Because
-every reply is the recorded one, the calls are too; what may differ is what becomes of them, and that is looked at
-before the next reply is given.
+A Run is found by its position in the Job's tree, a reply by its step, a result by its call. All replies are recorded
+ones, so the calls are too. Only their outcomes can differ, which is checked before the next reply.
 """
 
 from __future__ import annotations
@@ -10,23 +9,18 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Literal, TypeVar, assert_never
+from typing import Literal, TypeVar, assert_never, cast
 
-from perstack.core.base import JsonObject
-from perstack.core.messages import (
-    REDACTED,
-    ExpertMessage,
-    Message,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolResultPart,
-    text_of,
-)
-from perstack.core.overrides import NOT_RECORDED
-from perstack.core.recording.make import digest_of_instruction
-from perstack.core.recording.model import (
+from pydantic import JsonValue
+
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.overrides import NOT_RECORDED
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.jobs.summary import RunPlace
+from perstack.core.recordings.make import digest_of_instruction
+from perstack.core.recordings.model import (
     RecordedCall,
     RecordedReply,
     RecordedRun,
@@ -39,11 +33,60 @@ from perstack.core.recording.model import (
     SaidText,
     shown_call,
 )
-from perstack.core.recording.tools import BY_DEFAULT, ChosenTools
-from perstack.core.run_place import RunPlace
-from perstack.core.tools import ToolSpec
+from perstack.core.runs.messages import (
+    REDACTED,
+    ExpertMessage,
+    Message,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    text_of,
+)
 from perstack.dataclass import dataclass
-from perstack.errors import ProviderError
+from perstack.errors import ProviderError, UsageError
+
+# Which tools run during playback, and which return their recorded results.
+
+HowToRun = Literal["live", "recorded"]
+ToolChoice = HowToRun | Mapping[str, HowToRun] | None
+"""One choice for all tools; choices by pattern, `TOOL` or `SKILL/TOOL` with `*`; or None for the default."""
+
+_WORDS: tuple[HowToRun, ...] = ("live", "recorded")
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenTools:
+    """Choices by pattern; the first pattern that matches a tool decides."""
+
+    patterns: tuple[tuple[str, HowToRun], ...] = ()
+
+    def is_live(self, skill: str, tool: str, *, changes_files: bool = False) -> bool:
+        """Return whether a tool really runs.
+
+        Without a choice, tools that change files of the workspace run, so that a test finds the files. All others are
+        replaced by the recording, so that tests need no models, servers, programs or input files.
+        """
+        for pattern, how in self.patterns:
+            if fnmatchcase(f"{skill}/{tool}" if "/" in pattern else tool, pattern):
+                return how == "live"
+        return changes_files
+
+
+BY_DEFAULT = ChosenTools()
+
+
+def chosen_tools(choice: JsonValue | ToolChoice, where: str) -> ChosenTools:
+    """Parse the value of `tools`; `where` is its name in errors. Raises UsageError."""
+    if choice is None:
+        return BY_DEFAULT
+    written = choice if isinstance(choice, Mapping) else {"*": choice}
+    for name, how in written.items():
+        if how not in _WORDS:
+            place = where if name == "*" else f"{where}.{name}"
+            raise UsageError(f"{place} is {how!r}: use `live` or `recorded`, or a table of tools with either")
+    return ChosenTools(tuple(cast("Mapping[str, HowToRun]", written).items()))
+
 
 _S = TypeVar("_S", SaidText, SaidForm, SaidApproval)
 
@@ -53,13 +96,13 @@ _LONGEST = 200
 
 
 def not_recorded(message: str) -> ProviderError:
-    """What was asked for is not in the recording; trying again does not help."""
+    """Return the error for a request that the recording cannot answer; retrying does not help."""
     return ProviderError(message, name=NOT_RECORDED)
 
 
 @dataclass(frozen=True, slots=True)
 class AskedCall:
-    """A call that is about to be run."""
+    """Call that is about to run."""
 
     place: RunPlace
     step: int
@@ -70,7 +113,7 @@ class AskedCall:
 
 
 class _Part:
-    """One Run of the recording, with what is looked for in it."""
+    """Run of the recording, with its replies and calls indexed."""
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = run
@@ -79,12 +122,12 @@ class _Part:
 
 
 class Player:
-    """Answers from one recording."""
+    """Source of recorded replies, results and answers."""
 
     def __init__(
         self, recording: Recording, name: str, tools: ChosenTools = BY_DEFAULT, *, any_definition: bool = False
     ) -> None:
-        """`name` is the recording's in errors. `any_definition`: an instruction that was changed since is no error."""
+        """Set the recording, called `name` in errors; `any_definition` accepts changed instructions."""
         self.recording = recording
         self.name = name
         self.tools = tools
@@ -94,10 +137,10 @@ class Player:
     def _runs(self) -> dict[RunPlace, _Part]:
         return {place: _Part(run) for place, run in self.recording.places().items()}
 
-    # --- generations ----------------------------------------------------------------------------------------------
+    # Generations.
 
     def reply(self, place: RunPlace, purpose: Purpose, step: int, messages: Sequence[Message]) -> RecordedReply:
-        """The reply to these messages. Raises ProviderError if there is none, or they are others than then."""
+        """Return the reply. Raises ProviderError without one, or if it was recorded for fewer or more messages."""
         if purpose == "sample":
             raise not_recorded(
                 f"a tool of {place.expert_key} asks the model for a generation in step {step}, which {self.name} does"
@@ -157,7 +200,7 @@ class Player:
         return f"{self.name} does not have {what}; it has: {_listed(f'«{_short(one.query)}»' for one in near)}"
 
     def check_results(self, place: RunPlace, step: int, results: Mapping[str, ToolResultPart | None]) -> None:
-        """Raises ProviderError if a call of this step, by its id, came to something else than in the recording."""
+        """Raise ProviderError if the outcome of a call in this step, by its id, differs from the recording."""
         part = self._part(place)
         for call_id, result in results.items():
             call = part.calls.get((step, call_id))
@@ -176,10 +219,10 @@ class Player:
                 f"{of}: {call.shown} {now} when {self.name} was recorded: change back what differs, or record again"
             )
 
-    # --- tools ----------------------------------------------------------------------------------------------------
+    # Tools.
 
     def result(self, asked: AskedCall) -> RecordedCall:
-        """The call as it was recorded, with its result. Raises ProviderError if it is not there, or had none."""
+        """Return the recorded call with its result. Raises ProviderError if it is missing or had no result."""
         call = self._part(asked.place).calls.get((asked.step, asked.call_id))
         shown = shown_call(asked.tool, asked.args)
         if call is None or (call.tool, call.args) != (asked.tool, asked.args):
@@ -190,11 +233,11 @@ class Player:
         return call
 
     def file(self, sha256: str) -> bytes:
-        """The bytes of an image or a document of a result."""
+        """Return the bytes of an image or document of a result."""
         return b64decode(self.recording.blobs[sha256])
 
     def toolset(self, expert_key: str, skill: str) -> tuple[ToolSpec, ...] | None:
-        """What a skill offers if it is not opened; None if it is, because one of its tools is really run."""
+        """Return a skill's recorded tools; None if the skill is opened, because one of its tools really runs."""
         expert = self.recording.experts.get(expert_key)
         tools = [tool for tool in (() if expert is None else expert.tools) if tool.skill == skill]
         names = [tool.name for tool in tools] or ["*"]
@@ -202,14 +245,14 @@ class Player:
             return None
         return tuple(map(_spec, tools))
 
-    # --- people ---------------------------------------------------------------------------------------------------
+    # People.
 
     def question(self, asked: AskedCall, answers: int) -> SaidForm | None:
-        """What the tool asks before its result, after so many answers; None if that is nothing."""
+        """Return the tool's next question after so many answers; None if it asks no more."""
         return self.said(asked.place, asked.call_id, asked.step, SaidForm, answers)
 
     def said(self, place: RunPlace, call_id: str, step: int, kind: type[_S], number: int = 0) -> _S | None:
-        """What a person said to a call, the `number`-th of its kind; None if it is not in the recording."""
+        """Return a person's answer to a call, the `number`-th of its kind from 0; None if the recording has none."""
         part = self._found(place)
         call = None if part is None else part.calls.get((step, call_id))
         said = [] if call is None else [one for one in call.said if isinstance(one, kind)]
@@ -220,7 +263,7 @@ class Player:
 
 
 def message_of(reply: RecordedReply) -> ExpertMessage:
-    """The reply as the model gave it."""
+    """Return a reply as a message of the Expert."""
     return ExpertMessage(contents=tuple(map(_part, reply.reply)))
 
 
@@ -247,7 +290,7 @@ def _spec(tool: RecordedTool) -> ToolSpec:
 
 
 def _is_hidden(recorded: str, query: str) -> bool:
-    """Whether a query is what was recorded with secrets taken out."""
+    """Return whether a query equals a recorded one in which secrets were masked."""
     first, *others = recorded.split(REDACTED)
     if not others or not query.startswith(first):
         return False

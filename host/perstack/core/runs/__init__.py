@@ -1,1 +1,1 @@
-"""A Run: its state, the facts that change it, and what is left to do. Pure."""
+"""The event-sourced core of a Run: events, the state folded from them, and the next command; pure functions."""

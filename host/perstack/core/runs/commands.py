@@ -1,52 +1,48 @@
-"""What a Run's state can ask for: the commands that `pending` gives and the driver performs."""
+"""The commands that `pending` returns and the driver performs, and the state of one tool call.
+
+Each command class is one thing to do next. `pending.py` says when, `engine/runs/loop.py` performs it, and `replay.py`
+knows which events it may lead to: change the three together.
+"""
 
 from __future__ import annotations
 
-from perstack.core.base import JsonObject
-from perstack.core.events import Settlement
-from perstack.core.messages import ToolCallPart, ToolResultPart
-from perstack.core.policy.approvals import Approval
-from perstack.core.questions import Answer, Question
-from perstack.core.run_facts import Delegation, ErrorInfo, ShrunkResult
-from perstack.core.todos import Todo
-from perstack.core.tools import DecidedCall
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.permissions import Approval
+from perstack.core.definitions.skills import DecidedCall
+from perstack.core.runs.events import Settlement
+from perstack.core.runs.facts import Answer, Delegation, ErrorInfo, Question, ShrunkResult, Todo
+from perstack.core.runs.messages import ToolCallPart, ToolResultPart
 from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True)
 class Call:
-    """One tool call of the latest reply: what was decided, and its result when there is one."""
+    """One tool call of the latest reply: the decision about it, and its result once there is one."""
 
     part: ToolCallPart
     decided: DecidedCall
     result: ToolResultPart | None = None
     settlement: Settlement | None = None
-    """Set when the call began in a process that ended, and may not simply be run again."""
+    """Decision about a call that was interrupted by the end of its process and may have had its effect; else None."""
     delegation: Delegation | None = None
     question: Question | None = None
-    """What its tool must know from a person before it can be called again."""
+    """The tool's question, which a person must answer before the call is repeated."""
     answers: tuple[Answer, ...] = ()
-    """What a person has said to it."""
     warning: str | None = None
-    """What stands after its result, for the model."""
     has_report: bool = False
-    """Whether the report of its delegate stands there as well."""
     requested: str | None = None
-    """The digest that a person was asked to approve of."""
     approval: Approval | None = None
-    """What they said."""
+    """The decision on the request; None before it."""
     is_unattended: bool = False
-    """Whether nobody was there to say it."""
+    """True if the approval was refused because nobody could be asked."""
     began: bool = False
-    """Whether it began, of a call that was approved."""
     leads_to: tuple[str, ...] = ()
-    """Where its paths led when that was asked."""
     offers: tuple[str, ...] = ()
-    """The rules that a person may choose to approve of more than this call."""
+    """Rules that a person may approve for the whole Job instead of this call."""
 
     @property
     def waits_for_approval(self) -> bool:
-        """Whether it may not be run before a person has approved of it."""
+        """True if the call must not run before a person approves it."""
         return self.decided.asks and self.approval is None
 
 
@@ -60,21 +56,21 @@ class Generate:
 
 @dataclass(frozen=True)
 class DecideCalls:
-    """Say of each call of the reply what it is."""
+    """Look up, check and rule on each call of the reply."""
 
     calls: tuple[ToolCallPart, ...]
 
 
 @dataclass(frozen=True)
 class RunTools:
-    """Run these calls concurrently; each is answered by its skill."""
+    """Run these calls concurrently."""
 
     calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True)
 class RecordResult:
-    """A result that needs no effect: a todo list, a refusal, word of an interruption."""
+    """Record a result that needs no side effect: a todo list, a refusal, a note that the call was interrupted."""
 
     call: Call
     text: str
@@ -83,35 +79,35 @@ class RecordResult:
 
 @dataclass(frozen=True)
 class StartDelegates:
-    """Decide on a Run for each of these calls."""
+    """Assign a Run to each of these calls."""
 
     calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True)
 class AwaitDelegates:
-    """Drive these delegate Runs, and bring back each result."""
+    """Drive these delegate Runs, and record each result."""
 
     delegations: tuple[Delegation, ...]
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask a person."""
+    """Ask a person, and stop."""
 
     call: Call
 
 
 @dataclass(frozen=True)
 class AskApproval:
-    """Ask a person to approve of a call before it is run."""
+    """Ask a person to approve a call before it runs."""
 
     call: Call
 
 
 @dataclass(frozen=True)
 class Complete:
-    """Take the model's word that it is done, if no todo remains."""
+    """Accept the model's statement that it is done, if no todo remains."""
 
     call: Call
     remaining: tuple[Todo, ...]
@@ -120,7 +116,7 @@ class Complete:
 
 @dataclass(frozen=True)
 class Shrink:
-    """Keep these old results as blobs, and show the model their ends only."""
+    """Store these old results as blobs, and show the model only their beginning and end."""
 
     results: tuple[ShrunkResult, ...]
     head: int
@@ -129,17 +125,15 @@ class Shrink:
 
 @dataclass(frozen=True)
 class Compact:
-    """Have a part of the messages summarised, and show the model the summary in their place."""
+    """Have a part of the messages summarised, and show the model the summary instead."""
 
     first: str
-    """The place of the first message that is left out; a place is the id of an event."""
     through: str
-    """That of the last."""
     kept: tuple[str, ...]
-    """Those between them that are shown as before."""
+    """Event ids of messages between `first` and `through`, which are event ids too, that stay."""
     tokens_before: int
     tokens_after: int
-    """With a summary as long as one may be."""
+    """Estimate with a summary of the maximum length."""
 
 
 @dataclass(frozen=True)
@@ -149,35 +143,35 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class EndStep:
-    """Record that the step is whole."""
+    """Record that the step is complete."""
 
 
 @dataclass(frozen=True)
 class Fail:
-    """Record that the Run failed: its model's reply is not a completion."""
+    """Record that the Run failed: its replies are unusable, or its context cannot be made to fit."""
 
     error: ErrorInfo
     uncharged: bool = False
-    """Whether the endpoint refused the generation that failed."""
+    """True if the endpoint refused the failed generation, so that nothing is charged."""
 
 
 @dataclass(frozen=True)
 class Switch:
-    """Record that the next model generates, for the one in force has refused."""
+    """Record that the next model generates: the active one has refused."""
 
     error: ErrorInfo
 
 
 @dataclass(frozen=True)
 class StopAtLimit:
-    """Record that the Job has used its steps."""
+    """Record that the Job has used all of its steps."""
 
     max_steps: int
 
 
 @dataclass(frozen=True)
 class JudgeResult:
-    """Hold the result to the schema that was asked for: the Run is completed with it, or the model corrects it."""
+    """Check the result against the requested schema: the Run completes, or the model corrects the result."""
 
     text: str
     schema: JsonObject
@@ -209,6 +203,5 @@ Work = (
     | Fail
     | StopAtLimit
 )
-"""What is performed with the model in force."""
 
 Command = Work | Switch

@@ -1,24 +1,31 @@
-"""How full a Run's context is, and what is left out of it: read from the state alone, so that replay decides the same.
+"""Decide what to leave out when a Run's context is nearly full, from the state alone, so that replay decides the same.
 
-- `relief` is what `pending` asks before a generation: nothing, `Shrink`, `Compact`, or `Fail`.
-- Under `compactAt` of the window nothing is done. Above it old results of read-only tools shrink, all at once, if that
-  frees enough to last; else the older turns are summarised.
-- Never summarised: the instruction, the first and the latest query, pinned results, the latest turns. Todos are state,
-  and stand in the text that takes the place of what is left out.
+- `relief` is called by `pending` before a generation and returns nothing, `Shrink`, `Compact` or `Fail`.
+- Below `compactAt` of the window nothing is done. Above it, old results of read-only tools shrink, all at once, if that
+  frees enough to last; otherwise the older turns are summarised.
+- The instruction, the first and the latest query, pinned results and the latest turns are never summarised. Todos are
+  state, and are part of the text that replaces what is left out.
 
-Tokens are what the endpoint has counted last and an estimate, on the high side, of what was added since.
+Token counts are the endpoint's latest count plus an estimate, on the high side, of what was added since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 
-from perstack.core.commands import Compact, Fail, Shrink
-from perstack.core.context import ContextPolicy
-from perstack.core.messages import (
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.definitions.experts import ContextPolicy
+from perstack.core.definitions.skills import LOOP_KINDS
+from perstack.core.runs.commands import Compact, Fail, Shrink
+from perstack.core.runs.facts import ErrorInfo, ShrunkResult
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
+    History,
+    Message,
+    TextPart,
     ToolMessage,
     ToolResultPart,
     UserMessage,
@@ -26,36 +33,42 @@ from perstack.core.messages import (
     text_of,
     tokens_of_contents,
 )
-from perstack.core.run_facts import ErrorInfo, ShrunkResult
-from perstack.core.runs.state import Run
-from perstack.core.toolsearch import SEARCH_TOOL
+from perstack.core.runs.state import Changes, ContextState, Run
+from perstack.core.runs.step_events import (
+    CallTools,
+    CompactHistory,
+    FinishGeneration,
+    Retry,
+    ShrinkResults,
+    StartCompaction,
+)
+from perstack.core.runs.tool_search import SEARCH_TOOL, names_in
 
 HEAD = 400
-"""Characters of a result that stay when it shrinks, of its beginning."""
+"""Characters kept of the beginning of a result that shrinks; `TAIL` of its end."""
 TAIL = 200
-"""And of its end."""
 OVERFLOW = "ContextOverflow"
-"""The name of the error that an endpoint gives for a request which does not fit."""
+"""Name of the error that an endpoint raises for a request which does not fit."""
 RECALL_TOOL = "recallHistory"
 PIN_TOOL = "pin"
 
 _ENOUGH = 1 / 8
-"""The share of the window that must be freed at least: else the prompt cache would be lost at every step."""
+"""Share of the window to free at least; freeing less would invalidate the prompt cache at every step."""
 _SUMMARY_SHARE = 1 / 8
 _LEAST_SUMMARY = 256
 _MOST_SUMMARY = 4_000
 _CERTAIN = 3 / 4
-"""Of an estimate: what it comes to at least."""
+"""Lower bound of the actual tokens, as a share of their estimate."""
 
 
 def policy_of(run: Run) -> ContextPolicy | None:
-    """What the Run does when its context is nearly full; None if nothing."""
+    """Return the Run's policy for a nearly full context; None if it does nothing."""
     policy = run.limits.context
     return None if policy is None or policy.is_off else policy
 
 
 def window_of(run: Run) -> int | None:
-    """How many tokens the model's context can hold, as far as is known."""
+    """Return the tokens that the model's context can hold; None if unknown."""
     policy = run.limits.context
     known = run.context_window if policy is None or policy.window is None else policy.window
     learned = run.context.learned
@@ -63,7 +76,7 @@ def window_of(run: Run) -> int | None:
 
 
 def load(run: Run) -> int:
-    """About how many tokens the next generation would be sent."""
+    """Return the estimated tokens of the next generation's request."""
     messages, counted = run.messages, run.counted
     every = messages.tokens(len(messages))
     if counted is None or counted.messages > len(messages):
@@ -76,7 +89,7 @@ def _overhead(run: Run) -> int:
 
 
 def learned_window(run: Run, said: int | None) -> int:
-    """What an overflow shows: what the endpoint says, or that the context holds less than was sent."""
+    """Return the window that an overflow reveals: the size `said` by the endpoint, or less than was sent."""
     sent = load(run)
     known = window_of(run)
     if said is not None and said > 0:
@@ -86,7 +99,7 @@ def learned_window(run: Run, said: int | None) -> int:
 
 
 def relief(run: Run) -> Shrink | Compact | Fail | None:
-    """What must be done before the next generation; None if nothing."""
+    """Return what to do before the next generation; None if nothing."""
     policy, window = policy_of(run), window_of(run)
     if policy is None or window is None:
         return None
@@ -106,8 +119,7 @@ def relief(run: Run) -> Shrink | Compact | Fail | None:
 
 
 def relief_in_hand(run: Run) -> Shrink | Compact | Fail | None:
-    """The same for a generation that has begun: it is tried again as it is, unless it did not fit, or another model
-    takes it over."""
+    """Return what to do before a started generation is repeated: nothing, unless it or the new model does not fit."""
     return relief(run) if run.context.overflow is not None or run.is_switched else None
 
 
@@ -115,7 +127,7 @@ def relief_in_hand(run: Run) -> Shrink | Compact | Fail | None:
 
 
 def short_text(part: ToolResultPart, blob: str, head: int, tail: int) -> str:
-    """What the model sees of a result that has shrunk. The form is kept for ever: logs are replayed by it."""
+    """Return what the model sees of a shrunk result. Replay compares it with recorded logs: never change the form."""
     whole = text_of(part.contents)
     blobs = "".join(f"\n[{one.mime_type}: blob:{one.sha256}]" for one in part.contents if isinstance(one, BlobPart))
     if len(whole) <= head + tail:
@@ -126,7 +138,7 @@ def short_text(part: ToolResultPart, blob: str, head: int, tail: int) -> str:
 
 
 def blob_of(part: ToolResultPart) -> bytes:
-    """The bytes of the blob that a result's text is kept in."""
+    """Return the bytes of the blob that holds a result's text."""
     return text_of(part.contents).encode(errors="replace")
 
 
@@ -143,7 +155,7 @@ def _shrink(run: Run, policy: ContextPolicy, window: int, now: int) -> Shrink | 
 
 
 def _old_results(run: Run, keep: int) -> Iterator[tuple[str, ToolResultPart]]:
-    """The results of read-only tools that are older than the latest `keep` steps."""
+    """Yield the results of read-only tools older than the latest `keep` steps, with their event ids."""
     messages = run.messages
     steps = [index for index in range(len(messages)) if isinstance(messages[index], ToolMessage)]
     may_shrink = run.context.read_only - run.context.pinned - {SEARCH_TOOL}
@@ -157,13 +169,12 @@ def _old_results(run: Run, keep: int) -> Iterator[tuple[str, ToolResultPart]]:
 
 
 def summary_tokens(window: int) -> int:
-    """The most tokens that a summary may have."""
+    """Return the maximum tokens of a summary."""
     return max(_LEAST_SUMMARY, min(_MOST_SUMMARY, int(window * _SUMMARY_SHARE)))
 
 
 def _compact(run: Run, policy: ContextPolicy, window: int, now: int) -> Compact | None:
-    """The range to summarise: as much as leaves the latest turns in their share; if that frees too little, all but
-    the turn in hand."""
+    """Return the range to summarise, with as many of the latest turns kept as possible; None if it frees too little."""
     least = _latest_turn(run)
     best: Compact | None = None
     for start in dict.fromkeys((_recent(run, policy.keep_recent * window, least), least)):
@@ -183,7 +194,6 @@ def _compact(run: Run, policy: ContextPolicy, window: int, now: int) -> Compact 
 
 
 def _latest_turn(run: Run) -> int:
-    """The index of the reply in hand, with whose results the next generation begins."""
     messages = run.messages
     last = len(messages) - 1
     if last >= 0 and isinstance(messages[last], UserMessage):
@@ -192,7 +202,7 @@ def _latest_turn(run: Run) -> int:
 
 
 def _recent(run: Run, most: float, least: int) -> int:
-    """The index of the oldest reply from which on all has at most so many tokens."""
+    """Return the index of the oldest reply from which on all messages have at most `most` tokens."""
     messages = run.messages
     every = messages.tokens(len(messages))
     start = least
@@ -205,7 +215,6 @@ def _recent(run: Run, most: float, least: int) -> int:
 
 
 def _plan(run: Run, start: int, window: int, now: int) -> Compact | None:
-    """What is left out of the messages before `start`; None if nothing can be."""
     messages = run.messages
     never = kept_always(run)
     dropped = [index for index in range(start) if index not in never]
@@ -219,7 +228,7 @@ def _plan(run: Run, start: int, window: int, now: int) -> Compact | None:
 
 
 def kept_always(run: Run) -> set[int]:
-    """The messages that are never left out: the first and the latest query, and turns with pinned results."""
+    """Return the indices of messages never left out: the first and latest query, and turns with pinned results."""
     messages, context = run.messages, run.context
     queries = [
         index
@@ -227,7 +236,8 @@ def kept_always(run: Run) -> set[int]:
         if isinstance(messages[index], UserMessage) and messages.place(index) not in context.summaries
     ]
     kept = {queries[0], queries[-1]} if queries else set[int]()
-    # what is wrong with a result stands there as a query would, and the query itself is still the task
+    # The correction of a rejected result is a user message too, and would count as the latest query; the Run's own
+    # query is still the task and must stay.
     kept |= {index for index in queries if messages.place(index) == run.start.id}
     if context.pinned:
         for index in range(1, len(messages)):
@@ -241,7 +251,7 @@ def kept_always(run: Run) -> set[int]:
 
 
 def too_large(run: Run, overflow: ErrorInfo | None) -> ErrorInfo:
-    """Which parts fill a context that nothing can be left out of."""
+    """Return the error of a context from which nothing more can be left out, naming the parts that fill it."""
     window, now = window_of(run) or 0, load(run)
     parts = sorted(_parts(run), key=lambda one: -one[1])[:3]
     said = "; ".join(f"{what}, about {tokens:,} tokens" for what, tokens in parts)
@@ -270,3 +280,115 @@ def _parts(run: Run) -> Iterator[tuple[str, int]]:
             yield "the query" if index else "the first query", tokens_of_contents(message.contents)
         else:
             yield "the latest reply", messages.tokens(index + 1) - messages.tokens(index)
+
+
+# How events change the context: what the model sees from then on.
+
+
+def known_tools(run: Run, event: CallTools) -> ContextState:
+    """Return the context after `callTools`, with the called tools that only read and those that are pinned."""
+    context = run.context
+    if run.limits.context is None:
+        return context
+    reading = {one.tool_name for one in event.calls if one.effect == "readOnly" and one.kind not in LOOP_KINDS}
+    pinned = {one.tool_name for one in event.calls if one.pin}
+    if reading <= context.read_only and pinned <= context.pinned:
+        return context
+    return replace(context, read_only=context.read_only | reading, pinned=context.pinned | pinned)
+
+
+def measured(run: Run, event: FinishGeneration) -> ContextState:
+    """Return the context after a generation, which has fitted."""
+    context = run.context
+    if run.limits.context is None:
+        return context
+    freed, overhead = context.freed, context.overhead
+    if run.sending is not None and event.usage.input_tokens > 0:
+        freed = 0
+        if not overhead:
+            texts = estimated_tokens(len(run.instruction.encode(errors="replace")))
+            overhead = max(1, texts, event.usage.input_tokens - run.messages.tokens(run.sending.messages))
+    if (freed, overhead) == (context.freed, context.overhead) and context.overflow is None and not context.is_relieved:
+        return context
+    return replace(context, freed=freed, overhead=overhead, overflow=None, is_relieved=False)
+
+
+def overflowed(run: Run, event: Retry) -> ContextState:
+    """Return the context after a failed attempt; an overflow reveals the size of the window."""
+    if event.overflow is None:
+        return run.context
+    return replace(run.context, learned=event.overflow, overflow=event.error)
+
+
+def resumed_context(context: ContextState, *, failed: bool) -> ContextState:
+    """Return the context of a resumed Run; after a failure a person may have made the request fit."""
+    return replace(context, overflow=None, is_relieved=False) if failed else context
+
+
+def shrunk(run: Run, event: ShrinkResults) -> Changes:
+    """Apply the shrinking of results. Raises IllegalFact for a result that does not exist."""
+    wanted: dict[str, dict[str, ShrunkResult]] = {}
+    for one in event.results:
+        wanted.setdefault(one.at, {})[one.tool_call_id] = one
+    items: list[Message] = []
+    freed = 0
+    for index, message in enumerate(run.messages):
+        here = wanted.pop(run.messages.place(index), None)
+        if here is None or not isinstance(message, ToolMessage):
+            items.append(message)
+            continue
+        parts = tuple(_short(part, here.get(part.tool_call_id), event) for part in message.contents)
+        freed += sum(tokens_of_contents(part.contents) for part in message.contents)
+        freed -= sum(tokens_of_contents(part.contents) for part in parts)
+        items.append(ToolMessage(contents=parts))
+    if wanted:
+        raise IllegalFact(f"there are no results of {', '.join(wanted)}")
+    is_relieved = run.context.is_relieved or run.context.overflow is not None
+    context = replace(
+        run.context, freed=run.context.freed + freed, overflow=None, is_relieved=is_relieved, has_dropped=True
+    )
+    return Changes(messages=History(items, _places(run)), context=context)
+
+
+def _places(run: Run) -> list[str]:
+    return [run.messages.place(index) for index in range(len(run.messages))]
+
+
+def _short(part: ToolResultPart, one: ShrunkResult | None, event: ShrinkResults) -> ToolResultPart:
+    if one is None:
+        return part
+    text = TextPart(text=short_text(part, one.blob, event.head, event.tail))
+    return part.model_copy(update={"contents": (text,)})
+
+
+def summarising(run: Run, event: StartCompaction) -> ContextState:
+    """Return the context while a summary is being written."""
+    return replace(run.context, summarising=event.id)
+
+
+def compacted(run: Run, event: CompactHistory) -> Changes:
+    """Replace a range of messages by the event's text, after the kept ones. Raises IllegalFact if there is no range."""
+    messages, places = run.messages, _places(run)
+    if event.first not in places or event.through not in places:
+        raise IllegalFact(f"there are no messages from {event.first} through {event.through}")
+    first, last, kept = places.index(event.first), places.index(event.through), set(event.kept)
+    if last < first:
+        raise IllegalFact(f"{event.through} is before {event.first}")
+    shown = [*range(first), *(index for index in range(first, last) if places[index] in kept)]
+    after = range(last + 1, len(messages))
+    text = UserMessage(contents=(TextPart(text=event.text),))
+    items = [*(messages[index] for index in shown), text, *(messages[index] for index in after)]
+    new_places = [*(places[index] for index in shown), event.id, *(places[index] for index in after)]
+    left = [index for index in range(first, last + 1) if index == last or places[index] not in kept]
+    revealed = dict.fromkeys((*run.context.revealed, *(name for index in left for name in names_in(messages[index]))))
+    context = replace(
+        run.context,
+        freed=0,
+        overflow=None,
+        is_relieved=run.context.is_relieved or run.context.overflow is not None,
+        summarising="",
+        has_dropped=True,
+        summaries=(run.context.summaries & set(new_places)) | {event.id},
+        revealed=tuple(revealed),
+    )
+    return Changes(messages=History(items, new_places), context=context, counted=None)

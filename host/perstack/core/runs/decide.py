@@ -1,6 +1,6 @@
-"""What is recorded of a Run without any effect: the facts that its state, an answer or a stop calls for.
+"""Build the events that need no side effect: those of commands, questions, answers, stops and resumptions.
 
-What an effect has brought (a reply, a tool's result) is recorded by those who performed it.
+Events that record the outcome of a side effect (a reply, a tool's result) are built by the engine modules that have it.
 """
 
 from __future__ import annotations
@@ -8,8 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from perstack.core.by import By
-from perstack.core.commands import (
+from perstack.core.base.actor import By
+from perstack.core.base.ids import event_id_of, run_id_of
+from perstack.core.base.usage import Charge, Exceeded, Usage
+from perstack.core.definitions.experts import Limits
+from perstack.core.definitions.instruction import names_directory
+from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
+from perstack.core.runs.commands import (
     Call,
     Compact,
     Complete,
@@ -21,24 +26,12 @@ from perstack.core.commands import (
     StartDelegates,
     StopAtLimit,
 )
-from perstack.core.definitions import Limits
-from perstack.core.events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CompactHistory,
-    DecideApproval,
+from perstack.core.runs.context import summary_tokens, window_of
+from perstack.core.runs.events import (
     ErrorRun,
-    FinishStep,
-    FinishToolCall,
-    RequestApproval,
     ResumeReason,
     ResumeRun,
     Settlement,
-    ShrinkResults,
-    StartCompaction,
-    StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
     StopRunByExceededMaxSteps,
@@ -46,29 +39,34 @@ from perstack.core.events import (
     StopRunByInterrupt,
     StoredEvent,
 )
-from perstack.core.ids import event_id_of, run_id_of
-from perstack.core.instruction import names_directory
-from perstack.core.messages import TextPart, estimated_tokens
-from perstack.core.policy.approvals import UNATTENDED, Approval, call_digest
-from perstack.core.policy.budget import Exceeded
-from perstack.core.policy.permissions import RuleSet
-from perstack.core.questions import Answer
-from perstack.core.run_facts import Definition, Delegation, ErrorInfo
-from perstack.core.runs.context import summary_tokens, window_of
+from perstack.core.runs.evolve import ACTIVE
+from perstack.core.runs.facts import Answer, Definition, Delegation, ErrorInfo, Stamp, Stamps, at_checkpoint
+from perstack.core.runs.messages import TextPart, estimated_tokens
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.results import finished
-from perstack.core.runs.stamp import Stamp, Stamps, at_checkpoint
 from perstack.core.runs.state import Phase, Run, call_key, is_unsettled
-from perstack.core.runs.transitions import ACTIVE
-from perstack.core.usage import Charge, Usage
+from perstack.core.runs.step_events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CompactHistory,
+    DecideApproval,
+    FinishStep,
+    FinishToolCall,
+    RequestApproval,
+    ShrinkResults,
+    StartCompaction,
+    StartToolCall,
+)
 from perstack.dataclass import dataclass
 
 Noted = RecordResult | StartDelegates | Complete | EndStep | EndRun | Fail | StopAtLimit
-"""The commands that need no effect."""
+"""Commands that have no side effect: their events follow from the state."""
 
 
 def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[StoredEvent, ...]:
-    """The facts of a command that needs no effect; `next_number` is that of the Job's next Run."""
+    """Return the events of a command without a side effect; `next_number`: the number of the Job's next Run."""
     match command:
         case RecordResult():
             return (warned(run, result_of(command.call, command.text, stamp, is_error=command.is_error)),)
@@ -96,7 +94,7 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[St
 
 
 def result_of(call: Call, text: str, stamp: Stamps, *, is_error: bool = False, by: By | None = None) -> FinishToolCall:
-    """A result that is a text."""
+    """Return the event for a call whose result is a text."""
     return FinishToolCall(
         **stamp(),
         tool_call_id=call.decided.id,
@@ -108,7 +106,7 @@ def result_of(call: Call, text: str, stamp: Stamps, *, is_error: bool = False, b
 
 
 def _delegated(command: StartDelegates, stamp: Stamps, next_number: int) -> tuple[StoredEvent, ...]:
-    """The ids of the delegates' Runs are decided here, before one begins: a resumed Run finds those that it started."""
+    """Start delegates. Their Run ids are recorded before they start, so that a resumed Run finds them."""
     delegations = tuple(
         Delegation(
             tool_call_id=call.decided.id,
@@ -126,14 +124,14 @@ def _delegated(command: StartDelegates, stamp: Stamps, next_number: int) -> tupl
 
 
 def shrunk_results(run: Run, command: Shrink, stamp: Stamps) -> ShrinkResults:
-    """Old results are shown by their ends from now on; their blobs are kept already."""
+    """Return the event that shortens old results for the model. Their whole texts are stored as blobs already."""
     return ShrinkResults(**_of_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail)
 
 
 def compaction_started(
     run: Run, command: Compact, model: str, reserved: Charge | None, stamp: Stamps
 ) -> StartCompaction:
-    """A summary is about to be asked for."""
+    """Return the event that precedes the request for a summary."""
     place = _of_next_step(run, stamp)
     return StartCompaction(**place, first=command.first, through=command.through, model=model, reserved=reserved)
 
@@ -141,7 +139,7 @@ def compaction_started(
 def history_compacted(
     run: Run, command: Compact, text: str, stamp: Stamps, *, model: str, spent: Spent, error: ErrorInfo | None
 ) -> CompactHistory:
-    """The text stands for a part of the history; `model` is empty if none has written it."""
+    """Return the event that replaces a part of the history by a text. `model` is empty if no model wrote the text."""
     text_tokens = estimated_tokens(len(text.encode(errors="replace")))
     window = window_of(run) or 0
     return CompactHistory(
@@ -162,7 +160,7 @@ def history_compacted(
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a summary has cost."""
+    """Cost and duration of one summary."""
 
     usage: Usage | None = None
     assumed: Charge | None = None
@@ -170,7 +168,7 @@ class Spent:
 
 
 def _of_next_step(run: Run, stamp: Stamps) -> Stamp:
-    """What is done before a step's generation is of that step."""
+    """Return the stamp of an event before a step's generation, which belongs to that step and not to the last."""
     given = stamp()
     return {**given, "step_number": run.step + 1} if run.phase is Phase.READY else given
 
@@ -179,7 +177,7 @@ def _of_next_step(run: Run, stamp: Stamps) -> Stamp:
 
 
 def asked(run: Run, call: Call, stamp: Stamps, *, approval: bool) -> tuple[StoredEvent, ...]:
-    """The question, unless it is the one that is asked already, and the stop."""
+    """Return the question, unless the Run is asking it already, and the stop."""
     if call.question is not None and run.asked == call.decided.id:
         return (StopRunByInteractiveTool(**at_checkpoint(stamp())),)
     question = CallInteractiveTool(
@@ -197,7 +195,7 @@ def asked(run: Run, call: Call, stamp: Stamps, *, approval: bool) -> tuple[Store
 def approval_asked(
     call: Call, leads_to: tuple[str, ...], offers: tuple[str, ...], stamp: Stamps, *, is_unattended: bool
 ) -> tuple[StoredEvent, ...]:
-    """The request, unless a person was asked already, and the stop; where nobody is there, the refusal instead."""
+    """Return the request for approval, if not recorded yet, and the stop; or, if unattended, the refusal."""
     digest = digest_of(call)
     request = RequestApproval(
         **stamp(),
@@ -225,17 +223,17 @@ def approval_asked(
 
 
 def digest_of(call: Call) -> str:
-    """What an approval of this call is bound to."""
+    """Return the digest of skill, tool and arguments that an approval of this call is bound to."""
     return call_digest(call.decided.skill_name, call.decided.tool_name, call.part.args)
 
 
 def call_started(call: Call, stamp: Stamps) -> StartToolCall:
-    """An approved call begins."""
+    """Return the event that records the start of an approved call."""
     return StartToolCall(**stamp(), tool_call_id=call.decided.id, call_digest=digest_of(call))
 
 
 def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | None) -> StoredEvent:
-    """A person's answer to what the Run asks: a text is the result of a tool that is there to ask."""
+    """Return the event for a person's answer; a text is the result of an interactive tool."""
     call = run.calls[run.asked or ""]
     if isinstance(answer, Approval):
         return DecideApproval(
@@ -256,12 +254,12 @@ def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | 
 
 
 def stopped_at_limit(max_steps: int, stamp: Stamps) -> StopRunByExceededMaxSteps:
-    """The Job has used its steps."""
+    """Return the stop at the Job's step limit."""
     return StopRunByExceededMaxSteps(**at_checkpoint(stamp()), max_steps=max_steps)
 
 
 def stopped_by_budget(exceeded: Exceeded, stamp: Stamps) -> StopRunByExceededBudget:
-    """The next call could cross a budget."""
+    """Return the stop of a Run whose next call could exceed a budget."""
     return StopRunByExceededBudget(
         **at_checkpoint(stamp()),
         budget=exceeded.budget,
@@ -273,17 +271,16 @@ def stopped_by_budget(exceeded: Exceeded, stamp: Stamps) -> StopRunByExceededBud
 
 
 def _stopped_by_the_same(event: StopRunByExceededBudget, stamp: Stamps) -> StopRunByExceededBudget:
-    """The stop of a Run that is above one which a budget has stopped."""
     return event.model_copy(update=dict(at_checkpoint(stamp())))
 
 
 def paused_for_limit(resume_at: int, stamp: Stamps) -> StopRunByInterrupt:
-    """The endpoint asks to be left alone, until `resume_at` in milliseconds since 1970; 0 if that is not known."""
+    """Return the pause for a rate limit until `resume_at`, in milliseconds since 1970; 0 if unknown."""
     return StopRunByInterrupt(**at_checkpoint(stamp()), reason="rateLimit", resume_at=resume_at or None)
 
 
 def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> StoredEvent:
-    """The stop of a Run whose delegates have stopped without a result: a question goes before a pause."""
+    """Return the stop of a Run whose delegates stopped without a result: a question precedes a pause."""
     statuses = {run.status for run in delegates}
     if "stoppedByInteractiveTool" in statuses:
         return StopRunByInteractiveTool(**at_checkpoint(stamp()))
@@ -296,7 +293,7 @@ def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> Sto
 
 
 def interrupted(run: Run, stamp: Stamps) -> tuple[StoredEvent, ...]:
-    """The interrupt of a Run that is at work, or waits for a worker; one that has stopped is left as it is."""
+    """Return the interrupt of a running or queued Run; no event if the Run has stopped already."""
     return (StopRunByInterrupt(**at_checkpoint(stamp())),) if run.status in ACTIVE or run.status == "queued" else ()
 
 
@@ -316,9 +313,11 @@ def resumed(
     permissions: tuple[RuleSet, ...],
     worker: str = "",
 ) -> ResumeRun:
-    """A Run continues; `settled` is by the key or the id of a call. A signal is for the Coordinator.
+    """Return the event that resumes a Run.
 
-    `permissions` are today's rules: what the Run does not have of them yet holds from now on.
+    `settled`: decisions about interrupted calls, by call key or call id. `signal`: id of the event from outside that
+    resumes the Job; only the Coordinator records it. `permissions`: today's rules that the Run does not have yet; they
+    hold in addition from now on.
     """
     return ResumeRun(
         **stamp(),
@@ -346,12 +345,9 @@ def _settled_of(run: Run, settled: Mapping[str, Settlement]) -> dict[str, Settle
 def redefined(
     run: Run, today: Definition, today_limits: Limits, limits: Limits | None
 ) -> tuple[Definition | None, Limits | None]:
-    """The definition and the limits that a Run which failed before its first reply continues with, where they are new.
-
-    A number of steps that was asked for goes before today's.
-    """
+    """Return today's definition and limits for a Run that failed before its first reply; None for each if unchanged."""
     of_run = today.model_copy(update={name: getattr(run.start, name) for name in Definition.model_fields})
-    # an instruction is rendered with the time, and is another each time
+    # An instruction contains the time of its rendering and always differs, so it is not compared.
     is_same = of_run.model_copy(update={"instruction": today.instruction}) == today
     wanted = today_limits
     if limits is not None and limits.max_steps != run.limits.max_steps:
@@ -360,12 +356,12 @@ def redefined(
 
 
 def moved(run: Run, today: Definition, directory: str) -> Definition | None:
-    """The definition that a Run which waits for a worker continues with: in another folder it is another."""
+    """Return the definition that a queued Run continues with in `directory`; None if nothing differs."""
     of_run = today.model_copy(update={name: getattr(run.start, name) for name in Definition.model_fields})
     is_same = of_run.model_copy(update={"instruction": today.instruction}) == today
     return None if is_same and names_directory(run.start.instruction, directory) else today
 
 
 def has_ended(delegate: Run) -> bool:
-    """Whether a delegate's Run that was decided on has ended: it is never driven a second time."""
+    """Return True if a delegate's Run has ended for good: it is never driven again."""
     return delegate.status in ("completed", "stoppedByError")

@@ -1,18 +1,18 @@
-"""Events that are shown while they happen, and never stored. `perstack.core.events` has them all."""
+"""Events that are shown while they happen and never stored; `events.py` has the union of all events."""
 
 from collections.abc import Callable
 from typing import Literal
 
 from pydantic import Field
 
-from perstack.core.base import Fact
+from perstack.core.base.records import Fact
 from perstack.next_steps import NextStep, Note
 
 WaitReason = Literal["rateLimit", "concurrency", "requestsPerMinute", "tokensPerMinute", "circuit"]
 
 
 class DisplayEvent(Fact):
-    """Shown while it happens, never stored."""
+    """The common fields of events that are shown and never stored."""
 
     type: str
     id: str
@@ -22,7 +22,7 @@ class DisplayEvent(Fact):
 
 
 class InitializeRuntime(DisplayEvent):
-    """The host begins to work on a Job."""
+    """The start of the host's work on a Job."""
 
     type: Literal["initializeRuntime"] = "initializeRuntime"
     runtime_version: str
@@ -34,7 +34,7 @@ class InitializeRuntime(DisplayEvent):
 
 
 class SkillStarting(DisplayEvent):
-    """A skill's server is being started or connected to."""
+    """The start of, or connection to, a skill's server."""
 
     type: Literal["skillStarting"] = "skillStarting"
     skill_name: str
@@ -42,7 +42,7 @@ class SkillStarting(DisplayEvent):
 
 
 class SkillConnected(DisplayEvent):
-    """A skill's tools are there."""
+    """The availability of a skill's tools."""
 
     type: Literal["skillConnected"] = "skillConnected"
     skill_name: str
@@ -59,21 +59,20 @@ class SkillStderr(DisplayEvent):
 
 
 class SkillDisconnected(DisplayEvent):
-    """A skill's server has ended."""
+    """The end of a skill's server."""
 
     type: Literal["skillDisconnected"] = "skillDisconnected"
     skill_name: str
     reason: str = ""
     note: Note | None = Field(default=None, exclude=True)
-    """The reason with what may be done about it, where that is known."""
 
     def said(self, say: Callable[[NextStep], str]) -> str:
-        """The reason in the words of a door."""
+        """Return the reason; `say` words the next steps for a door."""
         return self.reason if self.note is None else self.note.said(say)
 
 
 class ToolProgress(DisplayEvent):
-    """What a tool says while it works."""
+    """A progress message of a running tool."""
 
     type: Literal["toolProgress"] = "toolProgress"
     expert_key: str
@@ -84,7 +83,7 @@ class ToolProgress(DisplayEvent):
 
 
 class WaitForEndpoint(DisplayEvent):
-    """A generation waits in the line of its endpoint."""
+    """A generation's wait in the queue of its endpoint."""
 
     type: Literal["waitForEndpoint"] = "waitForEndpoint"
     expert_key: str
@@ -92,13 +91,12 @@ class WaitForEndpoint(DisplayEvent):
     provider: str
     reason: WaitReason
     ahead: int
-    """How many were there before it."""
     delay_ms: int | None = None
-    """Until the line moves, where that is known."""
+    """Time until the queue advances; None if unknown."""
 
 
 class StreamReasoning(DisplayEvent):
-    """A piece of the model's reasoning, as it comes."""
+    """A part of the model's reasoning, as it arrives."""
 
     type: Literal["streamReasoning"] = "streamReasoning"
     expert_key: str
@@ -107,7 +105,7 @@ class StreamReasoning(DisplayEvent):
 
 
 class StreamText(DisplayEvent):
-    """A piece of the model's text, as it comes."""
+    """A part of the model's text, as it arrives."""
 
     type: Literal["streamText"] = "streamText"
     expert_key: str

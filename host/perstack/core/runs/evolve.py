@@ -1,68 +1,50 @@
-"""How a fact changes a Run's state, and which one may follow which."""
+"""The heart of perstack: fold a Run's events into its state, and say which event may follow in which state.
+
+A Run is event-sourced. Its log is the only truth, and everything else is computed from the log by pure functions,
+without I/O, clock or randomness:
+
+- An event (`events.py`, `step_events.py`) records something that happened. It is appended once and never edited.
+- The state (`Run` in `state.py`) is the fold of the events: `begin` builds it from `startRun`, and from the state of
+  another Run if this one continues it; `evolve` applies each later event. Nothing else changes it.
+- A command (`commands.py`) is what to do next. `pending` (`pending.py`) computes it from the state alone; None means
+  that the Run has stopped.
+- The driver (`engine/runs/loop.py`) performs the command and appends the events that record its outcome, which `evolve`
+  folds in turn. It decides nothing: the events of commands without a side effect are built in `decide.py`.
+
+Therefore a crash loses no decision: read the log, fold it, perform what is pending. Resuming, branching, and showing an
+old checkpoint are the same fold over a whole log or its beginning. `replay.py` folds a recorded log and compares each
+event with what `pending` asks for. Each delegate is a Run with its own log, which its parent awaits.
+
+The state machine has two dimensions. `Phase` is the position within a step; the status says why the Run has stopped, if
+it has. A stop changes the status and not the phase, so that `resumeRun` continues where the Run was. `TRANSITIONS`
+lists for each event the phases and statuses that it may follow and those that it leads to. `evolve` raises IllegalFact
+for any other event: the driver never appends it, and a reader that finds it in a log reports damage.
+
+When an event is added, change together:
+
+- its class, and the union `StoredEvent`;
+- its row in `TRANSITIONS`, and its case in `_changes`;
+- the code that records it: `decide.py`, or the engine module that has the side effect;
+- its case in `replay.py`, in `doors/shared/event_text.py` and, if it contains texts, in `core/audit/redaction.py`;
+- `docs/events.md` and the table in `docs/architecture.md`, which tests compare with the code.
+
+A new command also needs a branch in `pending.py`, `engine/runs/loop.py` and `replay.py`. Old logs must fold to the same
+state in every later version: a new field needs a default, and is left out of the JSON when it has that value.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
+from typing import assert_never, get_args
 
-from perstack.core.chain import Head
-from perstack.core.commands import (
-    Call,
-)
-from perstack.core.events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    CloseRun,
-    CompactHistory,
-    DecideApproval,
-    ErrorRun,
-    FinishGeneration,
-    FinishReason,
-    FinishRewind,
-    FinishRun,
-    FinishStep,
-    FinishToolCall,
-    QueueRun,
-    RecordSnapshot,
-    RedactEvent,
-    RejectResult,
-    RequestApproval,
-    ResumeRun,
-    Retry,
-    ShrinkResults,
-    StartCompaction,
-    StartGeneration,
-    StartRewind,
-    StartRun,
-    StartSample,
-    StartToolCall,
-    StopRunByDelegate,
-    StopRunByExceededBudget,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-    StoredEvent,
-    SwitchModel,
-    WidenPermissions,
-    started_as,
-)
-from perstack.core.ids import number_of_run
-from perstack.core.messages import (
-    REDACTED,
-    ExpertMessage,
-    TextPart,
-    ToolMessage,
-    ToolResultPart,
-)
-from perstack.core.policy.approvals import UNATTENDED, Standing
-from perstack.core.policy.widening import all_laid_over
-from perstack.core.run_facts import ErrorInfo
-from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
-from perstack.core.runs.changes import Changes
-from perstack.core.runs.context_fold import (
+from perstack.core.base.chain import Head
+from perstack.core.base.ids import number_of_run
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
+from perstack.core.definitions.permissions import UNATTENDED, Standing, all_laid_over
+from perstack.core.definitions.skills import COUNTED_CALLS
+from perstack.core.runs.commands import Call
+from perstack.core.runs.context import (
     compacted,
     known_tools,
     measured,
@@ -71,33 +53,174 @@ from perstack.core.runs.context_fold import (
     shrunk,
     summarising,
 )
+from perstack.core.runs.events import (
+    CloseRun,
+    ErrorRun,
+    FinishRewind,
+    FinishRun,
+    QueueRun,
+    RedactEvent,
+    RejectResult,
+    ResumeRun,
+    StartRewind,
+    StartRun,
+    StopRunByDelegate,
+    StopRunByExceededBudget,
+    StopRunByExceededMaxSteps,
+    StopRunByInteractiveTool,
+    StopRunByInterrupt,
+    StoredEvent,
+    WidenPermissions,
+    started_as,
+)
+from perstack.core.runs.facts import ErrorInfo, apply_todo, todos_json
+from perstack.core.runs.fallbacks import shared, switched
+from perstack.core.runs.messages import REDACTED, ExpertMessage, TextPart, ToolMessage, ToolResultPart
+from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
 from perstack.core.runs.repeats import counted, shown
-from perstack.core.runs.reports import effects_of
-from perstack.core.runs.results import MOST_REJECTED, rejected, schema_of_run
-from perstack.core.runs.snapshots import due_after, due_on_resume, recorded
-from perstack.core.runs.state import NO_REPEATS, Phase, Run, Sent, is_unsettled, latest_reply, promised
-from perstack.core.runs.switching import shared, switched
-from perstack.core.runs.transitions import ACTIVE, check_legal
-from perstack.core.todos import apply_todo, todos_json
-from perstack.core.tools import COUNTED_CALLS
-from perstack.core.transitions import IllegalFact
-from perstack.core.usage import NO_USAGE, Charge, Usage, together
+from perstack.core.runs.results import MOST_REJECTED, effects_of, rejected
+from perstack.core.runs.state import (
+    NO_REPEATS,
+    Changes,
+    Phase,
+    Run,
+    RunStatus,
+    Sent,
+    due_after,
+    due_on_resume,
+    is_unsettled,
+    latest_reply,
+    promised,
+    recorded,
+    schema_of_run,
+)
+from perstack.core.runs.step_events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    CompactHistory,
+    DecideApproval,
+    FinishGeneration,
+    FinishReason,
+    FinishStep,
+    FinishToolCall,
+    RecordSnapshot,
+    RequestApproval,
+    Retry,
+    ShrinkResults,
+    StartCompaction,
+    StartGeneration,
+    StartSample,
+    StartToolCall,
+    SwitchModel,
+)
+from perstack.dataclass import dataclass
+
+# The state machine. docs/architecture.md shows this table, and a test compares them.
+
+ACTIVE: frozenset[RunStatus] = frozenset(("running", "stoppedByDelegate"))
+"""Statuses of a Run that a driver is working on, itself or by driving the Run's delegates."""
+_RUNNING: frozenset[RunStatus] = frozenset(("running",))
+_LEFT: frozenset[RunStatus] = frozenset(("running", "stoppedByInterrupt"))
+_ALL: frozenset[RunStatus] = frozenset(get_args(RunStatus))
+_OPEN = _ALL - {"completed"}
+_ALWAYS = frozenset(("startRewind", "finishRewind", "redactEvent"))
+"""Events that a person causes in files or logs, not the Run: allowed even in a closed Run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """Phases and statuses that one type of event may follow, and those that it leads to."""
+
+    phases: frozenset[Phase]
+    statuses: frozenset[RunStatus]
+    to_phases: frozenset[Phase] = frozenset()
+    """Empty if the phase does not change; a `to_status` of None leaves the status."""
+    to_status: RunStatus | None = None
+
+
+def _transition(
+    phases: tuple[Phase, ...],
+    statuses: frozenset[RunStatus],
+    to: tuple[Phase, ...] = (),
+    status: RunStatus | None = None,
+) -> Transition:
+    return Transition(frozenset(phases), statuses, frozenset(to), status)
+
+
+_READY, _GENERATING, _REPLIED, _CALLING, _SETTLED = Phase
+_ANY = tuple(Phase)
+
+TRANSITIONS: dict[str, Transition] = {
+    "resumeRun": _transition(_ANY, _OPEN, status="running"),
+    "startGeneration": _transition((_READY, _GENERATING, _SETTLED), _RUNNING, (_GENERATING,)),
+    "finishGeneration": _transition((_GENERATING,), _RUNNING, (_GENERATING, _REPLIED, _SETTLED)),
+    "retry": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
+    "switchModel": _transition(_ANY, _RUNNING),
+    "callTools": _transition((_REPLIED,), _RUNNING, (_CALLING,)),
+    "finishToolCall": _transition((_CALLING,), ACTIVE, (_CALLING, _SETTLED), "running"),
+    "callDelegate": _transition((_CALLING,), ACTIVE),
+    "stopRunByDelegate": _transition((_CALLING,), ACTIVE, status="stoppedByDelegate"),
+    "callInteractiveTool": _transition((_CALLING,), ACTIVE),
+    "answerQuestion": _transition((_CALLING,), _RUNNING),
+    "requestApproval": _transition((_CALLING,), ACTIVE),
+    "decideApproval": _transition((_CALLING,), ACTIVE),
+    "startToolCall": _transition((_CALLING,), ACTIVE),
+    "startSample": _transition((_CALLING,), ACTIVE),
+    "widenPermissions": _transition(_ANY, _RUNNING),
+    "stopRunByInteractiveTool": _transition((_CALLING,), ACTIVE, status="stoppedByInteractiveTool"),
+    "attemptCompletion": _transition((_CALLING,), _RUNNING, (_CALLING, _SETTLED)),
+    "shrinkResults": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
+    "startCompaction": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
+    "compactHistory": _transition((_READY, _GENERATING, _SETTLED), _RUNNING),
+    "recordSnapshot": _transition((_READY, _CALLING, _SETTLED), _RUNNING),
+    "finishStep": _transition((_SETTLED,), _RUNNING, (_READY,)),
+    "rejectResult": _transition((_READY,), _RUNNING),
+    "finishRun": _transition((_READY,), _RUNNING, status="completed"),
+    "errorRun": _transition(_ANY, ACTIVE, status="stoppedByError"),
+    "stopRunByExceededMaxSteps": _transition((_READY, _CALLING), ACTIVE, status="stoppedByMaxSteps"),
+    "stopRunByExceededBudget": _transition(_ANY, ACTIVE, status="stoppedByBudget"),
+    # Earlier versions also recorded an interrupt of a Run that had just stopped for another reason.
+    "stopRunByInterrupt": _transition(_ANY, _OPEN, status="stoppedByInterrupt"),
+    "queueRun": _transition(_ANY, _LEFT, status="queued"),
+    "closeRun": _transition(_ANY, _OPEN),
+    "startRewind": _transition(_ANY, _ALL),
+    "finishRewind": _transition(_ANY, _ALL),
+    "redactEvent": _transition(_ANY, _ALL),
+}
+"""Transitions by event type. `startRun` is missing because it creates the Run."""
+
+
+def check_legal(run: Run, event: StoredEvent) -> None:
+    """Raise IllegalFact if the event cannot follow in this state."""
+    known = TRANSITIONS.get(event.type)
+    if known is None:
+        raise IllegalFact(f"a second {event.type}")
+    if run.closed is not None and event.type not in _ALWAYS:
+        raise IllegalFact(f"{event.type} cannot follow where the Run was closed for good")
+    if run.phase not in known.phases or run.status not in known.statuses:
+        raise IllegalFact(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
+    if event.type == "retry" and run.phase is not Phase.GENERATING and not run.context.summarising:
+        raise IllegalFact("retry cannot follow where nothing is generated")
+
 
 _BY_A_PERSON = (StartRewind, FinishRewind, RedactEvent)
-"""What the Run has not done."""
+"""Events that do not count as activity of the Run: they leave `updated_at` unchanged."""
 
 
 def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
-    """The state after one event more. The only way that state changes.
+    """Return the state after one more event. State changes in no other way.
 
-    Raises IllegalFact for an event that cannot follow: the state is that of before.
+    Raises IllegalFact if the event cannot follow; `run` itself is never changed.
     """
     check_legal(run, event)
     at = run.updated_at if isinstance(event, _BY_A_PERSON) else max(run.updated_at, event.timestamp)
-    # what was under way when its process ended is not known to have been work
+    # Do not count the time before a resume or a close as work: nobody knows how long the ended process was working.
     was_at_work = run.status in ACTIVE and not isinstance(event, (ResumeRun, CloseRun, *_BY_A_PERSON))
     worked = run.worked_ms + (at - run.updated_at if was_at_work else 0)
-    # as `replace` does, which takes seven times as long over so many fields
+    # Same as `dataclasses.replace`, which is seven times slower with this many fields.
     after = object.__new__(Run)
     vars(after).update(vars(run), head=head, updated_at=at, worked_ms=worked, **_changes(run, event))
     return after
@@ -110,19 +233,15 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
         case ResumeRun():
             return _resumed(run, event)
         case StartGeneration():
-            # what a summary before it has used is of the same step
-            again = event.final or run.phase is Phase.GENERATING or run.phase is Phase.READY
             return Changes(
                 phase=Phase.GENERATING,
-                status="running",
                 step=event.step_number,
                 final=event.final,
                 guidance=run.guidance if event.guidance is None else event.guidance,
                 provider_settings=(
                     run.provider_settings if event.provider_settings is None else event.provider_settings
                 ),
-                step_usage=run.step_usage if again else NO_USAGE,
-                # a try that was under way and that nothing is known of counts as what it could come to
+                # The cost of an earlier attempt without an outcome is unknown: charge the most that it could have cost.
                 assumed=together(run.assumed, run.reserved),
                 reserved=event.reserved,
                 max_tokens=event.max_tokens,
@@ -234,13 +353,13 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
         case StartRewind() | FinishRewind():
             return Changes(snapshot=event.tree or run.snapshot)
         case RedactEvent():
-            return Changes()  # what it stands for was folded in its place
+            return Changes()  # the redacted content was folded at the position of its event
         case _:
             assert_never(event)
 
 
 def _resumed(run: Run, event: ResumeRun) -> Changes:
-    """Calls with a side effect that began and have no result are settled by hand, or the model is told."""
+    """Mark interrupted calls that may have had a side effect with the person's decision, by default `ask`."""
     calls = {
         call_id: replace(call, settlement=event.settled.get(call_id, "ask")) if is_unsettled(call) else call
         for call_id, call in run.calls.items()
@@ -267,7 +386,7 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
         reserved=None,
         sampled={},
         context=resumed_context(run.context, failed=event.reason == "error"),
-        # a person who resumes what failed has put something right
+        # A person who resumes a failed Run may have repaired the first model: try it at once.
         back_at=0 if event.reason == "error" else run.back_at,
         stand_in=run.stand_in if event.definition is None else "",
         snapshot_due=due_on_resume(run),
@@ -276,7 +395,7 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
 
 
 def _asked(run: Run, event: CallInteractiveTool) -> Changes:
-    """Of several questions at once the latest event says which one is asked; the others wait."""
+    """Record the question of a call. With several open questions the latest one is asked; the others wait."""
     call = _open_call(run, event.tool_call_id)
     questions = {**_without(run.questions, event.tool_call_id), event.tool_call_id: open_question(event)}
     if event.question is None:
@@ -292,7 +411,7 @@ def _asked(run: Run, event: CallInteractiveTool) -> Changes:
 
 
 def _settled_try(run: Run, *, is_charged: bool) -> Changes:
-    """What was reserved for a try that has ended without a word of what it used."""
+    """Charge the reservations of an attempt that ended without reporting its usage."""
     if run.reserved is None and not run.sampled:
         return Changes()
     left = promised(run) if is_charged else promised(replace(run, reserved=None))
@@ -300,12 +419,12 @@ def _settled_try(run: Run, *, is_charged: bool) -> Changes:
 
 
 def _settled_samples(run: Run, call_id: str) -> dict[str, Charge]:
-    """What is left under way, when the result of a call says what it has used."""
+    """Return the reservations without those of this call, whose usage is known now."""
     return {one: charge for one, charge in run.sampled.items() if one != call_id}
 
 
 def _not_reported(run: Run, event: FinishGeneration) -> Charge | None:
-    """What counts besides the usage of a reply, so that together they are what was reserved."""
+    """Return the charge that, added to the reply's usage, makes up the reservation; None if usage was reported."""
     if run.reserved is None or not event.unreported:
         return None
     cost = max(0.0, (run.reserved.cost_usd or 0) - (event.usage.cost_usd or 0))
@@ -313,7 +432,7 @@ def _not_reported(run: Run, event: FinishGeneration) -> Charge | None:
 
 
 def _with_usage(run: Run, usage: Usage | None) -> Changes:
-    """What generations cost is counted here, and nowhere else."""
+    """Add usage to the Run's totals. The cost of generations is counted only here."""
     if usage is None:
         return Changes()
     return Changes(
@@ -346,13 +465,13 @@ def _requested(run: Run, event: RequestApproval) -> Changes:
 
 
 def _decided(run: Run, event: DecideApproval) -> Changes:
-    """An approval is of what was asked, to the letter: the digest is the same, and a rule is one that was offered."""
+    """Apply a decision. It must match the request exactly: the same digest, and a rule that was offered."""
     call = _open_call(run, event.tool_call_id)
     if not call.waits_for_approval or call.requested is None:
         raise IllegalFact(f"nobody was asked to approve call {event.tool_call_id!r}")
     if event.call_digest != call.requested:
         raise IllegalFact(f"the approval is not of call {event.tool_call_id!r} as it was asked")
-    # the offers of a request that was redacted since are not known any more
+    # The offers of a redacted request are unknown, so any rule is accepted.
     if event.rule and (event.decision != "job" or not {event.rule, REDACTED} & set(call.offers)):
         raise IllegalFact(f"the rule {event.rule!r} was not offered with call {event.tool_call_id!r}")
     call = replace(call, approval=event.approval, is_unattended=event.by.door == UNATTENDED)
@@ -395,7 +514,7 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
         return changes
     problem = _problem_of(reply, event.finish_reason)
     if problem is not None:
-        # it stands in the log, but not among the messages: the next try begins where this one did
+        # The reply stays in the log but not in the messages, so the next attempt starts from the same messages.
         changes["unusable"] = problem
         return changes
     changes.update({"phase": Phase.REPLIED, "messages": run.messages.append(reply, event.id)})
@@ -405,7 +524,7 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
 
 
 def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
-    """Why a reply cannot be used; None if it can."""
+    """Return why a reply cannot be used; None if it can."""
     if reply.tool_calls:
         return None
     if reason == "length":
@@ -442,6 +561,8 @@ def _finished_call(run: Run, event: FinishToolCall) -> Changes:
     elif call.decided.kind == "clearTodo":
         changes["todos"] = ()
     changes["snapshot_due"] = due_after(run, call)
+    if event.secrets > run.secrets:
+        changes["secrets"] = event.secrets
     effects = effects_of(call, event)
     if effects:
         changes["effects"] = run.effects + effects
@@ -470,7 +591,7 @@ def _attempted(run: Run, event: AttemptCompletion) -> Changes:
 
 
 def _open_call(run: Run, call_id: str) -> Call:
-    """Raises IllegalFact if there is no such call, or it has its result: it gets exactly one."""
+    """Return the call. Raises IllegalFact if it does not exist or already has its one result."""
     call = run.calls.get(call_id)
     if call is None or call.result is not None:
         raise IllegalFact(f"the Run has no open call {call_id!r}")
@@ -478,7 +599,7 @@ def _open_call(run: Run, call_id: str) -> Call:
 
 
 def _with_result(run: Run, call: Call, result: ToolResultPart, place: str) -> Changes:
-    """The last result settles the step: all of them become one message."""
+    """Add a call's result. The last one settles the step: all results become one message."""
     calls = {**run.calls, call.decided.id: replace(call, result=result)}
     results = tuple(one.result for one in calls.values() if one.result is not None)
     if len(results) < len(calls):

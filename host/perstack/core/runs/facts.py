@@ -1,14 +1,58 @@
-"""What events of Runs are made of: who a Run works for, what it begins with, where a delegate ended, what failed."""
+"""The parts that events of Runs are made of: common fields, delegation, errors, questions, and todos.
 
-from typing import Literal, assert_never
+They have a module of their own because both event modules need them.
+"""
 
-from pydantic import Field
+from __future__ import annotations
 
-from perstack.core.agents_md import AgentsMdFile
-from perstack.core.base import Fact, falsy
-from perstack.core.definitions import Expert, ReasoningBudget
+import json
+from collections.abc import Iterable
+from typing import Literal, Protocol, TypedDict
 
-BudgetName = Literal["maxCost", "maxTokens", "maxTime", "maxToolCalls"]
+from pydantic import Field, JsonValue, computed_field
+
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.definitions.experts import Expert, ReasoningBudget
+from perstack.core.definitions.instruction import AgentsMdFile
+
+# Questions of tools during a call, and the answers to them. The shapes are MCP's: elicitation in form mode
+# (`elicitation/create`).
+
+
+class Question(Fact):
+    """A question that a tool needs answered before it can continue."""
+
+    message: str
+    requested_schema: JsonObject = Field(default_factory=dict, exclude_if=falsy)
+    """JSON schema of the answer's content, an object of plain values; empty if only yes or no is asked."""
+
+
+class Answer(Fact):
+    """A person's answer to a tool's question."""
+
+    question: Question
+    action: Literal["accept", "decline", "cancel"]
+    content: JsonObject = Field(default_factory=dict, exclude_if=falsy)
+    """For `accept`: content that fits the question's schema."""
+
+
+class RunEvent(Fact):
+    """The fields that all events of a Run share."""
+
+    type: str
+    id: str
+    timestamp: int
+    """Milliseconds since 1970, UTC."""
+    job_id: str
+    run_id: str
+    expert_key: str
+    step_number: int
+
+    @computed_field
+    def step(self) -> int:
+        """Return `step_number`, under a shorter name for one-line scripts."""
+        return self.step_number
+
 
 Override = Literal[
     "model",
@@ -24,11 +68,10 @@ Override = Literal[
     "maxToolCalls",
     "compaction",
 ]
-"""A setting that a caller may choose, in place of the definitions."""
 
 
 class DelegatedBy(Fact):
-    """Which call of which Run a delegate works for."""
+    """The call of the parent Run that a delegate works for."""
 
     expert_key: str
     run_id: str
@@ -37,18 +80,18 @@ class DelegatedBy(Fact):
 
 
 class ContinuedFrom(Fact):
-    """The place whose messages a Run begins with."""
+    """The checkpoint whose messages a Run begins with."""
 
     run_id: str
     checkpoint_id: str
     answers: bool = Field(default=False, exclude_if=falsy)
-    """Whether it begins with another answer to the question that was open there, and not with its query."""
+    """True if the Run begins with another answer to the question that was open there, not with its query."""
     as_it_was: bool = Field(default=False, exclude_if=falsy)
-    """Whether it begins as that Run was there, without a query of its own."""
+    """True if the Run begins in the state of that checkpoint, without a query of its own."""
 
 
 class Delegation(Fact):
-    """One delegate Run, decided on before it begins."""
+    """A delegate Run, recorded before it starts."""
 
     tool_call_id: str
     tool_name: str
@@ -58,7 +101,7 @@ class Delegation(Fact):
 
 
 class DelegateHead(Fact):
-    """Where a delegate's log ended, and its hash there: an anchor outside that log."""
+    """The last sequence number and hash of a delegate's log: an anchor outside that log."""
 
     run_id: str
     seq: int
@@ -66,34 +109,33 @@ class DelegateHead(Fact):
 
 
 class DelegateReport(Fact):
-    """What a delegate's Run came to, besides its result."""
+    """The outcome of a delegate's Run, apart from its result."""
 
     outcome: Literal["completed", "failed"]
     steps: int
     effects: int = Field(default=0, exclude_if=falsy)
-    """How many calls had an effect, those of its own delegates among them."""
+    """Number of calls that had an effect, including those of the delegate's own delegates."""
     without_effect: bool = Field(default=False, exclude_if=falsy)
-    """It declares that its work has an effect, was completed, and had none."""
+    """True if the Run completed without an effect although its Expert declares one."""
     text: str
-    """What the caller's model is shown after the result."""
+    """Text that the caller's model sees after the result."""
 
 
 class Definition(Fact):
-    """What a Run goes on with in place of what it was started with."""
+    """A definition that replaces the one that a Run was started with."""
 
     model: str
     provider: str
     instruction: str
-    """The whole text that the model is given as its instruction, rendered."""
     expert: Expert
     reasoning_budget: ReasoningBudget | None = None
     agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
     fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """As in `startRun`."""
+    mask_secrets: bool = Field(default=False, exclude_if=falsy)
 
 
 class ErrorInfo(Fact):
-    """An error with the provider's own words."""
+    """An error in the provider's own words."""
 
     name: str
     message: str
@@ -102,25 +144,84 @@ class ErrorInfo(Fact):
 
 
 class ShrunkResult(Fact):
-    """A result that the model is shown the ends of."""
+    """A result of which the model sees only the beginning and the end."""
 
     at: str
-    """The event with which the step's last result came."""
+    """Id of the event with the step's last result, which the message of results belongs to."""
     tool_call_id: str
     blob: str
-    """The sha256 (hex) of its whole text, which is a blob of the Job."""
+    """SHA-256 (hex) of the whole text, which is a blob of the Job."""
 
 
-def amount(budget: BudgetName, value: float) -> str:
-    """What a budget counts, for people: dollars, tokens, milliseconds or calls."""
-    match budget:
-        case "maxCost":
-            return f"${value:,.4f}"
-        case "maxTokens":
-            return f"{value:,.0f} tokens"
-        case "maxTime":
-            return f"{value:,.0f} ms"
-        case "maxToolCalls":
-            return f"{value:,.0f} tool calls"
-        case _:
-            assert_never(budget)
+# The common fields of events, and their source.
+
+
+class Stamp(TypedDict):
+    """Id, time and Run of one event."""
+
+    id: str
+    timestamp: int
+    job_id: str
+    run_id: str
+    expert_key: str
+    step_number: int
+
+
+class CheckpointStamp(Stamp):
+    """The stamp of an event that makes a checkpoint."""
+
+    checkpoint_id: str
+
+
+class Stamps(Protocol):
+    """A source of stamps for the next events of a Run's log."""
+
+    def __call__(self, ahead: int = 0) -> Stamp:
+        """Return the stamp of the next event; `ahead`: of the event that many positions later."""
+        ...
+
+
+def at_checkpoint(stamp: Stamp) -> CheckpointStamp:
+    """Return the stamp of an event that makes a checkpoint, whose id is the event's."""
+    return {**stamp, "checkpoint_id": stamp["id"]}
+
+
+# The todo list of one Run. Names and the shape of results are those of Perstack's base skill: `{"todos": [{"id",
+# "title", "completed"}]}`.
+
+
+class Todo(Fact):
+    """A todo; `id` counts from 0 within its Run."""
+
+    id: int
+    title: str
+    completed: bool = False
+
+
+Todos = tuple[Todo, ...]
+
+
+def apply_todo(todos: Todos, args: JsonObject) -> Todos:
+    """Return the list after a call of `todo`: complete `completedTodos` (unknown ids are ignored), add `newTodos`."""
+    done = _ids(args.get("completedTodos"))
+    marked = [todo.model_copy(update={"completed": True}) if todo.id in done else todo for todo in todos]
+    titles = args.get("newTodos")
+    next_id = max((todo.id for todo in todos), default=-1) + 1
+    new = [title for title in titles if isinstance(title, str)] if isinstance(titles, list) else []
+    return (*marked, *(Todo(id=next_id + i, title=title) for i, title in enumerate(new)))
+
+
+def remaining(todos: Iterable[Todo]) -> Todos:
+    """Return the todos that are not completed."""
+    return tuple(todo for todo in todos if not todo.completed)
+
+
+def todos_json(todos: Iterable[Todo], key: str = "todos") -> str:
+    """Return the list as the JSON that the model sees."""
+    return json.dumps({key: [todo.model_dump() for todo in todos]}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _ids(value: JsonValue) -> frozenset[int]:
+    if not isinstance(value, list):
+        return frozenset()
+    return frozenset(int(item) for item in value if isinstance(item, int | float))

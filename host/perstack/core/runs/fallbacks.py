@@ -1,31 +1,107 @@
-"""Which model of a Run generates, and when another one takes its place: read from the state alone.
+"""Decide from the state alone which of a Run's models is active, and whether a failed generation is tried again.
 
-- A Run has the models that `startRun` names, in their order; `switchModel` says from when on another one generates.
-- The next one stands in when the tries of the one before are used up, at an exhausted quota, and after a refusal: where
-  another endpoint may do what this one cannot. A request that is wrong is wrong everywhere, and a key that is refused
-  is for a person to put right.
-- Five minutes later the first one is tried again.
+- `startRun` names the models in order; `switchModel` records each change of the active one.
+- The next model takes over when the attempts are used up, a quota is exhausted, or the model refuses: where another
+  endpoint may succeed. An invalid request is invalid everywhere, and a rejected key needs a person.
+- The primary model is tried again after `REST`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from perstack.core.events import StartRun
-from perstack.core.model_events import SwitchModel, SwitchReason
-from perstack.core.models import full_name
-from perstack.core.run_facts import ErrorInfo
-from perstack.core.runs.changes import Changes
-from perstack.core.runs.stamp import Stamps
-from perstack.core.runs.state import Phase, Run
-from perstack.core.transitions import IllegalFact
-from perstack.core.usage import ModelShare, Usage
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.usage import ModelShare, Usage
+from perstack.core.definitions.experts import Limits
+from perstack.core.definitions.models import full_name
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.facts import ErrorInfo, Stamps
+from perstack.core.runs.state import Changes, Phase, Run
+from perstack.core.runs.step_events import SwitchModel, SwitchReason
+from perstack.dataclass import dataclass
+
+# After a failed generation: try again, give up, or pause the Job until the endpoint has capacity.
+
+_FIRST_DELAY = 0.5
+_LONGEST_DELAY = 60.0
+
+LONGEST_WAIT = 300.0
+"""Longest pause in seconds that an endpoint may ask for while the process waits; for a longer one the Job pauses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The decision to try again after `delay` seconds."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The decision to stop and resume after `delay` seconds, which is too long to wait in a process."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The decision that another attempt is useless, with the reason unless the error already says it."""
+
+    reason: str = ""
+
+
+def time_for_try(limits: Limits, spent: float) -> tuple[float, bool]:
+    """Return the seconds that an attempt may take, and True if it is `retry_timeout` that limits them."""
+    left = max(0.0, limits.retry_timeout / 1000 - spent)
+    longest = limits.timeout / 1000
+    return (left, True) if left < longest else (longest, False)
+
+
+def after_failure(
+    limits: Limits,
+    *,
+    is_retryable: bool,
+    retry_after: float | None,
+    attempt: int,
+    spent: float,
+    jitter: float,
+    has_stand_in: bool = False,
+    is_hopeless: bool = False,
+) -> Again | Pause | GiveUp:
+    """Decide what to do after attempt `attempt` (from 1) failed, `spent` seconds after the first attempt began.
+
+    With a fallback model (`has_stand_in`) the Job never pauses, and gives up at once if another attempt `is_hopeless`.
+    """
+    if not is_retryable or (has_stand_in and is_hopeless):
+        return GiveUp()
+    if retry_after is not None and retry_after > LONGEST_WAIT:
+        return GiveUp() if has_stand_in else Pause(retry_after)
+    is_over = spent * 1000 >= limits.retry_timeout
+    if attempt > limits.max_retries and not is_over:
+        return GiveUp()
+    delay = delay_before(attempt, jitter, retry_after)
+    if (spent + delay) * 1000 >= limits.retry_timeout:
+        tries = f"{attempt} {'try' if attempt == 1 else 'tries'}"
+        return GiveUp(f"given up after {tries} in {spent:.0f} s; `retryTimeout` of perstack.toml would allow more")
+    return Again(delay)
+
+
+def delay_before(attempt: int, jitter: float, retry_after: float | None) -> float:
+    """Return the seconds to wait after attempt `attempt` (from 1) failed.
+
+    The delay doubles from half a second up to a minute, less a random part of up to a half (`jitter` is in [0, 1)), so
+    that many Jobs do not return at once. The endpoint's own `retry_after` (seconds) is waited in full.
+    """
+    if retry_after is not None:
+        return max(0.0, retry_after)
+    longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (attempt - 1))
+    return longest * (1 - jitter / 2)
+
 
 REST = 300_000
-"""Milliseconds after which the first model is tried again."""
+"""Milliseconds until the primary model is tried again."""
 
 REFUSAL = "Refusal"
-"""The name of the error that a refusal is."""
 
 _REASONS: dict[str, SwitchReason] = {
     "Overloaded": "overloaded",
@@ -44,25 +120,25 @@ _AT_ONCE = frozenset(("QuotaExceeded", "CircuitOpen"))
 
 
 def models_of(start: StartRun) -> tuple[str, ...]:
-    """All models of a Run, as `provider/model`, the first one first."""
+    """Return all models of a Run as `provider/model`, the primary one first."""
     return (full_name(start.provider, start.model), *start.fallbacks)
 
 
 def next_model(run: Run) -> str | None:
-    """The model that stands in for the one in force; None if there is none."""
+    """Return the fallback of the active model; None if there is none."""
     names = models_of(run.start)
     following = names.index(run.on) + 1 if run.on in names else 1
     return names[following] if following < len(names) else None
 
 
 def models_left(run: Run) -> int:
-    """How many models may be tried from here on, the one in force included: what time there is, is for all of them."""
+    """Return the number of models that may still be tried, including the active one; they share the time left."""
     names = models_of(run.start)
     return len(names) - (names.index(run.on) if run.on in names else 0)
 
 
 def reason_to_switch(error: ErrorInfo) -> SwitchReason | None:
-    """Why another model is asked after this error; None if it would not do better."""
+    """Return why another model may succeed after this error; None if it would not."""
     known = _REASONS.get(error.name)
     status = error.status_code or 0
     if error.is_retryable or known in ("quota", "refusal", "notConfigured") or status in (429, 529):
@@ -71,14 +147,14 @@ def reason_to_switch(error: ErrorInfo) -> SwitchReason | None:
 
 
 def needs_no_retry(error: ErrorInfo) -> bool:
-    """Whether the model that stands in is asked at once, without another try of this one."""
+    """Return True if the fallback is asked at once, without another attempt of the active model."""
     return error.name in _AT_ONCE
 
 
 def switch_after(
     run: Run, error: ErrorInfo, stamp: Stamps, *, uncharged: bool = False, window: int | None = None
 ) -> SwitchModel | None:
-    """That the next model generates from now on; None if there is none, or if it would not do better."""
+    """Return the switch to the next model; None if there is none, or if it would not do better."""
     following, reason = next_model(run), reason_to_switch(error)
     if following is None or reason is None:
         return None
@@ -94,7 +170,7 @@ def switch_after(
 
 
 def cannot_stand_in(run: Run, problem: str) -> ErrorInfo:
-    """Why a Run fails whose model in force cannot be had: what the one before it failed with, and this."""
+    """Return the error of a Run whose active model is unavailable: the previous model's failure, and this problem."""
     words = f"{run.on} cannot stand in: {problem}"
     if run.left_for is None:
         return ErrorInfo(name="MissingCredential", message=words)
@@ -102,30 +178,30 @@ def cannot_stand_in(run: Run, problem: str) -> ErrorInfo:
 
 
 def is_due_back(run: Run, now: int) -> bool:
-    """Whether the first model has rested long enough. `now` is in milliseconds since 1970."""
+    """Return True if the primary model has rested long enough. `now`: milliseconds since 1970."""
     return run.stands_in and now >= run.back_at
 
 
 def switch_back(run: Run, stamp: Stamps, window: int | None = None) -> SwitchModel:
-    """That the first model is tried again."""
+    """Return the switch back to the primary model."""
     return SwitchModel(**stamp(), before=run.on, to=models_of(run.start)[0], reason="triedAgain", context_window=window)
 
 
 def switched(run: Run, event: SwitchModel) -> Changes:
-    """What a switch changes. Raises IllegalFact for one that cannot be: what it holds is not what the Run has."""
+    """Apply a switch of models. Raises IllegalFact if it does not match the Run's models."""
     names = models_of(run.start)
     if event.before != run.on or event.to not in names or event.to == run.on:
         raise IllegalFact(f"switchModel from {event.before} to {event.to}, where {run.on} generates")
     is_first = event.to == names[0]
     return Changes(
         stand_in="" if is_first else event.to,
-        # one that cannot be had has not failed
+        # An unavailable model has not failed: keep the failure before it.
         left_for=run.left_for if event.reason == "notConfigured" else event.error,
         back_at=0 if is_first else event.timestamp + REST,
         unusable=None,
         cut_at=None,
         context_window=event.context_window,
-        # another model counts tokens in its own way, and has its own window
+        # Another model counts tokens differently and has another window, so all measurements are void.
         counted=None,
         sending=None,
         context=replace(run.context, learned=None, freed=0, overflow=None, is_relieved=False, summarising=""),
@@ -134,7 +210,7 @@ def switched(run: Run, event: SwitchModel) -> Changes:
 
 
 def switch_difference(run: Run, event: SwitchModel) -> str | None:
-    """What is wrong with a switch, where the loop would do something else; None if nothing is."""
+    """Return how a recorded switch differs from what the loop would do; None if it does not."""
     names = models_of(run.start)
     if event.reason == "triedAgain":
         if event.to != names[0] or not is_due_back(run, event.timestamp):
@@ -151,7 +227,7 @@ def switch_difference(run: Run, event: SwitchModel) -> str | None:
 
 
 def shared(run: Run, usage: Usage) -> dict[str, ModelShare]:
-    """What each model has used, with this; nothing for a Run that has one model."""
+    """Return the usage by model with `usage` added for the active one; unchanged for a Run with a single model."""
     if not run.start.fallbacks:
         return run.by_model
     before = run.by_model.get(run.on, ModelShare())

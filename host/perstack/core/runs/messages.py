@@ -1,29 +1,132 @@
-"""What the model sees: messages and their parts, in Perstack's words."""
+"""The messages that a model sees, their parts, and the history of a Run.
+
+Names are Perstack's. A provider plugin translates messages into its wire format; `History` shares one list among all
+versions of a Run's messages.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from math import ceil, isfinite
 from typing import Annotated, Literal, assert_never, overload
 
 from pydantic import Field
 
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.canonical import canonical_fact
+from perstack.core.base.json_schema import DEEPEST
+from perstack.core.base.records import Fact, JsonObject, canonical_fact, falsy, layers
+from perstack.dataclass import dataclass
+from perstack.errors import UsageError
+
+# Media types of images and documents by their first bytes, and an upper bound of their tokens. A wrong media type makes
+# a provider refuse the whole request. Its price of an image depends on the pixels, that of a document on pages and
+# texts, which only a reader of the format knows; neither follows from the size in bytes.
+
+
+def image_type(head: bytes) -> str | None:
+    """Return the media type of an image that a model can see; None for anything else."""
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if head.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return "image/webp"
+    return None
+
+
+def pdf_type(head: bytes) -> str | None:
+    """Return the media type of a PDF. Readers accept a header that other bytes precede, so search for it."""
+    return "application/pdf" if b"%PDF-" in head[:1024] else None
+
+
+PDF = "application/pdf"
+
+_TILE = 512
+_TILE_TOKENS = 5_667
+_IMAGE_TOKENS_MEDIA = 2_833
+"""Source: OpenAI, «Images and vision», gpt-4o-mini, which counts most tokens per pixel of all known models."""
+
+_MOST_SEGMENTS = 10_000
+_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))
+
+
+def most_tokens(mime_type: str, data: bytes) -> int | None:
+    """Return the maximum tokens of a medium at any endpoint; None without a bound, as for all but images."""
+    size = image_size(data) if mime_type.startswith("image/") else None
+    if size is None:
+        return None
+    width, height = size
+    return _IMAGE_TOKENS_MEDIA + _TILE_TOKENS * ceil(width / _TILE) * ceil(height / _TILE)
+
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """Return the width and height in an image's header, without decoding the image.
+
+    None for a GIF, whose frames may be larger than it says, and for data without such a header.
+    """
+    match image_type(data):
+        case "image/png":
+            found = _numbers(data, 16, 4, "big") if data[12:16] == b"IHDR" else None
+        case "image/jpeg":
+            found = _size_of_jpeg(data)
+        case "image/webp":
+            found = _size_of_webp(data)
+        case _:
+            found = None
+    return found if found is not None and min(found) > 0 else None
+
+
+def _numbers(data: bytes, at: int, size: int, order: Literal["big", "little"]) -> tuple[int, int] | None:
+    if len(data) < at + 2 * size:
+        return None
+    return int.from_bytes(data[at : at + size], order), int.from_bytes(data[at + size : at + 2 * size], order)
+
+
+def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    for _ in range(_MOST_SEGMENTS):
+        while data[at : at + 2] == b"\xff\xff":
+            at += 1
+        if len(data) < at + 4 or data[at] != 0xFF:
+            return None
+        kind = data[at + 1]
+        if kind in _START_OF_FRAME:
+            found = _numbers(data, at + 5, 2, "big")
+            return None if found is None else (found[1], found[0])
+        at += 2 if kind in _WITHOUT_LENGTH else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
+
+
+def _size_of_webp(data: bytes) -> tuple[int, int] | None:
+    match data[12:16]:
+        case b"VP8X":
+            found = _numbers(data, 24, 3, "little")
+            return None if found is None else (found[0] + 1, found[1] + 1)
+        case b"VP8L" if data[20:21] == b"\x2f" and len(data) >= 25:
+            bits = int.from_bytes(data[21:25], "little")
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8 " if data[23:26] == b"\x9d\x01\x2a":
+            found = _numbers(data, 26, 2, "little")
+            return None if found is None else (found[0] & 0x3FFF, found[1] & 0x3FFF)
+        case _:
+            return None
+
 
 REDACTED = "[redacted]"
-"""What stands for a text that was taken out."""
 
 
 class TextPart(Fact):
-    """Text, by a person, a model or a tool."""
+    """A text by a person, a model or a tool."""
 
     type: Literal["textPart"] = "textPart"
     text: str
 
 
 class ThinkingPart(Fact):
-    """A model's reasoning. `opaque` is what its vendor needs sent back unchanged (signatures, encrypted items)."""
+    """A model's reasoning. `opaque` must be sent back to its vendor unchanged (signatures, encrypted items)."""
 
     type: Literal["thinkingPart"] = "thinkingPart"
     thinking: str
@@ -41,9 +144,9 @@ class BlobPart(Fact):
 
 
 class ToolCallPart(Fact):
-    """A call that the model asks for.
+    """A call that the model requests.
 
-    `raw_args` is set, and `args` empty, when the model's arguments were not a JSON object: its own text.
+    If the model's arguments are not a JSON object, `raw_args` is their text and `args` is empty.
     """
 
     type: Literal["toolCallPart"] = "toolCallPart"
@@ -71,7 +174,7 @@ ReplyPart = Annotated[TextPart | ThinkingPart | ToolCallPart, Field(discriminato
 
 
 class InstructionMessage(Fact):
-    """What an Expert is told it is. One per Run, never inherited by the next."""
+    """An Expert's instruction. Each Run has its own; a continuing Run does not inherit it."""
 
     type: Literal["instructionMessage"] = "instructionMessage"
     contents: tuple[TextPart, ...]
@@ -97,7 +200,7 @@ class ExpertMessage(Fact):
 
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
-        """The tool calls, in the order the model gave them."""
+        """The tool calls, in the model's order."""
         return tuple(part for part in self.contents if isinstance(part, ToolCallPart))
 
 
@@ -113,7 +216,7 @@ AnyMessage = Annotated[InstructionMessage | UserMessage | ExpertMessage | ToolMe
 
 
 def blobs_of(message: Message) -> Sequence[BlobPart]:
-    """The images and documents of a message."""
+    """Return the images and documents of a message."""
     match message:
         case UserMessage():
             parts: Iterable[object] = message.contents
@@ -127,16 +230,15 @@ def blobs_of(message: Message) -> Sequence[BlobPart]:
 
 
 NO_MESSAGES = bytes(32)
-"""The digest of no messages at all."""
 
 _BYTES_A_TOKEN = 3
-"""Few texts have as few: what is estimated is seldom too low."""
+"""Fewer than most texts have, so that estimates are seldom too low."""
 _IMAGE_TOKENS = 1_600
 _MOST_DOCUMENT_TOKENS = 50_000
 
 
 def estimated_tokens(size: int) -> int:
-    """About how many tokens a text of so many bytes has: rather too many than too few."""
+    """Return an estimate of the tokens of `size` bytes of text, on the high side."""
     return size // _BYTES_A_TOKEN
 
 
@@ -147,7 +249,7 @@ def _tokens_of_blob(blob: BlobPart) -> int:
 
 
 def tokens_of_contents(contents: Iterable[ResultContent]) -> int:
-    """The same for a result or a query, blobs included."""
+    """Return an estimate of the tokens of a result or query, including blobs."""
     return sum(
         _tokens_of_blob(part)
         if isinstance(part, BlobPart)
@@ -157,30 +259,31 @@ def tokens_of_contents(contents: Iterable[ResultContent]) -> int:
 
 
 class History(Sequence[Message]):
-    """An immutable sequence that grows at its end in constant time.
+    """An immutable sequence of messages with an `append` in constant time.
 
-    Versions share one list and differ in length; growing an old version copies. So a Run of 5,000 steps costs the
-    same per step as one of 5, and a branch never sees the other's messages. So with the digests: each message is hashed
-    once, for all versions that have it.
+    Versions share one list and differ in length; appending to an old version copies the list. So the cost per step does
+    not grow with the length of a Run, and a branch never sees another's messages. Digests are shared too: each message
+    is hashed once for all versions.
 
-    Of each message it knows the place, which is the id of the event that it came with, the last of several.
+    Each message has a place: the id of the event that brought it, or of the last one if there were several.
     """
 
-    __slots__ = ("_digests", "_items", "_length", "_places", "_sizes", "_tokens")
+    __slots__ = ("_blobs", "_digests", "_items", "_length", "_places", "_sizes", "_tokens")
 
     def __init__(self, items: Iterable[Message] = (), places: Iterable[str] | None = None) -> None:
+        """Start with `items`; `places` are their event ids."""
         self._items = list(items)
         self._length = len(self._items)
         self._places = [""] * self._length if places is None else list(places)
         self._digests: list[bytes] = []
-        """Of the first 1, 2, … items, as far as they were asked for."""
+        """Digests of the first 1, 2, … messages, computed on demand; so are sizes, estimated tokens and numbers of
+        blobs."""
         self._sizes: list[int] = []
-        """The same, for their sizes."""
         self._tokens: list[int] = []
-        """The same, for what they are estimated at."""
+        self._blobs: list[int] = []
 
     def append(self, message: Message, place: str = "") -> History:
-        """A History with one message more; this one stays as it is."""
+        """Return a History with one more message; this one is unchanged."""
         if len(self._items) != self._length:
             return self._copy().append(message, place)
         self._items.append(message)
@@ -192,6 +295,7 @@ class History(Sequence[Message]):
         copy._digests = self._digests[: self._length]
         copy._sizes = self._sizes[: self._length]
         copy._tokens = self._tokens[: self._length]
+        copy._blobs = self._blobs[: self._length]
         return copy
 
     def _sharing(self, length: int) -> History:
@@ -201,22 +305,22 @@ class History(Sequence[Message]):
         result._digests = self._digests
         result._sizes = self._sizes
         result._tokens = self._tokens
+        result._blobs = self._blobs
         result._length = length
         return result
 
     def place(self, index: int) -> str:
-        """The place of a message; empty if it came with no event."""
+        """Return the event id of a message; empty if no event brought it."""
         if not 0 <= index < self._length:
             raise IndexError(index)
         return self._places[index]
 
     def continues(self, earlier: History) -> bool:
-        """Whether this was grown from `earlier`, or is the same; takes the same time at any length."""
+        """Return True if this history extends `earlier` or equals it; takes constant time."""
         return self._items is earlier._items and self._length >= earlier._length
 
     def digest(self, length: int) -> bytes:
-        """The digest of the first `length` messages: 32 zeros for none, then SHA-256 over the digest before and that
-        of the message's canonical JSON."""
+        """Return the digest of the first `length` messages: SHA-256 over the previous digest and the message's."""
         if not 0 <= length <= self._length:
             raise IndexError(length)
         digests, sizes, tokens = self._digests, self._sizes, self._tokens
@@ -228,15 +332,25 @@ class History(Sequence[Message]):
             sizes.append((sizes[index - 1] if index else 0) + len(text) + sum(one.size * 4 // 3 + 4 for one in blobs))
             estimated = estimated_tokens(len(text)) + sum(map(_tokens_of_blob, blobs))
             tokens.append((tokens[index - 1] if index else 0) + estimated)
+            self._blobs.append((self._blobs[index - 1] if index else 0) + len(blobs))
         return digests[length - 1] if length else NO_MESSAGES
 
     def size(self, length: int) -> int:
-        """Bytes of the first `length` messages as JSON, with blobs in base64: no request for them has more tokens."""
+        """Return the bytes of the first `length` messages as JSON, with blobs in base64.
+
+        This is an upper bound of a request's tokens, except for images and documents, which may have more tokens than
+        bytes.
+        """
         self.digest(length)
         return self._sizes[length - 1] if length else 0
 
+    def blobs(self, length: int) -> int:
+        """Return the number of images and documents in the first `length` messages."""
+        self.digest(length)
+        return self._blobs[length - 1] if length else 0
+
     def tokens(self, length: int) -> int:
-        """About how many tokens the first `length` messages have, rather too many than too few."""
+        """Return an estimate of the tokens of the first `length` messages, on the high side."""
         self.digest(length)
         return self._tokens[length - 1] if length else 0
 
@@ -245,6 +359,7 @@ class History(Sequence[Message]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
     def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        """Return one message, or a tuple for a slice."""
         if isinstance(index, slice):
             return tuple(self._items[i] for i in range(*index.indices(self._length)))
         if not -self._length <= index < self._length:
@@ -252,13 +367,16 @@ class History(Sequence[Message]):
         return self._items[index if index >= 0 else self._length + index]
 
     def __iter__(self) -> Iterator[Message]:
+        """Iterate over this version's messages only."""
         for i in range(self._length):
             yield self._items[i]
 
     def __len__(self) -> int:
+        """Return the number of messages."""
         return self._length
 
     def __eq__(self, other: object) -> bool:
+        """Compare the messages, not their places."""
         if not isinstance(other, History):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
@@ -267,7 +385,103 @@ class History(Sequence[Message]):
 
 
 def text_of(contents: Iterable[ResultContent]) -> str:
-    """The text of a result or a query; other parts are named in brackets."""
+    """Return the text of a result or query; other parts are named in brackets."""
     return "".join(
         part.text if isinstance(part, TextPart) else f"[{part.mime_type}, {part.size} bytes]" for part in contents
     )
+
+
+# Attachments of a query: images and documents as they are, and texts with their names.
+
+MOST = 20
+_MEBIBYTE = 1 << 20
+LARGEST = 30 * _MEBIBYTE
+"""Maximum bytes of a PDF, which is the highest limit of all types."""
+_LARGEST_IMAGE = 15 * _MEBIBYTE
+_LARGEST_TEXT = 256 << 10
+_LARGEST_TOGETHER = 60 * _MEBIBYTE
+_LONGEST_NAME = 255
+_KINDS = "a PNG, JPEG, GIF or WebP image, a PDF, or text in UTF-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """An attachment, and the part of the query that it becomes."""
+
+    part: ResultContent
+    name: str
+    data: bytes
+
+    @property
+    def media_type(self) -> str | None:
+        """The media type; None for a text."""
+        return self.part.mime_type if isinstance(self.part, BlobPart) else None
+
+
+def attached_of(name: str, data: bytes) -> Attached:
+    """Return an attachment whose type is determined by its bytes, not by its name.
+
+    Raises UsageError for a type that is not sent to models, or if it is too large.
+    """
+    name = "".join(sign if sign.isprintable() else "\ufffd" for sign in name)[:_LONGEST_NAME] or "attachment"
+    image = image_type(data)
+    kind = image or pdf_type(data)
+    if kind is not None:
+        _check_size(name, data, _LARGEST_IMAGE if image else LARGEST)
+        part = BlobPart(sha256=sha256(data).hexdigest(), mime_type=kind, size=len(data), name=name)
+        return Attached(part, name, data)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise UsageError(f"{name} cannot be attached: it is not {_KINDS}")
+    _check_size(name, data, _LARGEST_TEXT)
+    return Attached(TextPart(text=f"\n\nAttached file {name}:\n{text}"), name, data)
+
+
+def check_together(found: Sequence[Attached]) -> None:
+    """Raise UsageError if the attachments are too many, or too large in total."""
+    if len(found) > MOST:
+        raise UsageError(f"{len(found)} files are attached: attach at most {MOST}")
+    size = sum(len(one.data) for one in found)
+    if size > _LARGEST_TOGETHER:
+        raise UsageError(f"what is attached has {size:,} bytes together: attach at most {_LARGEST_TOGETHER:,}")
+
+
+def _check_size(name: str, data: bytes, most: int) -> None:
+    if len(data) > most:
+        raise UsageError(f"{name} cannot be attached: it has {len(data):,} bytes, more than {most:,}")
+
+
+# Limits of replies: not all JSON can be stored, sent back and digested.
+
+
+def usable_reply(reply: ExpertMessage) -> ExpertMessage:
+    """Return the reply; a call whose arguments cannot be stored is refused, with the reason as its arguments.
+
+    Raises ValueError if any other part of the reply cannot be stored.
+    """
+    if any(_problem(part.opaque) for part in reply.contents if not isinstance(part, TextPart) and part.opaque):
+        raise ValueError("the reply is nested too deep to be kept")
+    problems = {
+        index: problem
+        for index, part in enumerate(reply.contents)
+        if isinstance(part, ToolCallPart) and (problem := _problem(part.args)) is not None
+    }
+    if not problems:
+        return reply
+    contents = tuple(
+        part.model_copy(update={"args": {}, "raw_args": problems[index]}) if index in problems else part
+        for index, part in enumerate(reply.contents)
+    )
+    return reply.model_copy(update={"contents": contents})
+
+
+def _problem(args: JsonObject) -> str | None:
+    for level, layer in enumerate(layers(args)):
+        if level > DEEPEST:
+            return f"(they have more than {DEEPEST} levels)"
+        if any(isinstance(value, float) and not isfinite(value) for value in layer):
+            return "(they have a number that is not finite)"
+    return None

@@ -1,10 +1,15 @@
-"""What a Run needs next, read from its state alone."""
+"""Compute a Run's next command from its state alone.
+
+The result depends on nothing but the state, so that a resumed Run continues and a replayed log is checked by the same
+decisions. `decide.py` or the engine performs the command; a new command needs a branch here.
+"""
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from perstack.core.commands import (
+from perstack.core.definitions.permissions import refusal
+from perstack.core.runs.commands import (
     Ask,
     AskApproval,
     AwaitDelegates,
@@ -26,15 +31,13 @@ from perstack.core.commands import (
     StopAtLimit,
     Switch,
 )
-from perstack.core.events import Settlement
-from perstack.core.policy.approvals import refusal
-from perstack.core.run_facts import ErrorInfo
 from perstack.core.runs.context import relief, relief_in_hand
+from perstack.core.runs.events import Settlement
+from perstack.core.runs.facts import ErrorInfo, apply_todo, remaining, todos_json
+from perstack.core.runs.fallbacks import next_model, reason_to_switch
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.results import failure
 from perstack.core.runs.state import Phase, Run, latest_reply
-from perstack.core.runs.switching import next_model, reason_to_switch
-from perstack.core.todos import apply_todo, remaining, todos_json
 
 _SETTLED_TEXT: dict[Settlement, str] = {
     "ask": "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: "
@@ -50,14 +53,14 @@ _TOO_DEEP = (
 
 
 def begins_step(run: Run, command: Command) -> bool:
-    """Whether this is the first work of a step: a Run that is stopped before it has nothing to do again."""
+    """Return True if the command is the first work of a step: a Run stopped before it has nothing to repeat."""
     return run.phase is Phase.READY and isinstance(command, Generate | Compact | Shrink | Snapshot)
 
 
 def pending(run: Run, limit: int | None = None) -> Command | None:
-    """What to do next; None when the Run has stopped. Read from the state alone.
+    """Return the next command; None if the Run has stopped or is closed.
 
-    `limit`: the Job has used so many steps, which are all that it may have.
+    `limit`: the Job's step limit, if the Job has used all of its steps; None if steps are left.
     """
     if run.closed is not None or run.status not in ("running", "stoppedByDelegate"):
         return None
@@ -84,7 +87,10 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
 
 
 def _pending_while_calling(run: Run) -> Command:
-    """What somebody may do to the files while a person is asked is recorded apart from what the calls did."""
+    """Return the next command in phase CALLING.
+
+    With snapshots, changes that people make while the Run waits must be recorded apart from those of the calls.
+    """
     if run.snapshot_due == "before":
         return Snapshot()
     command = _pending_call(run)
@@ -108,9 +114,10 @@ def _pending_step(run: Run, limit: int | None) -> Command:
 
 
 def _pending_call(run: Run) -> Command:
-    """Ordinary calls first, then delegates, then approvals and questions one at a time, completion last.
+    """Return the next command for the calls without a result.
 
-    What was approved of is an ordinary call, or a delegate, from then on.
+    The order: ordinary calls, questions of tools, delegates, approvals and questions to a person one at a time,
+    completion. An approved call counts as an ordinary call or as a delegate.
     """
     open_calls = run.open_calls
     recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)

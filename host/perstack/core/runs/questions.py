@@ -1,20 +1,23 @@
-"""What a person is being asked by a Run."""
+"""The open questions of a Run, and how a person sees them."""
 
-from pydantic import Field
+from itertools import islice
 
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.canonical import canonical_json
-from perstack.core.events import CallInteractiveTool, RequestApproval
+from pydantic import Field, JsonValue
+
+from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
+from perstack.core.base.text import approvable_text, counted_blanks
+from perstack.core.runs.step_events import CallInteractiveTool, RequestApproval
 
 _LONGEST = 2_000
-"""Characters of a call's arguments in one line; whole they stand in `args`."""
+"""Maximum characters of a call's arguments in one line; `args` has them complete."""
+_EXEC = "exec"
+_MOST_COMMANDS = 50
 
 
 class OpenQuestion(Fact):
-    """What a person is being asked."""
+    """A question that a person is being asked."""
 
     id: str
-    """That of the event which asks."""
     run_id: str
     expert_key: str
     tool_call_id: str
@@ -22,31 +25,57 @@ class OpenQuestion(Fact):
     skill_name: str = ""
     text: str
     args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
-    """What the model asked with, for a tool that is there to ask."""
     requested_schema: JsonObject | None = None
-    """For a question of a tool at work: JSON schema of the answer's content. None: the answer is text."""
+    """JSON schema of the answer's content, for a running tool's question; None if the answer is text."""
     approval: bool = Field(default=False, exclude_if=falsy)
-    """Whether it asks for approval, rather than for something to be told."""
+    """True if it asks for approval rather than for information."""
     call_digest: str = Field(default="", exclude_if=falsy)
-    """Of the call that a rule asks approval for; empty if no rule does."""
+    """Digest of the call that needs approval by a rule; empty if no rule asks."""
     rule: str = Field(default="", exclude_if=falsy)
-    """That rule."""
     offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Rules that may be approved of for the whole Job, in place of this call alone."""
+    """Rules that a person may approve for the whole Job instead of this call."""
     asked_at: int = 0
 
     @property
+    def runs(self) -> tuple[str, ...]:
+        """The simple commands of an `exec` call that needs approval, as the rules' parser finds them."""
+        program, words = self.args.get("command"), self.args.get("args", [])
+        if not self.call_digest or self.tool_name != _EXEC or not isinstance(program, str) or not program:
+            return ()
+        from perstack.core.permissions.decisions import lines_shown  # imported only for calls of programs
+
+        argv = [program, *(word for word in words if isinstance(word, str))] if isinstance(words, list) else [program]
+        lines = [approvable_text(line).replace("\n", "\\n") for line in islice(lines_shown(argv), _MOST_COMMANDS + 1)]
+        short = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …" for line in lines[:_MOST_COMMANDS]]
+        return (*short, "… and more") if len(lines) > _MOST_COMMANDS else tuple(short)
+
+    @property
     def shown(self) -> str:
-        """The question as a person sees it: with the skill in front whose tool asks, which may claim to be anybody."""
+        """The question as a person sees it; a tool's starts with its skill, for its text may claim any origin."""
         if self.call_digest:
-            args = canonical_json(self.args).decode("utf-8", "replace")
-            return f"{self.text}: {args if len(args) <= _LONGEST else f'{args[:_LONGEST]} …'}"
+            runs = "".join(f" [{line}]" for line in self.runs)
+            args = approvable_text(canonical_json(counted(self.args)).decode("utf-8", "replace"))
+            text = approvable_text(self.text).replace("\n", " ")
+            return f"{text}{runs}: {args if len(args) <= _LONGEST else f'{args[:_LONGEST]} …'}"
         is_of_tool = self.requested_schema is not None and self.skill_name
         return f"skill {self.skill_name}: {self.text}" if is_of_tool else self.text
 
 
+def counted(value: JsonValue) -> JsonValue:
+    """Return the value with `counted_blanks` applied to all of its texts."""
+    match value:
+        case str():
+            return counted_blanks(value)
+        case list():
+            return [counted(one) for one in value]
+        case dict():
+            return {counted_blanks(name): counted(one) for name, one in value.items()}
+        case _:
+            return value
+
+
 def approval_question(event: RequestApproval) -> OpenQuestion:
-    """The approval that an event asks for."""
+    """Return the question for the approval that the event requests."""
     of = f" of skill {event.skill_name}" if event.skill_name else ""
     return OpenQuestion(
         id=event.id,
@@ -66,7 +95,7 @@ def approval_question(event: RequestApproval) -> OpenQuestion:
 
 
 def open_question(event: CallInteractiveTool) -> OpenQuestion:
-    """The question that an event tells of."""
+    """Return the question that the event asks."""
     asked = event.args.get("question")
     text = event.question.message if event.question else asked if isinstance(asked, str) else event.tool_name
     return OpenQuestion(

@@ -1,6 +1,6 @@
-"""Finding again what a Run's model has been shown: a bounded search over the events of its logs.
+"""Search what a Run's model has seen: the tool `recallHistory`, a bounded search over the events of the Run's logs.
 
-What is found are texts as the model saw them, each with its step: queries, replies, calls and results.
+It finds texts as the model saw them, with their steps: queries, replies, calls and results.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from functools import cache
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.events import FinishGeneration, FinishToolCall, RejectResult, StartRun, StoredEvent
-from perstack.core.messages import text_of
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.runs.context import RECALL_TOOL
+from perstack.core.runs.events import RejectResult, StartRun, StoredEvent
+from perstack.core.runs.messages import text_of
 from perstack.core.runs.repeats import shown
-from perstack.core.tools import Subject, ToolSpec
+from perstack.core.runs.state import Run
+from perstack.core.runs.step_events import AttemptCompletion, CallTools, FinishGeneration, FinishToolCall, ShrinkResults
 from perstack.dataclass import dataclass
 
 MOST_FOUND = 10
-"""Entries of one answer."""
 MOST_CHARACTERS = 6_000
-"""Of one answer, over all its entries."""
+"""Maximum characters of one answer, over all of its entries."""
 _EXCERPT = 600
 _LONGEST_QUERY = 500
 
 
 @cache
 def recall_spec() -> ToolSpec:
-    """The tool, as a model is offered it."""
+    """Return the tool as it is offered to a model."""
     return ToolSpec(
         name=RECALL_TOOL,
         description="Search and read what you have seen and done earlier and are not shown any more: queries, your"
@@ -57,7 +58,7 @@ def recall_spec() -> ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is looked for."""
+    """The conditions of a search."""
 
     words: tuple[str, ...] = ()
     tool: str | None = None
@@ -66,7 +67,7 @@ class Wanted:
 
     @classmethod
     def of(cls, args: JsonObject) -> Wanted:
-        """From a call's arguments, which fit the schema."""
+        """Return the conditions in a call's arguments, which fit the schema."""
         text, tool, step, offset = (args.get(name) for name in ("text", "tool", "step", "offset"))
         return cls(
             tuple(str(text).casefold().split()) if text else (),
@@ -76,7 +77,7 @@ class Wanted:
         )
 
     def may_be_in(self, line: bytes) -> bool:
-        """Whether an event's line is worth parsing. A word with a sign that JSON escapes is not looked for in it."""
+        """Return False if an event's line cannot match. Words that JSON would escape are not looked for."""
         if not line.startswith(_KINDS):
             return False
         plain = [word.encode() for word in self.words if re.fullmatch(_PLAIN, word)]
@@ -102,7 +103,7 @@ class Entry:
 
 
 def entries_of(event: StoredEvent, wanted: Wanted) -> Iterator[Entry]:
-    """What of an event is wanted."""
+    """Yield the matching texts of an event."""
     if wanted.step is not None and event.step_number != wanted.step:
         return
     for tool, what, text in _texts(event):
@@ -132,7 +133,7 @@ def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
 
 
 def answer_of(entries: Iterable[Entry], wanted: Wanted, run_id: str) -> str:
-    """What the model sees: the entries in their order, each shortened so that all fit."""
+    """Return the answer that the model sees: the entries in order, each shortened so that all fit."""
     every = list(entries)
     page = every[wanted.offset : wanted.offset + MOST_FOUND]
     most = MOST_CHARACTERS // max(1, len(page)) if wanted.step is not None else _EXCERPT
@@ -155,3 +156,53 @@ def _excerpt(text: str, words: tuple[str, ...], most: int) -> str:
     at = text.casefold().find(words[0]) if words else 0
     begin = max(0, min(at - most // 3, len(text) - most))
     return f"{'… ' if begin else ''}{text[begin : begin + most]}{' …' if begin + most < len(text) else ''}"
+
+
+# Events that the model no longer sees at the end of a Run's log.
+
+
+class Visibility:
+    """A tracker of hidden events, which observes a log's events in order with the state after each."""
+
+    def __init__(self) -> None:
+        """Start before the first event."""
+        self._events: dict[str, list[str]] = {}
+        """Ids of the events whose content a message has, by the id of the message's event."""
+        self._results: dict[str, str] = {}
+        """Event ids by call, of results that are not in a message yet."""
+        self._calls: dict[tuple[str, str], str] = {}
+        self._reply = ""
+        self._shown: set[str] = set()
+        self.shortened: set[str] = set()
+        """Event ids of results of which the model sees only the beginning and end."""
+
+    def observe(self, event: StoredEvent, run: Run) -> None:
+        """Process the next event."""
+        match event:
+            case FinishToolCall() | AttemptCompletion():
+                self._results[event.tool_call_id] = event.id
+            case CallTools() if self._reply in self._events:
+                self._events[self._reply].append(event.id)
+            case ShrinkResults():
+                found = (self._calls.get((one.at, one.tool_call_id)) for one in event.results)
+                self.shortened |= {one for one in found if one is not None}
+            case FinishGeneration():
+                self._reply = event.id
+            case _:
+                pass
+        count = len(run.messages)
+        if count and run.messages.place(count - 1) == event.id:
+            self._events[event.id] = [event.id]
+            if self._results:
+                self._events[event.id] = list(self._results.values())
+                self._calls.update({(event.id, call): one for call, one in self._results.items()})
+                self._results = {}
+        if event.type in ("compactHistory", "startRun"):
+            self._shown = {run.messages.place(index) for index in range(count)}
+        else:
+            self._shown.add(event.id)
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The ids of the events of which the model no longer sees anything."""
+        return frozenset(one for place, events in self._events.items() if place not in self._shown for one in events)

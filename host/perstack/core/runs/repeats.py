@@ -1,7 +1,7 @@
-"""A model that repeats itself: steps with the same calls and the same results, in a row.
+"""Detect a model that repeats itself: consecutive steps with the same calls and the same results.
 
-Only a row counts: whatever else is called in between may be progress. Calls of one reply were asked for at once and
-count as one step. What waits is no loop: tools that are made for it, and questions to a person.
+Only consecutive steps count: another call in between may be progress. The calls of one reply were requested together
+and count as one step. Waiting is no loop: polling tools and questions to a person are exempt.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perstack.core.commands import Call
-from perstack.core.events import FinishToolCall
-from perstack.core.messages import ResultContent, TextPart, ToolResultPart
-from perstack.core.run_facts import ErrorInfo
+from perstack.core.runs.commands import Call
+from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.messages import ResultContent, TextPart, ToolResultPart
 from perstack.core.runs.state import NO_REPEATS, Repeats, Run, SameCall
+from perstack.core.runs.step_events import FinishToolCall
 
 
 def counted(run: Run, calls: Iterable[Call]) -> Repeats:
-    """How often in a row there was the same, after a step in which these calls have their results."""
+    """Return the count of consecutive equal steps, after a step in which these calls have their results."""
     if run.limits.max_repeats is None:
         return NO_REPEATS
     same = tuple(_same_call(call) for call in calls)
@@ -28,13 +28,13 @@ def counted(run: Run, calls: Iterable[Call]) -> Repeats:
 
 
 def warned(run: Run, event: FinishToolCall) -> FinishToolCall:
-    """The result as it is recorded: with a warning, if it ends a step that has been half as often as it may be."""
+    """Return the result with a warning to the model if it ends a step at half of the allowed repetitions."""
     warning = warning_with(run, event)
     return event if warning is None else event.model_copy(update={"warning": warning})
 
 
 def warning_with(run: Run, event: FinishToolCall) -> str | None:
-    """What the model is shown after this result; None for nothing."""
+    """Return the warning that the model sees after this result; None if there is none."""
     most = run.limits.max_repeats
     if most is None or most < 2 or run.repeats.times + 1 != (most + 1) // 2:
         return None
@@ -54,7 +54,7 @@ def warning_with(run: Run, event: FinishToolCall) -> str | None:
 
 
 def is_warning(text: str) -> bool:
-    """Whether this is what a model is shown that repeats itself, and nothing else."""
+    """Return True if the text is exactly such a warning."""
     most = text.rpartition("After ")[2].removesuffix(" times the Run is stopped.")
     return most.isdecimal() and len(most) < 10 and text in (_words(int(most), is_one=one) for one in (True, False))
 
@@ -68,7 +68,7 @@ def _words(most: int, *, is_one: bool) -> str:
 
 
 def shown(event: FinishToolCall) -> tuple[ResultContent, ...]:
-    """What the model is shown of a result: with its delegate's report and the warning, if there are any."""
+    """Return the contents of a result as the model sees it: with the delegate's report and the warning, if any."""
     report = None if event.report is None else event.report.text
     if report is None and event.warning is None:
         return event.contents
@@ -76,7 +76,7 @@ def shown(event: FinishToolCall) -> tuple[ResultContent, ...]:
 
 
 def repeated_call(run: Run) -> ErrorInfo | None:
-    """Why a Run that repeats itself may not continue; None if it may."""
+    """Return the error of a Run that has repeated itself too often; None if it may continue."""
     most, repeats = run.limits.max_repeats, run.repeats
     if most is None or repeats.times < most:
         return None
@@ -89,7 +89,7 @@ def repeated_call(run: Run) -> ErrorInfo | None:
 
 
 def _same_call(call: Call) -> SameCall | None:
-    """What is compared of a call; None for one that may be repeated."""
+    """Return the compared parts of a call; None if it may be repeated."""
     if call.result is None or call.decided.polling or call.decided.kind == "interactive" or call.answers:
         return None
     contents = call.result.contents

@@ -1,15 +1,17 @@
-"""Replay: does a log say what this version would have done?
+"""Check that a log records what this version would have done.
 
-What the world answered (replies, results of tools, answers of people, stops) is taken from the log; everything that the
-loop itself decides is computed again by `pending` and `evolve`, and must be the same to the letter.
+Answers of the world (replies, results of tools, answers of people, stops) are taken from the log. Everything that the
+loop decides is computed again by `pending` and `evolve`, and must be exactly equal. A new event or command needs a case
+here.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from perstack.core.base import JsonObject
-from perstack.core.commands import (
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.result_schemas import judged
+from perstack.core.runs.commands import (
     Ask,
     AskApproval,
     AwaitDelegates,
@@ -30,63 +32,63 @@ from perstack.core.commands import (
     StopAtLimit,
     Switch,
 )
-from perstack.core.events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
+from perstack.core.runs.decide import digest_of
+from perstack.core.runs.events import (
     CloseRun,
-    CompactHistory,
-    DecideApproval,
     ErrorRun,
-    FinishGeneration,
     FinishRewind,
     FinishRun,
-    FinishStep,
-    FinishToolCall,
     QueueRun,
-    RecordSnapshot,
     RedactEvent,
     RejectResult,
-    RequestApproval,
     ResumeRun,
-    Retry,
-    ShrinkResults,
-    StartCompaction,
-    StartGeneration,
     StartRewind,
-    StartSample,
-    StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
-    SwitchModel,
     WidenPermissions,
 )
-from perstack.core.messages import text_of
-from perstack.core.results import judged
-from perstack.core.runs.decide import digest_of
+from perstack.core.runs.fallbacks import switch_difference
+from perstack.core.runs.messages import text_of
 from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warning_with
-from perstack.core.runs.reports import lacks_effect
-from perstack.core.runs.snapshots import may_have_unrecorded
-from perstack.core.runs.state import Phase, Run
-from perstack.core.runs.switching import switch_difference
+from perstack.core.runs.results import lacks_effect
+from perstack.core.runs.state import Phase, Run, may_have_unrecorded
+from perstack.core.runs.step_events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    CompactHistory,
+    DecideApproval,
+    FinishGeneration,
+    FinishStep,
+    FinishToolCall,
+    RecordSnapshot,
+    RequestApproval,
+    Retry,
+    ShrinkResults,
+    StartCompaction,
+    StartGeneration,
+    StartSample,
+    StartToolCall,
+    SwitchModel,
+)
 
 
 def difference(run: Run, event: StoredEvent) -> str | None:
-    """What is wrong with `event` as the next one after the state `run`; None if nothing is.
+    """Return what is wrong with `event` as the next one after the state `run`; None if nothing is.
 
     >>> # difference(run_ready_for_step_2, FinishStep(...)) == "finishStep, where the loop would generate for step 2"
     """
     if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | StopRunByExceededBudget):
         return None
     if isinstance(event, WidenPermissions | QueueRun | CloseRun | StartRewind | FinishRewind | RedactEvent):
-        return None  # a person may do that at any time, or a worker that ends
+        return None  # a person may do this at any time, and a worker when it exits
     if isinstance(event, ResumeRun):
         return _resumption(run, event)
     if isinstance(event, StopRunByInteractiveTool):
@@ -95,11 +97,11 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     if isinstance(event, StopRunByDelegate):
         return None if any(call.delegation for call in run.open_calls) else "stopRunByDelegate without delegates"
     if run.is_tightened and isinstance(event, FinishToolCall) and event.is_error:
-        return None  # rules of a later day do not let it run any more
+        return None  # rules added later forbid the call
     if isinstance(event, SwitchModel):
-        return switch_difference(run, event)  # what an endpoint answered is not known here
+        return switch_difference(run, event)  # the failed attempt that caused it is not in the log
     if isinstance(event, FinishToolCall | AnswerQuestion | DecideApproval) and event.tool_call_id == run.asked:
-        run = replace(run, snapshot_due="no")  # an answer stands where the Run is resumed, before anything is done
+        run = replace(run, snapshot_due="no")  # an answer follows the resumption directly, before a snapshot
     command = pending(run)
     if command is None:
         return f"{event.type} after the Run stopped ({run.status})"
@@ -117,7 +119,7 @@ def _resumption(run: Run, event: ResumeRun) -> str | None:
 def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # noqa: C901 - one case a command
     wrong: str | _Unexpected | None = _Unexpected()
     match command:
-        # or a worker has left in the middle of the calls
+        # Also a worker that exits during the calls records a snapshot.
         case _ if isinstance(event, RecordSnapshot) and (isinstance(command, Snapshot) or may_have_unrecorded(run)):
             wrong = None if event.base in (None, run.snapshot) else "recordSnapshot, which counts from another one"
         case Generate():
@@ -150,7 +152,7 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
         case Complete() if isinstance(event, AttemptCompletion):
             wrong = _completion(command, event)
         case EndStep() if isinstance(event, FinishStep):
-            # a Run that begins with an answer ends a step of another one
+            # A Run that begins with an answer ends a step of the Run that it continues.
             wrong = _same(max(1, run.step), event.step_number, "step") or _same(run.step_usage, event.usage, "usage")
         case JudgeResult() if isinstance(event, FinishRun | RejectResult):
             wrong = _result(run, command, event)
@@ -162,7 +164,7 @@ def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # n
 
 
 class _Unexpected:
-    """The event is of another kind than the command brings about."""
+    """A marker: the event is of another type than the command leads to."""
 
 
 def _generation(run: Run, command: Generate, event: StoredEvent) -> str | _Unexpected | None:
@@ -195,7 +197,7 @@ def _result(run: Run, command: JudgeResult, event: FinishRun | RejectResult) -> 
     found = judged(command.text, command.schema)
     if isinstance(event, FinishRun):
         return _end(run, command.text, found.value, event)
-    # in which words it was said is for the version that said it
+    # The wording is not compared: it belongs to the version that wrote it.
     return None if found.value is None else "rejectResult of a result that fits"
 
 

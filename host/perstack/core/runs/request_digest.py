@@ -1,7 +1,7 @@
-"""Digests of what a model is sent: of its tools, and of the whole request, in a form that no provider has a part in.
+"""Compute digests of what a model is sent: of its tools, and of the whole request, in no provider's format.
 
-docs/events.md specifies both, so that others can compute them. `startGeneration` has them, and replay builds each
-request again from the log and compares. What a step adds is all that is hashed for it.
+docs/events.md specifies both, so that others can compute them. `startGeneration` records them, and replay rebuilds each
+request from the log and compares. Each step hashes only what it adds.
 """
 
 from __future__ import annotations
@@ -13,39 +13,38 @@ from hashlib import sha256
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.canonical import canonical_json
-from perstack.core.chain import unpadded
-from perstack.core.events import StartGeneration
-from perstack.core.instruction import whole_instruction
+from perstack.core.base.chain import unpadded
+from perstack.core.base.records import JsonObject, canonical_json
+from perstack.core.definitions.instruction import whole_instruction
+from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.state import Run
-from perstack.core.tools import ToolSpec
+from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
 
 VERSION = "v1"
-"""Of the forms that are hashed. Another form has another version, and this one stays computable."""
+"""Version of the hashed form. A changed form gets another version, and this one must stay computable."""
 
 _TOOLS = re.compile(r"v1:([0-9a-f]{64})")
 _HINT = 6
-"""Characters that tell of which part differs; the digest itself is over all parts, and whole."""
+"""Characters per part that tell which part differs; the digest itself is complete and covers all parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTools:
-    """The tools of one generation, and the blob that keeps them."""
+    """The tools of one generation, and the blob that stores them."""
 
     specs: tuple[ToolSpec, ...]
     blob: bytes
     sha256: str
-    """The blob's name."""
 
     @property
     def digest(self) -> str:
+        """The value of `toolsDigest`."""
         return f"{VERSION}:{self.sha256}"
 
 
 def kept_tools(specs: Sequence[ToolSpec]) -> KeptTools:
-    """The tools as they are kept: what a model sees of each, in the order it sees them."""
+    """Return the tools in their stored form: what a model sees of each, in the order in which it sees them."""
     shown: JsonValue = [
         {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema} for spec in specs
     ]
@@ -54,16 +53,13 @@ def kept_tools(specs: Sequence[ToolSpec]) -> KeptTools:
 
 
 def tools_blob(digest: str) -> str | None:
-    """The name of the blob that holds the tools of a `toolsDigest`; None if this version does not know its form."""
+    """Return the name of the blob that `toolsDigest` refers to; None if this version does not know its form."""
     found = _TOOLS.fullmatch(digest)
     return found[1] if found else None
 
 
 def request_digest(run: Run, event: StartGeneration) -> str:
-    """Of all that the model is sent in the generation that `event` begins after the state `run`.
-
-    Raises ValueError if the event has no tools digest of this version.
-    """
+    """Return the digest of the request that `event` starts. Raises ValueError if it has no tools digest."""
     tools = tools_blob(event.tools_digest or "")
     if tools is None:
         raise ValueError(f"{event.id} has no {VERSION} digest of its tools")
@@ -78,16 +74,13 @@ def request_digest(run: Run, event: StartGeneration) -> str:
 
 
 def is_comparable(event: StartGeneration) -> bool:
-    """Whether the event has digests that this version can compute again."""
+    """Return True if this version can compute the event's digests again."""
     digest = event.request_digest
     return digest is not None and digest.startswith(f"{VERSION}:") and tools_blob(event.tools_digest or "") is not None
 
 
 def request_difference(run: Run, event: StartGeneration, known: int) -> str | None:
-    """In what the request, built again, is not the one that was recorded; None if it is the same.
-
-    `known` is how many of the messages were sent before, and compared.
-    """
+    """Return how the rebuilt request differs; None if it does not. `known`: messages compared before."""
     again = request_digest(run, event)
     recorded = event.request_digest or ""
     if again == recorded:
@@ -119,7 +112,7 @@ def _differing(again: list[str], recorded: list[str], known: int, sent: int) -> 
 
 
 def _settings(run: Run, event: StartGeneration) -> JsonObject:
-    """All else that a reply depends on. A key without a value is left out."""
+    """Return everything else that a reply depends on. Keys without a value are left out."""
     provider = run.provider_settings if event.provider_settings is None else event.provider_settings
     settings: JsonObject = {"model": run.model}
     if run.start.reasoning_budget is not None:
@@ -135,5 +128,5 @@ def _settings(run: Run, event: StartGeneration) -> JsonObject:
 
 @lru_cache(maxsize=256)
 def _text_digest(text: str) -> bytes:
-    """A Run's instruction is long, and the same at every step."""
+    """Return the digest of a text; cached, because a Run's long instruction is the same at every step."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,50 +1,71 @@
-"""The result of a Run that a schema was asked for: what it is held to, and what becomes of one that does not fit."""
+"""Check and record the result of a Run, and report a delegate's steps and effects to its caller."""
 
 from __future__ import annotations
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert
-from perstack.core.events import FinishRun, RejectResult, StartRun
-from perstack.core.messages import TextPart, UserMessage
-from perstack.core.results import Judged, correction
-from perstack.core.run_facts import ErrorInfo
-from perstack.core.runs.changes import Changes
-from perstack.core.runs.reports import lacks_effect
-from perstack.core.runs.stamp import Stamps, at_checkpoint
-from perstack.core.runs.state import Run
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.result_schemas import Judged, correction
+from perstack.core.runs.commands import Call
+from perstack.core.runs.events import FinishRun, RejectResult
+from perstack.core.runs.facts import DelegateReport, ErrorInfo, Stamps, at_checkpoint
+from perstack.core.runs.messages import TextPart, UserMessage
+from perstack.core.runs.state import Changes, Run
+from perstack.core.runs.step_events import FinishToolCall
+
+# Reports of ended Runs. A call had an effect if its tool may have one and it did not end in an error. A delegate's
+# calls count for its caller too.
+
+
+def effects_of(call: Call, event: FinishToolCall) -> int:
+    """Return the number of calls with an effect that this result represents."""
+    is_own = call.decided.kind == "tool" and call.decided.effect != "readOnly" and not event.is_error
+    return int(is_own) + (0 if event.report is None else event.report.effects)
+
+
+def lacks_effect(run: Run) -> bool:
+    """Return True if the Run has not had the effect that its Expert declares."""
+    return run.start.expert.effects and not run.effects
+
+
+def report_of(run: Run, tool_name: str) -> DelegateReport:
+    """Return the report of an ended delegate; `tool_name`: the name that the caller knows it by."""
+    is_completed = run.status == "completed"
+    did = f"{_counted(run.step, 'step')}, {_counted(run.effects, 'call')} with an effect"
+    text = f"({tool_name}: {'completed in' if is_completed else 'failed after'} {did})"
+    if run.without_effect:
+        text += " Its work should have an effect, and none of its calls had one: check before you rely on its result."
+    return DelegateReport(
+        outcome="completed" if is_completed else "failed",
+        steps=run.step,
+        effects=run.effects,
+        without_effect=run.without_effect,
+        text=text,
+    )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
 
 MOST_REJECTED = 2
-"""The model sees what is wrong with the first; with the second the Run fails."""
-
-
-def schema_of_run(start: StartRun) -> JsonObject | None:
-    """What the result of a Run has to fit; None: any text is a result."""
-    return wanted_schema(start.expert, start.output, is_coordinator=start.delegated_by is None)
-
-
-def wanted_schema(expert: Expert, output: JsonObject | None, *, is_coordinator: bool) -> JsonObject | None:
-    """A delegate's its `returns`, a Coordinator's what its caller wants, or else its `output`."""
-    if not is_coordinator:
-        return expert.returns
-    return expert.output if output is None else output
+"""The model sees the problem of the first rejected result; at the second the Run fails."""
 
 
 def decided(run: Run, text: str, found: Judged, stamp: Stamps) -> FinishRun | RejectResult:
-    """What becomes of a result, by what it is found to be."""
+    """Return the event for a checked result."""
     if found.value is None:
         return RejectResult(**stamp(), problem=found.problem, text=correction(found.problem))
     return finished(run, text, found.value, stamp)
 
 
 def finished(run: Run, text: str, value: JsonObject | None, stamp: Stamps) -> FinishRun:
-    """The Run is completed."""
+    """Return the event that completes the Run."""
     return FinishRun(
         **at_checkpoint(stamp()), text=text, total_usage=run.usage, result=value, without_effect=lacks_effect(run)
     )
 
 
 def rejected(run: Run, event: RejectResult) -> Changes:
-    """The model continues with what is wrong as the latest message."""
+    """Apply a rejection: the problem becomes the latest message."""
     return Changes(
         messages=run.messages.append(UserMessage(contents=(TextPart(text=event.text),)), event.id),
         result=None,
@@ -56,7 +77,7 @@ def rejected(run: Run, event: RejectResult) -> Changes:
 
 
 def failure(run: Run) -> ErrorInfo | None:
-    """Why a Run whose results do not fit may not continue; None if it may."""
+    """Return the error of a Run whose results were rejected too often; None if it may continue."""
     if run.rejections < MOST_REJECTED:
         return None
     words = f"the result does not fit the schema that was asked for, and neither did the one before: {run.rejected_for}"

@@ -1,4 +1,4 @@
-"""The state of a Run, which its log is folded into.
+"""The state of a Run: the value that `evolve` folds its log into.
 
 The life of one step:
 
@@ -8,36 +8,86 @@ The life of one step:
       └───────────finishStep────────────────────────────────── SETTLED ◀────────────────────────┘
 
 A stop (a question, an interrupt, the step limit, an error) changes `status`, not `phase`: `resumeRun` continues there.
+A new field of `Run` goes into `Changes` too, and `begin` and `_taken_over` decide what a continuing Run inherits of it.
 """
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from functools import reduce
-from typing import Literal
+from typing import Literal, TypedDict
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.chain import EMPTY_LOG, Head
-from perstack.core.closing import CloseRun
-from perstack.core.commands import Call
-from perstack.core.definitions import Limits
-from perstack.core.events import StartRun, StopRunByExceededBudget
-from perstack.core.instruction import whole_instruction
-from perstack.core.messages import ExpertMessage, History, ResultContent
-from perstack.core.models import full_name, parts_of
-from perstack.core.policy.approvals import Standing
-from perstack.core.policy.permissions import RuleSet
-from perstack.core.policy.widening import Widening
-from perstack.core.queueing import QueueRun
-from perstack.core.run_facts import ErrorInfo
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.context_state import EMPTY_CONTEXT, ContextState
-from perstack.core.todos import Todo
-from perstack.core.usage import Charge, ModelShare, Usage, together
+from perstack.core.base.chain import EMPTY_LOG, Head
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Charge, ModelShare, Usage, together
+from perstack.core.definitions.experts import Expert, Limits
+from perstack.core.definitions.instruction import whole_instruction
+from perstack.core.definitions.models import full_name, parts_of
+from perstack.core.definitions.permissions import RuleSet, Standing, Widening
+from perstack.core.runs.commands import Call
+from perstack.core.runs.events import CloseRun, QueueRun, StartRun, StopRunByExceededBudget
+from perstack.core.runs.facts import ErrorInfo, Todo
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    History,
+    ResultContent,
+    TextPart,
+    ToolCallPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+)
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
+
+
+def schema_of_run(start: StartRun) -> JsonObject | None:
+    """Return the schema that a Run's result must fit; None if any text is a result."""
+    return wanted_schema(start.expert, start.output, is_coordinator=start.delegated_by is None)
+
+
+def wanted_schema(expert: Expert, output: JsonObject | None, *, is_coordinator: bool) -> JsonObject | None:
+    """Return a delegate's `returns`; for a Coordinator the caller's schema, or else the Expert's `output`."""
+    if not is_coordinator:
+        return expert.returns
+    return expert.output if output is None else output
+
+
+# The context of a Run: how full it is, and what has been left out.
+
+
+@dataclass(frozen=True, slots=True)
+class ContextState:
+    """The part of a Run's state about its context; messages are named by their event ids."""
+
+    learned: int | None = None
+    """Tokens that the context can hold, as learned from an endpoint's refusal; None if none has refused."""
+    overhead: int = 0
+    """Estimated tokens of a request apart from its messages; 0 if unknown."""
+    freed: int = 0
+    """Estimated tokens left out since the endpoint last counted."""
+    overflow: ErrorInfo | None = None
+    is_relieved: bool = False
+    """True if content was left out because the current generation did not fit: it is repeated only once."""
+    summarising: str = ""
+    """Id of a `startCompaction` without its summary; empty if there is none."""
+    has_dropped: bool = False
+    summaries: frozenset[str] = frozenset()
+    """Event ids of messages that replace others."""
+    read_only: frozenset[str] = frozenset()
+    """Names of called tools that only read."""
+    pinned: frozenset[str] = frozenset()
+    """Names of called tools whose results are never left out."""
+    revealed: tuple[str, ...] = ()
+    """Names of tools found by searches in messages that are left out."""
+
+
+EMPTY_CONTEXT = ContextState()
+
 
 RunStatus = Literal[
     "running",
@@ -52,11 +102,11 @@ RunStatus = Literal[
 ]
 
 SnapshotDue = Literal["no", "before", "after"]
-"""Whether the workspace is to be recorded: as it is before anything is called, or after calls, when all have ended."""
+"""When to record the workspace: `before` any call runs, or `after` all running calls have ended."""
 
 
 class Phase(Enum):
-    """Where in a step a Run is."""
+    """The position of a Run within a step."""
 
     READY = "ready"
     GENERATING = "generating"
@@ -67,7 +117,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SameCall:
-    """What is the same of two calls, if one repeats the other."""
+    """The parts of a call that are compared to find out whether another repeats it."""
 
     tool_name: str
     args: JsonObject
@@ -78,7 +128,7 @@ class SameCall:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """The calls of the latest step with their results, and how often in a row there were just these."""
+    """The calls of the latest step with their results, and how many steps in a row had just these."""
 
     calls: tuple[SameCall, ...] = ()
     times: int = 0
@@ -89,203 +139,363 @@ NO_REPEATS = Repeats()
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one generation was sent, and how many tokens its endpoint counted."""
+    """The size of one generation's request, and the tokens that its endpoint counted."""
 
     messages: int
     tools_digest: str | None
     tokens: int = 0
-    """0: not known yet."""
+    """0 if unknown."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The state of one Run; a pure function of its log (and of the log it continues from)."""
+    """The state of one Run; a pure function of its log, and of the log that it continues from."""
 
     start: StartRun
     head: Head = EMPTY_LOG
-    """How much of the log this is the state after."""
+    """End of the log that this state was folded from."""
     limits: Limits = field(default_factory=Limits)
     messages: History = field(default_factory=History)
     phase: Phase = Phase.READY
     status: RunStatus = "running"
     step: int = 0
-    """The step in hand or, in phase READY, the last finished one."""
+    """The current step; in phase READY the last finished one."""
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     todos: tuple[Todo, ...] = ()
     usage: Usage = field(default_factory=Usage)
     step_usage: Usage = field(default_factory=Usage)
     unpriced_tokens: int = 0
-    """Of `usage`, the tokens whose price was not known."""
+    """Tokens of `usage` whose price is unknown."""
     context_tokens: int = 0
-    """What the last generation was sent, which is how full the context is."""
+    """Tokens of the last generation, sent and generated: how full the context is."""
     guidance: str = ""
-    """What the skills say of their tools, which the model is given after the instruction."""
+    """What skills say about their tools; it follows the instruction."""
     provider_settings: JsonObject = field(default_factory=dict[str, JsonValue])
-    """The provider's settings that change replies."""
     accepted: bool = False
-    """The Run has said it is done, and may be."""
+    """True if the Run has declared itself done, and no todo remained."""
     final: bool = False
-    """The generation in hand only writes the result."""
+    """True if the current generation only writes the result."""
     result: str | None = None
     asked: str | None = None
-    """The call that a person is being asked about."""
+    """Id of the call that a person is being asked about."""
     unusable: ErrorInfo | None = None
-    """Why the latest reply, though whole, is neither a result nor asks for tools."""
+    """Why the latest reply, though complete, is unusable: it is neither a result nor calls tools."""
     error: ErrorInfo | None = None
     context_window: int | None = None
-    """How many tokens the model's context can hold, where that is known."""
+    """Tokens that the model's context can hold; None if unknown."""
     resume_at: int | None = None
-    """When a Run that pauses may go on, in milliseconds since 1970."""
+    """When a paused Run may continue, in milliseconds since 1970."""
     has_generated: bool = False
-    """Whether the model has ever replied."""
     touched: int = 0
-    """When it was started, or resumed last, in milliseconds since 1970."""
+    """Time of the last start or resumption, in milliseconds since 1970."""
     updated_at: int = 0
-    """When anything of it happened last. A redaction is nothing that it did."""
+    """Time of the Run's last own event, in milliseconds since 1970; redactions and rewinds do not count."""
     questions: dict[str, OpenQuestion] = field(default_factory=dict[str, OpenQuestion])
-    """What is asked and not answered yet, by call; the latest is put to a person."""
+    """Unanswered questions by call id; the latest one is put to a person."""
     waits_for_limit: bool = False
-    """Whether it was stopped last by a limit of its provider's rate."""
+    """True if the provider's rate limit caused the last interrupt."""
     signals: frozenset[str] = frozenset()
-    """The events from outside that it has taken."""
+    """Events from outside that the Run has accepted."""
     last_number: int = 0
-    """The highest number of a Run that it decided on."""
+    """Highest number of a delegate Run that it has assigned."""
     permissions: tuple[RuleSet, ...] = ()
-    """The rules in force."""
     widenings: tuple[Widening, ...] = ()
-    """What was laid over them."""
     is_tightened: bool = False
-    """Whether rules have been added to those in force since the calls in hand were decided."""
+    """True if rules were added since the current calls were decided."""
     standing: tuple[Standing, ...] = ()
-    """The approvals for the whole Job that were given here."""
+    """Approvals for the whole Job that were given in this Run."""
     repeats: Repeats = NO_REPEATS
     reserved: Charge | None = None
-    """With a budget: the most that the generation in hand can cost."""
+    """With a budget: the maximum cost of the current generation."""
     sampled: dict[str, Charge] = field(default_factory=dict[str, Charge])
-    """With a budget: the same of generations that tools ask for, by the call."""
+    """With a budget: the maximum cost of generations that tools requested, by call id."""
     assumed: Charge | None = None
-    """With a budget: what counts against it because nobody said what was used."""
+    """With a budget: charges for generations whose usage nobody reported."""
     max_tokens: int | None = None
-    """The most tokens that the reply in hand may have by the budget."""
+    """Maximum tokens of the current reply that the budget allows; None if it does not limit it."""
     cut_at: int | None = None
-    """How long the latest reply was, if the budget alone cut it short: it is made again with more, or not at all."""
+    """Maximum tokens of the latest reply, if only the budget truncated it: it is repeated with more, or not at all."""
     sending: Sent | None = None
     counted: Sent | None = None
-    """The latest generation whose tokens were counted."""
     context: ContextState = EMPTY_CONTEXT
-    """How full the model's context is, and what is left out of it."""
     tool_calls: int = 0
-    """Calls of tools and delegates that were decided on."""
+    """Number of decided calls of tools and delegates."""
     worked_ms: int = 0
-    """Milliseconds that it was at work, what it waited for delegates included."""
+    """Milliseconds of work, including time spent waiting for delegates."""
     exceeded: StopRunByExceededBudget | None = None
-    """Which budget stopped it."""
     schema: JsonObject | None = None
-    """What its result has to fit; None: any text is a result."""
+    """JSON schema that the result must fit; None if any text is a result."""
     value: JsonObject | None = None
-    """The result as JSON, where there is a schema."""
+    secrets: int = 0
+    """Highest N of an assigned `[secret:N]`, if tool results are masked."""
     effects: int = 0
-    """Calls that had an effect, those of its delegates among them."""
+    """Number of calls that had an effect, including those of delegates."""
     without_effect: bool = False
-    """It was completed, and its Expert declares that its work has an effect: there was none."""
+    """True if the Run completed without an effect although its Expert declares one."""
     closed: CloseRun | None = None
-    """It was closed for good: nothing of it continues."""
     queued: QueueRun | None = None
-    """How it was queued last, whether it waits still or not; its definition holds from then on."""
+    """The latest queueing, even after a worker has claimed the Run: its definition holds from then on."""
     rejections: int = 0
-    """How many results did not fit it. A Run that is resumed after the second may try once more."""
+    """Number of results that did not fit the schema. A resumed Run may try once more after the second."""
     rejected_for: str = ""
-    """What was wrong with the latest of them."""
     stand_in: str = ""
-    """The model that generates in place of the first, as `provider/model`; empty: the first does."""
+    """Active fallback model, as `provider/model`; empty if the primary model is active."""
     left_for: ErrorInfo | None = None
-    """What the model failed with that another stands in for."""
+    """Failure of the model that the fallback replaces."""
     back_at: int = 0
-    """From when on the first is tried again, in milliseconds since 1970."""
+    """When the primary model is tried again, in milliseconds since 1970."""
     is_switched: bool = False
-    """Whether the generation in hand was begun for another model, whose context may have held more."""
+    """True if the current generation started on another model, whose context may have been larger."""
     snapshot: str | None = None
-    """The tree of the workspace's latest snapshot."""
     snapshot_due: SnapshotDue = "no"
     by_model: dict[str, ModelShare] = field(default_factory=dict[str, ModelShare])
-    """What each of several models has used, by `provider/model`."""
+    """Usage by `provider/model`, if the Run has several models."""
 
     @property
     def on(self) -> str:
-        """The model that generates now, as `provider/model`."""
+        """The active model, as `provider/model`."""
         return self.stand_in or full_name(self.start.provider, self.start.model)
 
     @property
     def stands_in(self) -> bool:
-        """Whether another model than the first generates now."""
+        """True if a fallback model is active."""
         return bool(self.stand_in)
 
     @property
     def provider(self) -> str:
-        """The provider of the model that generates now."""
+        """The provider of the active model."""
         return parts_of(self.stand_in)[0] if self.stand_in else self.start.provider
 
     @property
     def model(self) -> str:
-        """That model, as its provider spells it."""
+        """The active model, as its provider spells it."""
         return parts_of(self.stand_in)[1] if self.stand_in else self.start.model
 
     @property
     def may_be_redefined(self) -> bool:
-        """Whether it failed before the model replied, so that a definition put right since can take the place of its
-        own; or waits for a worker, which has a folder of its own."""
+        """True if today's definition may replace the Run's: it is queued or failed, and the model never replied."""
         return self.status in ("stoppedByError", "queued") and not self.has_generated
 
     @property
     def definition(self) -> str | None:
-        """The blob with the Experts and settings that it was queued with, and continues with."""
+        """The blob of Experts and settings that the Run was queued with and continues with; None if there is none."""
         is_put_right = self.status == "stoppedByError" and not self.has_generated
         return None if self.queued is None or is_put_right else self.queued.definition
 
     @property
     def may_delegate(self) -> bool:
-        """Whether a delegate of it would not be one too far below the Coordinator."""
+        """True if a delegate would not be too deep below the Coordinator."""
         most = self.limits.max_depth
         return most is None or self.start.depth < most
 
     @property
     def id(self) -> str:
+        """The Run's id."""
         return self.start.run_id
 
     @property
     def is_coordinator(self) -> bool:
+        """True if no other Run called this one."""
         return self.start.delegated_by is None
 
     @property
     def instruction(self) -> str:
-        """All that the model is told it is."""
+        """The instruction with the skills' guidance."""
         return whole_instruction(self.start.instruction, self.guidance)
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
-        """The calls that have no result yet, in the reply's order."""
+        """The calls without a result, in the reply's order."""
         return tuple(call for call in self.calls.values() if call.result is None)
 
 
 def promised(run: Run) -> Charge | None:
-    """With a budget: what counts until it is known what was used."""
+    """Return the sum of the Run's reservations, charged until the actual usage is known; None without a budget."""
     return reduce(together, run.sampled.values(), run.reserved)
 
 
 def call_key(run: Run, call: Call) -> str:
-    """The name of a call that stays the same after a resume."""
+    """Return the name of a call that stays the same after a resume."""
     return f"{run.id}-{run.step}-{call.decided.id}"
 
 
 def is_unsettled(call: Call) -> bool:
-    """Whether this call, found open after its process ended, may have had an effect that a repetition would double."""
+    """Return True if repeating this open call after its process ended might repeat a side effect."""
     is_begun = call.result is None and call.question is None and (call.began or not call.decided.asks)
     return is_begun and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
 
 
 def latest_reply(run: Run) -> ExpertMessage:
-    """The latest reply. Raises ValueError if there is none."""
+    """Return the latest reply. Raises ValueError if the last message is not a reply."""
     last = run.messages[-1]
     if not isinstance(last, ExpertMessage):
         raise ValueError(f"{run.id}: no reply where one must be")
     return last
+
+
+class Changes(TypedDict, total=False):
+    """The fields of a Run that one event changes."""
+
+    start: StartRun
+    limits: Limits
+    messages: History
+    phase: Phase
+    status: RunStatus
+    step: int
+    calls: dict[str, Call]
+    todos: tuple[Todo, ...]
+    usage: Usage
+    step_usage: Usage
+    unpriced_tokens: int
+    context_tokens: int
+    guidance: str
+    provider_settings: JsonObject
+    accepted: bool
+    final: bool
+    result: str | None
+    asked: str | None
+    unusable: ErrorInfo | None
+    error: ErrorInfo | None
+    context_window: int | None
+    resume_at: int | None
+    has_generated: bool
+    touched: int
+    questions: dict[str, OpenQuestion]
+    waits_for_limit: bool
+    signals: frozenset[str]
+    last_number: int
+    permissions: tuple[RuleSet, ...]
+    widenings: tuple[Widening, ...]
+    is_tightened: bool
+    standing: tuple[Standing, ...]
+    closed: CloseRun | None
+    queued: QueueRun | None
+    repeats: Repeats
+    reserved: Charge | None
+    sampled: dict[str, Charge]
+    assumed: Charge | None
+    max_tokens: int | None
+    cut_at: int | None
+    sending: Sent | None
+    counted: Sent | None
+    context: ContextState
+    tool_calls: int
+    exceeded: StopRunByExceededBudget | None
+    schema: JsonObject | None
+    value: JsonObject | None
+    rejections: int
+    secrets: int
+    effects: int
+    without_effect: bool
+    rejected_for: str
+    stand_in: str
+    left_for: ErrorInfo | None
+    back_at: int
+    is_switched: bool
+    by_model: dict[str, ModelShare]
+    snapshot: str | None
+    snapshot_due: SnapshotDue
+
+
+def inherited(base: Run, *, same_model: bool) -> ContextState:
+    """Return what a Run inherits of the context of the Run that it continues."""
+    learned = base.context.learned if same_model else None
+    return replace(base.context, learned=learned, overhead=0, freed=0, overflow=None, is_relieved=False, summarising="")
+
+
+def inheritable(run: Run, place: str = "") -> History:
+    """Return the messages for a Run that continues this one: each call gets a result, at `place` if it had none."""
+    if run.phase not in (Phase.REPLIED, Phase.CALLING):
+        return run.messages
+    results = tuple(
+        call.result if (call := run.calls.get(part.tool_call_id)) and call.result else _no_result(part)
+        for part in latest_reply(run).tool_calls
+    )
+    return run.messages.append(ToolMessage(contents=results), place)
+
+
+def _no_result(part: ToolCallPart) -> ToolResultPart:
+    return ToolResultPart(
+        tool_call_id=part.tool_call_id,
+        tool_name=part.tool_name,
+        contents=(TextPart(text="No result: the run was stopped before this call was answered."),),
+        is_error=True,
+    )
+
+
+def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
+    """Return the state after `startRun`; `base`: state of the continued Run at the checkpoint it continues from."""
+    place = start.continued_from
+    if base is not None and place is not None and (place.answers or place.as_it_was):
+        return _taken_over(start, head, base)
+    query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
+    earlier = History() if base is None else inheritable(base, f"{start.id}-open")
+    is_same = base is not None and base.on == full_name(start.provider, start.model)
+    return Run(
+        start=start,
+        head=head,
+        limits=start.limits,
+        schema=schema_of_run(start),
+        messages=earlier.append(query, start.id),
+        context=EMPTY_CONTEXT if base is None else inherited(base, same_model=is_same),
+        context_window=base.context_window if base is not None and is_same and start.limits.context else None,
+        touched=start.timestamp,
+        updated_at=start.timestamp,
+        permissions=start.permissions,
+        snapshot_due="no" if start.snapshots is None else "before",
+    )
+
+
+def _taken_over(start: StartRun, head: Head, base: Run) -> Run:
+    """Return a Run in the state of `base`: its calls stay open, and its spending is not counted again."""
+    is_begun = base.phase is Phase.GENERATING
+    return Run(
+        start=start,
+        head=head,
+        limits=start.limits,
+        messages=base.messages,
+        schema=schema_of_run(start),
+        phase=Phase.READY if is_begun else base.phase,
+        accepted=base.accepted and not is_begun,
+        calls=base.calls,
+        todos=base.todos,
+        context=replace(base.context, overflow=None, is_relieved=False),
+        context_tokens=base.context_tokens,
+        context_window=base.context_window,
+        asked=base.asked,
+        touched=start.timestamp,
+        updated_at=start.timestamp,
+        permissions=start.permissions,
+        snapshot_due="no" if start.snapshots is None else "before",
+        is_tightened=start.permissions != base.permissions,
+    )
+
+
+# When to record the workspace.
+
+
+def due_on_resume(run: Run) -> SnapshotDue:
+    """Return the snapshot that is due after a resume: changes made during the stop are not the Run's work."""
+    return run.snapshot_due if run.start.snapshots is None or run.snapshot_due != "no" else "before"
+
+
+def due_after(run: Run, call: Call) -> SnapshotDue:
+    """Return the snapshot that is due once the call has its result; a call that only reads makes none due."""
+    return "after" if _may_change_files(call) and run.start.snapshots is not None else run.snapshot_due
+
+
+def may_have_unrecorded(run: Run) -> bool:
+    """Return True if a Run that stops among its calls may leave changed files that no snapshot has."""
+    if run.start.snapshots is None or run.status != "running" or run.phase is not Phase.CALLING:
+        return False
+    return run.snapshot_due != "no" or any(map(_may_change_files, run.open_calls))
+
+
+def _may_change_files(call: Call) -> bool:
+    decided = call.decided
+    return decided.kind == "delegate" or (decided.kind == "tool" and decided.effect != "readOnly")
+
+
+def recorded(run: Run, event: RecordSnapshot) -> Changes:
+    """Apply a snapshot. A failed one is not repeated before there is something new to record."""
+    return Changes(snapshot=event.tree or run.snapshot, snapshot_due="no")

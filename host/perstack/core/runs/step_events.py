@@ -1,89 +1,66 @@
-"""The facts. One event happened once, is never edited, and carries only what is its own.
+"""The events within a step: generations, tool calls, questions, approvals, compactions, model switches, and snapshots.
 
-Stored events make up a Run's log; display events are shown and forgotten. The field names are those of the JSON, in
-snake_case. `docs/events.md` describes each for readers of the JSON.
+An event that says it is «on disk before» something is synced first, so that a crash cannot lose it.
 """
 
-from typing import Annotated, Literal
+from __future__ import annotations
 
-from pydantic import Field, TypeAdapter
+from typing import Literal
 
-from perstack.core.base import JsonObject, falsy
-from perstack.core.by import By
-from perstack.core.closing import CloseRun as CloseRun
-from perstack.core.context_events import CompactHistory as CompactHistory
-from perstack.core.context_events import ShrinkResults as ShrinkResults
-from perstack.core.context_events import StartCompaction as StartCompaction
-from perstack.core.display_events import DisplayEvent as DisplayEvent
-from perstack.core.display_events import InitializeRuntime as InitializeRuntime
-from perstack.core.display_events import SkillConnected as SkillConnected
-from perstack.core.display_events import SkillDisconnected as SkillDisconnected
-from perstack.core.display_events import SkillStarting as SkillStarting
-from perstack.core.display_events import SkillStderr as SkillStderr
-from perstack.core.display_events import StreamReasoning as StreamReasoning
-from perstack.core.display_events import StreamText as StreamText
-from perstack.core.display_events import ToolProgress as ToolProgress
-from perstack.core.display_events import WaitForEndpoint as WaitForEndpoint
-from perstack.core.messages import ExpertMessage, ReplyPart, ResultContent
-from perstack.core.model_events import SwitchModel as SwitchModel
-from perstack.core.policy.approvals import Approval, ApprovalDecision
-from perstack.core.policy.widening import Widening
-from perstack.core.questions import Answer, Question
-from perstack.core.queueing import QueueRun as QueueRun
-from perstack.core.result_events import FinishRun as FinishRun
-from perstack.core.result_events import RejectResult as RejectResult
-from perstack.core.run_event import RunEvent as RunEvent
-from perstack.core.run_facts import (
-    BudgetName,
+from pydantic import AliasChoices, Field
+
+from perstack.core.base.actor import By
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.usage import Charge, Usage
+from perstack.core.definitions.permissions import Approval, ApprovalDecision
+from perstack.core.definitions.skills import DecidedCall
+from perstack.core.files.trees import Reason
+from perstack.core.runs.facts import (
+    Answer,
     DelegateHead,
     DelegateReport,
     Delegation,
     ErrorInfo,
-    amount,
+    Question,
+    RunEvent,
+    ShrunkResult,
+    Todo,
 )
-from perstack.core.snapshots.events import RecordSnapshot as RecordSnapshot
-from perstack.core.snapshots.rewind_events import FinishRewind as FinishRewind
-from perstack.core.snapshots.rewind_events import StartRewind as StartRewind
-from perstack.core.start_events import FORMAT as FORMAT
-from perstack.core.start_events import ResumeReason as ResumeReason
-from perstack.core.start_events import ResumeRun as ResumeRun
-from perstack.core.start_events import Settlement as Settlement
-from perstack.core.start_events import StartRun as StartRun
-from perstack.core.start_events import started_as as started_as
-from perstack.core.todos import Todo
-from perstack.core.tools import DecidedCall
-from perstack.core.usage import Charge, Usage
+from perstack.core.runs.messages import ExpertMessage, ReplyPart, ResultContent
 
 UNKNOWN = "unknown"
-"""The model and provider of a Run whose log, written by another program, does not say them."""
+
+
+"""Model and provider of a Run whose log, written by another program, does not name them."""
+
 
 FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
 
 
 class StartGeneration(RunEvent):
-    """The model is called."""
+    """The start of a call of the model."""
 
     type: Literal["startGeneration"] = "startGeneration"
     final: bool = Field(default=False, exclude_if=falsy)
-    """Without tools: only the result is to be written."""
+    """True if the model gets no tools and only writes the result."""
     guidance: str | None = None
-    """What the skills say of their tools, and why one has none, for the model; None: the same as before."""
+    """What skills say about their tools, or why one has none, for the model; None if unchanged."""
     unreachable: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
-    """Skills that cannot be reached, and why, where the guidance tells of them."""
+    """Skills that cannot be reached and why, if the guidance mentions them."""
     provider_settings: JsonObject | None = None
-    """The provider's settings that change replies, none of them secret; None: the same as before."""
+    """Provider settings that affect replies, without secrets; None if unchanged."""
     tools_digest: str | None = None
-    """Of the tools that the model was offered, which a blob of the Job holds: `core.digests`."""
+    """Digest of the offered tools, which are a blob of the Job: `request_digest.py`."""
     request_digest: str | None = None
-    """Of all that the model was sent: `core.digests`. None in a log of an older version."""
+    """Digest of the whole request: `request_digest.py`. None in logs of earlier versions."""
     max_tokens: int | None = None
-    """The most tokens that the reply may have by the budget, if that is less than its user allows."""
+    """Maximum tokens of the reply that the budget allows, if that is less than the user's setting."""
     reserved: Charge | None = None
-    """With a budget: what this try costs at most, which counts until it is known what it did cost."""
+    """With a budget: the maximum cost of this attempt, charged until the actual cost is known."""
 
 
 class FinishGeneration(RunEvent):
-    """The model has replied."""
+    """A reply of the model."""
 
     type: Literal["finishGeneration"] = "finishGeneration"
     usage: Usage
@@ -91,12 +68,12 @@ class FinishGeneration(RunEvent):
     """Text, thinking and tool calls, in the model's order."""
     finish_reason: FinishReason
     context_window: int | None = None
-    """How many tokens the model's context can hold, where that is known."""
+    """Tokens that the model's context can hold; None if unknown."""
     duration_ms: int = Field(default=0, exclude_if=falsy)
     unreported: bool = Field(default=False, exclude_if=falsy)
-    """With a budget: the endpoint did not say what it used, so that all that was reserved counts."""
+    """With a budget: True if the endpoint reported no usage, so that the whole reservation is charged."""
     over_reserved: Charge | None = None
-    """With a budget: by how much `usage` is more than was reserved."""
+    """With a budget: the amount by which `usage` exceeds the reservation."""
 
     @property
     def message(self) -> ExpertMessage:
@@ -105,23 +82,22 @@ class FinishGeneration(RunEvent):
 
 
 class Retry(RunEvent):
-    """A generation failed and is tried again."""
+    """A failed generation that is tried again."""
 
     type: Literal["retry"] = "retry"
     error: ErrorInfo
     attempt: int
-    """The number of the try that failed, from 1."""
+    """Number of the failed attempt, from 1."""
     delay_ms: int
     usage: Usage | None = None
     uncharged: bool = Field(default=False, exclude_if=falsy)
-    """With a budget: the endpoint refused the try. Any other may have been charged for: what was reserved counts."""
+    """With a budget: True if the endpoint refused the attempt; otherwise the reservation is charged."""
     overflow: int | None = None
-    """More than the model's context can hold was sent: so many tokens it holds, as far as is known. Old content is
-    shortened before the next try."""
+    """Tokens that the model's context holds, if the request exceeded it; old content is then shortened. Else None."""
 
 
 class CallTools(RunEvent):
-    """What was decided about each call of the reply. Synced before any of them with a side effect begins."""
+    """The decision about each call of the reply. Synced before any call with a side effect starts."""
 
     type: Literal["callTools"] = "callTools"
     calls: tuple[DecidedCall, ...]
@@ -138,33 +114,27 @@ class FinishToolCall(RunEvent):
     duration_ms: int = Field(default=0, exclude_if=falsy)
     delegate: DelegateHead | None = None
     report: DelegateReport | None = None
-    """Of a delegate: how its Run came out; a log of an earlier version does not say."""
+    """The outcome of a delegate's Run; None in logs of earlier versions."""
     usage: Usage | None = None
-    """What the generations cost that the tool itself asked for."""
+    """Usage of the generations that the tool itself requested."""
     assumed: Charge | None = None
-    """With a budget: what counts besides, of generations whose endpoint did not say what they used."""
+    """With a budget: additional charge for generations whose endpoint reported no usage."""
     by: By | None = None
-    """Who answered, if a person was asked for this result; a log of an earlier version does not say."""
+    """Actor who answered, if a person gave this result; None in logs of earlier versions."""
     warning: str | None = None
-    """What the model is shown after the result: that it repeats itself."""
+    secrets: int = Field(default=0, exclude_if=falsy)
+    """Highest N of the `[secret:N]` that the process had assigned by then, if results are masked."""
 
 
 class CallDelegate(RunEvent):
-    """Delegate Runs are decided on, with their ids."""
+    """The assignment of delegate Runs, with their ids, before they start."""
 
     type: Literal["callDelegate"] = "callDelegate"
     delegates: tuple[Delegation, ...]
 
 
-class StopRunByDelegate(RunEvent):
-    """The Run waits for its delegates."""
-
-    type: Literal["stopRunByDelegate"] = "stopRunByDelegate"
-    checkpoint_id: str
-
-
 class CallInteractiveTool(RunEvent):
-    """A person is asked: by a tool that is there for it, or by one that must know something before it can continue."""
+    """A question to a person, by an interactive tool or by a tool that needs an answer to continue."""
 
     type: Literal["callInteractiveTool"] = "callInteractiveTool"
     tool_call_id: str
@@ -172,27 +142,25 @@ class CallInteractiveTool(RunEvent):
     skill_name: str
     args: JsonObject
     approval: bool = Field(default=False, exclude_if=falsy)
-    """A person is asked to approve of something, rather than to tell something."""
+    """True if the person is asked to approve something rather than for information."""
     question: Question | None = None
-    """What a tool asks that has been called already, and will be called again with the answer."""
+    """Question of a tool that has been called, and is called again with the answer."""
     usage: Usage | None = None
-    """What the generations cost that the tool had asked for before."""
     assumed: Charge | None = None
-    """As in `finishToolCall`."""
 
 
 class AnswerQuestion(RunEvent):
-    """A person has answered what a tool asked; it is called again."""
+    """A person's answer to a tool's question; the tool is called again."""
 
     type: Literal["answerQuestion"] = "answerQuestion"
     tool_call_id: str
     answer: Answer
     by: By | None = None
-    """Who answered; a log of an earlier version does not say."""
+    """Actor who answered; None in logs of earlier versions."""
 
 
 class RequestApproval(RunEvent):
-    """A rule asks for a person's approval of a call, which is not run before."""
+    """A request for a person's approval of a call, which a rule requires before the call runs."""
 
     type: Literal["requestApproval"] = "requestApproval"
     tool_call_id: str
@@ -200,17 +168,16 @@ class RequestApproval(RunEvent):
     skill_name: str = Field(default="", exclude_if=falsy)
     args: JsonObject
     call_digest: str
-    """Of skill, tool and arguments: what an approval is bound to."""
+    """Digest of skill, tool and arguments that the approval is bound to."""
     rule: str
-    """The rule that asks."""
     leads_to: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Where the paths among its arguments lead, relative to the workspace: an approval is of these places."""
+    """Resolved paths of the arguments, relative to the workspace; the approval holds for these only."""
     offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Rules that match this call, one of which may be approved of for the whole Job."""
+    """Rules matching this call that a person may approve for the whole Job."""
 
 
 class DecideApproval(RunEvent):
-    """A person, or the lack of one, has decided on a call that waited for approval."""
+    """The decision on a call that waits for approval, by a person or because nobody can be asked."""
 
     type: Literal["decideApproval"] = "decideApproval"
     tool_call_id: str
@@ -218,51 +185,35 @@ class DecideApproval(RunEvent):
     decision: ApprovalDecision
     by: By
     rule: str = Field(default="", exclude_if=falsy)
-    """For `job`: the rule that was chosen; if left out, it holds for calls with the same digest."""
+    """For `job`: the chosen rule; if empty, the approval holds for calls with the same digest."""
     text: str = Field(default="", exclude_if=falsy)
-    """Words beside it, for the model."""
 
     @property
     def approval(self) -> Approval:
-        """What was said."""
+        """The decision without its context."""
         return Approval(decision=self.decision, rule=self.rule, text=self.text)
 
 
 class StartToolCall(RunEvent):
-    """A call that a person approved of begins. On disk before it does, if it may have a side effect."""
+    """The start of an approved call. On disk before the call starts, if it may have a side effect."""
 
     type: Literal["startToolCall"] = "startToolCall"
     tool_call_id: str
     call_digest: str
-    """Taken again of what is about to be run."""
+    """Digest computed again from the call that is about to run."""
 
 
 class StartSample(RunEvent):
-    """With a budget: a tool asks the Run's model for a generation. On disk before the model is called."""
+    """With a budget: a tool's request for a generation by the Run's model. On disk before the model is called."""
 
     type: Literal["startSample"] = "startSample"
     tool_call_id: str
     reserved: Charge
-    """What it costs at most, which counts until the call has its result, or asks something."""
-
-
-class WidenPermissions(RunEvent):
-    """A person has laid rules over those in force, which may allow what was not allowed before."""
-
-    type: Literal["widenPermissions"] = "widenPermissions"
-    widening: Widening
-    by: By
-
-
-class StopRunByInteractiveTool(RunEvent):
-    """The Run waits for the person's answer."""
-
-    type: Literal["stopRunByInteractiveTool"] = "stopRunByInteractiveTool"
-    checkpoint_id: str
+    """Maximum cost, charged until the call has its result or asks a question."""
 
 
 class AttemptCompletion(RunEvent):
-    """The model says it is done. With todos that remain, it is not."""
+    """The model's statement that it is done. It is rejected while todos remain."""
 
     type: Literal["attemptCompletion"] = "attemptCompletion"
     tool_call_id: str
@@ -271,161 +222,122 @@ class AttemptCompletion(RunEvent):
 
 
 class FinishStep(RunEvent):
-    """A step is whole and a checkpoint exists."""
+    """The end of a step, which makes a checkpoint."""
 
     type: Literal["finishStep"] = "finishStep"
     checkpoint_id: str
     usage: Usage
 
 
-class ErrorRun(RunEvent):
-    """The Run failed; it can be resumed."""
+# A nearly full context.
 
-    type: Literal["errorRun"] = "errorRun"
-    checkpoint_id: str
-    error: ErrorInfo
+
+class ShrinkResults(RunEvent):
+    """The shortening of old results of read-only tools: from now on the model sees only their beginning and end."""
+
+    type: Literal["shrinkResults"] = "shrinkResults"
+    results: tuple[ShrunkResult, ...]
+    head: int
+    """Characters kept of the beginning of each result; `tail`: of its end."""
+    tail: int
+
+
+class StartCompaction(RunEvent):
+    """A summary of a part of the history, from message `first` through `through` (event ids), is requested."""
+
+    type: Literal["startCompaction"] = "startCompaction"
+    first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
+    through: str
+    model: str
+    reserved: Charge | None = None
+    """With a budget: the maximum cost, as in `StartGeneration`."""
+
+
+class CompactHistory(RunEvent):
+    """A text that replaces the history from message `first` through `through` (event ids). The log keeps all."""
+
+    type: Literal["compactHistory"] = "compactHistory"
+    first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
+    through: str
+    kept: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Event ids of messages between the two that stay."""
+    text: str
+    model: str = Field(default="", exclude_if=falsy)
+    """Author of the summary, as `provider/model`; empty if no model wrote it."""
+    usage: Usage | None = None
+    assumed: Charge | None = None
+    """With a budget: additional charge if no usage was reported."""
+    tokens_before: int = 0
+    """Estimated tokens of the next request without the compaction; `tokens_after`: with it."""
+    tokens_after: int = 0
+    duration_ms: int = Field(default=0, exclude_if=falsy)
+    error: ErrorInfo | None = None
+    """Why no model wrote the summary although one was asked."""
+
+
+SwitchReason = Literal[
+    "overloaded",
+    "rateLimit",
+    "quota",
+    "refusal",
+    "timeout",
+    "unreachable",
+    "circuitOpen",
+    "serverError",
+    "notConfigured",
+    "triedAgain",
+]
+"""Reasons for a switch of models; `triedAgain`: the pause of the primary model is over."""
+
+
+class SwitchModel(RunEvent):
+    """A switch to the next fallback model, or back to the primary one."""
+
+    type: Literal["switchModel"] = "switchModel"
+    before: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "before"))
+    to: str
+    reason: SwitchReason
+    error: ErrorInfo | None = Field(default=None, exclude_if=falsy)
+    """Failure of the previous model in its endpoint's words."""
+    context_window: int | None = Field(default=None, exclude_if=falsy)
     uncharged: bool = Field(default=False, exclude_if=falsy)
-    """With a budget, and a generation that failed: the endpoint refused it."""
+    """With a budget and a failed attempt: True if the endpoint refused it; otherwise the reservation is charged."""
 
 
-class StopRunByExceededMaxSteps(RunEvent):
-    """The Job has used its steps; a higher limit lets the Run go on."""
+# Snapshots of the workspace.
 
-    type: Literal["stopRunByExceededMaxSteps"] = "stopRunByExceededMaxSteps"
-    checkpoint_id: str
-    max_steps: int
+MOST_NAMED = 20
 
 
-class StopRunByExceededBudget(RunEvent):
-    """The next call could cross a budget; a higher one lets the Run continue."""
+class NotRecorded(Fact):
+    """An entry of the workspace that a snapshot leaves out."""
 
-    type: Literal["stopRunByExceededBudget"] = "stopRunByExceededBudget"
-    checkpoint_id: str
-    budget: BudgetName
-    expert: str | None = None
-    """The Expert whose budget it is; None: the Job's."""
-    limit: float
-    """In dollars, tokens, milliseconds or calls, as the two that follow."""
-    spent: float
-    """With what was reserved for calls under way."""
-    needed: float
-    """What the next call would have needed."""
-
-    @property
-    def words(self) -> str:
-        """For people."""
-        whose = "the Job" if self.expert is None else f"Expert {self.expert}"
-        limit, spent, needed = (amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
-        if self.budget == "maxTime":
-            return f"the time of {whose} is over, {limit} of work"
-        return f"{whose} may spend {limit}: {spent} are spent, and the next call could need {needed}"
+    path: str
+    """Relative to the workspace, spelled as in trees."""
+    reason: Reason
+    size: int | None = None
 
 
-class StopRunByInterrupt(RunEvent):
-    """Somebody stopped the Run; the step in hand was abandoned."""
+class RecordSnapshot(RunEvent):
+    """A snapshot of the workspace's files: at the Run's start, and after calls that may have changed files.
 
-    type: Literal["stopRunByInterrupt"] = "stopRunByInterrupt"
-    checkpoint_id: str
-    reason: Literal["interrupt", "rateLimit"] = "interrupt"
-    """`rateLimit`: the endpoint asked for a pause that is too long to wait for in a process."""
-    resume_at: int | None = None
-    """From when on it may go on, in milliseconds since 1970."""
-
-
-class RedactEvent(RunEvent):
-    """The content of an earlier event of this log was taken out for good, and this is what stands for it."""
-
-    type: Literal["redactEvent"] = "redactEvent"
-    event_id: str
-    """Which event."""
-    event_type: str
-    digest: str
-    """That of what was taken out, as it stands in the event's line."""
-    fields: tuple[str, ...]
-    """Which fields were taken out, as JSON names them."""
-    remains: JsonObject
-    """The event without their content; `core.redaction` says what may be left."""
-    blobs: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """The blobs that were removed with it, by their sha256 (hex)."""
-    copies: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Where else the same text stood then: events by their id, and what is not an event of a Run in words."""
-    by: By
-    reason: str
-
-
-StoredEvent = (
-    StartRun
-    | ResumeRun
-    | StartGeneration
-    | FinishGeneration
-    | Retry
-    | SwitchModel
-    | CallTools
-    | FinishToolCall
-    | CallDelegate
-    | StopRunByDelegate
-    | CallInteractiveTool
-    | AnswerQuestion
-    | RequestApproval
-    | DecideApproval
-    | StartToolCall
-    | StartSample
-    | WidenPermissions
-    | StopRunByInteractiveTool
-    | AttemptCompletion
-    | ShrinkResults
-    | StartCompaction
-    | CompactHistory
-    | RecordSnapshot
-    | FinishStep
-    | RejectResult
-    | FinishRun
-    | ErrorRun
-    | StopRunByExceededMaxSteps
-    | StopRunByExceededBudget
-    | StopRunByInterrupt
-    | QueueRun
-    | CloseRun
-    | StartRewind
-    | FinishRewind
-    | RedactEvent
-)
-
-
-TransientEvent = (
-    InitializeRuntime
-    | SkillStarting
-    | SkillConnected
-    | SkillStderr
-    | SkillDisconnected
-    | ToolProgress
-    | WaitForEndpoint
-    | StreamReasoning
-    | StreamText
-)
-
-Event = StoredEvent | TransientEvent
-
-_stored: TypeAdapter[StoredEvent] | None = None
-
-
-def parse_event(payload: bytes) -> StoredEvent:
-    """A stored event from its JSON. Raises pydantic's ValidationError if it is none.
-
-    The parser for all kinds together is built at its first use: a new Job never needs it.
+    Its blobs are on disk before it is.
     """
-    global _stored
-    if _stored is None:
-        _stored = TypeAdapter(Annotated[StoredEvent, Field(discriminator="type")])
-    return _stored.validate_json(payload)
 
-
-def contents_of(event: StoredEvent) -> tuple[ResultContent, ...]:
-    """What of an event may be an image or a document: what was attached to a query, or a tool gave."""
-    match event:
-        case StartRun():
-            return event.attachments
-        case FinishToolCall():
-            return event.contents
-        case _:
-            return ()
+    type: Literal["recordSnapshot"] = "recordSnapshot"
+    tree: str | None = None
+    """Digest of the tree, a blob of the Job; None if the snapshot failed, for the reason in `problem`."""
+    base: str | None = None
+    """Tree of the Run's previous snapshot, which the counts compare with; None for the first."""
+    files: int = 0
+    added: int | None = None
+    removed: int | None = None
+    changed: int | None = None
+    """Files and links that differ from `base`; None if unknown."""
+    lines_added: int | None = None
+    lines_removed: int | None = None
+    """Lines of text that only one of the two has; None if unknown or too many to count."""
+    left_out: tuple[NotRecorded, ...] = Field(default=(), exclude_if=falsy)
+    """First `MOST_NAMED` of the `left_out_count` entries that were left out."""
+    left_out_count: int = Field(default=0, exclude_if=falsy)
+    problem: str = Field(default="", exclude_if=falsy)

@@ -1,6 +1,6 @@
-"""Tool choice at scale: which tools a model is shown at once, and which it finds by a search.
+"""Choose which tools a model sees at once, and which it finds by a search, if there are many.
 
-The tools that a search has found are read from the messages, so that a resumed or continued Run has them too.
+Tools that searches have found are read from the messages, so that a resumed or continued Run has them too.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import ToolSearch
-from perstack.core.messages import ExpertMessage, History, ToolMessage, ToolResultPart, text_of
-from perstack.core.tools import ToolSpec
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import ToolSearch
+from perstack.core.definitions.skills import Subject, ToolSpec
+from perstack.core.runs.messages import ExpertMessage, History, ToolMessage, ToolResultPart, text_of
 from perstack.dataclass import dataclass
 
 SEARCH_TOOL = "searchTools"
 
 AUTO_BUDGET = 10_000
-"""Tokens that the tools of all skills but the base skill may cost before some of them are deferred."""
+"""Tokens that the tools of all skills except the base skill may cost before some are deferred."""
 
 MOST_FOUND = 5
 _MOST_NAMED = 60
@@ -26,23 +26,23 @@ _WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+"
 
 
 def tokens_of(spec: ToolSpec) -> int:
-    """About how many tokens a tool costs at every step: a token is about four characters of its JSON."""
+    """Return the estimated tokens that a tool costs at every step: one for four characters of its JSON."""
     shown = {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}
     return len(json.dumps(shown, ensure_ascii=False, separators=(",", ":"))) // 4 + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Deferral:
-    """How the tools of a Run are divided."""
+    """The division of a Run's tools into shown and deferred ones."""
 
     shown: tuple[ToolSpec, ...]
     deferred: tuple[ToolSpec, ...] = ()
 
 
 def divide(specs: Iterable[tuple[ToolSpec, bool]], choice: ToolSearch) -> Deferral:
-    """The tools that are shown, and those that are deferred; each comes with whether it may be.
+    """Divide tools into shown and deferred ones; the bool of each says whether it may be deferred.
 
-    `auto` shows them in their order for as long as the budget lasts, `on` defers all that may be.
+    `auto` shows tools in order until `AUTO_BUDGET` is used up; `on` defers all that may be deferred.
     """
     shown: list[ToolSpec] = []
     deferred: list[ToolSpec] = []
@@ -60,7 +60,7 @@ def divide(specs: Iterable[tuple[ToolSpec, bool]], choice: ToolSearch) -> Deferr
 
 
 def search_spec(deferred: Sequence[ToolSpec]) -> ToolSpec:
-    """The tool that finds the others."""
+    """Return the tool that finds the deferred tools."""
     counts: dict[str, int] = {}
     for spec in deferred:
         counts[spec.skill_name] = counts.get(spec.skill_name, 0) + 1
@@ -80,11 +80,12 @@ def search_spec(deferred: Sequence[ToolSpec]) -> ToolSpec:
         input_schema=schema,
         skill_name=SEARCH_TOOL,
         effect="readOnly",
+        subject=Subject(is_nothing=True),
     )
 
 
 def search(query: str, deferred: Sequence[ToolSpec], most: int = MOST_FOUND) -> list[ToolSpec]:
-    """The tools that fit best; those named in the query come first."""
+    """Return the best matches; tools named in the query come first."""
     named = set(re.findall(r"[\w-]+", query))
     wanted = _words(query)
     scored = [(_score(spec, wanted, named), -place, spec) for place, spec in enumerate(deferred)]
@@ -93,7 +94,7 @@ def search(query: str, deferred: Sequence[ToolSpec], most: int = MOST_FOUND) -> 
 
 
 def result_text(found: Sequence[ToolSpec], deferred: Sequence[ToolSpec]) -> str:
-    """What the model is told: the tools found, or the names there are."""
+    """Return the text for the model: the tools found, or the available names if none was found."""
     if found:
         tools = [
             {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema} for spec in found
@@ -104,17 +105,17 @@ def result_text(found: Sequence[ToolSpec], deferred: Sequence[ToolSpec]) -> str:
 
 
 class RevealedTools:
-    """The deferred tools that the messages so far have brought up, in the order they came."""
+    """The deferred tools that the messages have mentioned so far, in that order."""
 
     def __init__(self, deferred: Sequence[ToolSpec], earlier: Iterable[str] = ()) -> None:
-        """`earlier` are the names of those that were brought up in messages which are left out since."""
+        """Start with `earlier`, the names mentioned in messages that have been left out since."""
         self._deferred = {spec.name: spec for spec in deferred}
         self._found = {name: self._deferred[name] for name in earlier if name in self._deferred}
         self._latest = History()
         self._read = 0
 
     def after(self, messages: History) -> tuple[ToolSpec, ...]:
-        """Those found by a search or called by name. What `messages` had at an earlier call is known."""
+        """Return the deferred tools that `messages` found by a search or called; only new messages are read."""
         if not messages.continues(self._latest):
             self._read = 0
         self._latest = messages
@@ -128,7 +129,7 @@ class RevealedTools:
 
 
 def names_in(message: object) -> Iterable[str]:
-    """The tools that a message calls, or that a search has found in it."""
+    """Return the names of the tools that a message calls, or that a search has found in it."""
     if isinstance(message, ExpertMessage):
         return [call.tool_name for call in message.tool_calls]
     if isinstance(message, ToolMessage):

@@ -1,1 +1,1 @@
-"""Schedules: definition, facts, state, and what is decided from them. Pure."""
+"""Schedules: events, state, and the next step. Pure."""

@@ -1,9 +1,13 @@
-"""What is to be done about a schedule: start, skip, queue, take up again, or nothing.
+"""Decide the next step of a schedule: start, skip or queue an occurrence, start a lost Job again, or continue one.
 
-next_step(state, schedule, times, known, now) -> what has to be looked at first, what is to be done, or None
+    next_step(state, schedule, times, known, now) -> a Job to look at first, a step to perform, or None
 
-Of occurrences that nobody was there for the latest is made up, once. The clock may jump: what lies behind what was
-decided last is never decided again.
+The caller (the engine) performs the step and asks again. Of occurrences that were missed, only the latest is started,
+once. A jump of the clock is harmless, because nothing earlier than the last decision is decided again.
+
+The definition of a schedule is in perstack.toml, its state in a log of its own: schedule.py has the events, the table
+TRANSITIONS and `evolve_schedule`. A new event must be added to all three. The id of an occurrence's Job follows from
+its time, so that several machines that start it agree on one Job.
 """
 
 from __future__ import annotations
@@ -12,81 +16,83 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal, Protocol
 
-from perstack.core.job import JobSummary
-from perstack.core.schedules.definition import Schedule
-from perstack.core.schedules.events import (
+from perstack.core.definitions.project import Schedule
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.schedules.schedule import (
     BeginOccurrence,
     FinishOccurrence,
+    Occurrence,
     Outcome,
     QueueOccurrence,
+    ScheduleState,
     SetSchedule,
     SkipOccurrence,
     StartOccurrence,
     StoredScheduleEvent,
+    occurrence_job_id,
 )
-from perstack.core.schedules.state import Occurrence, ScheduleState, occurrence_job_id
 from perstack.dataclass import dataclass
 
 MINUTE = 60_000
 STILLBORN = 30_000
-"""Milliseconds after which the process that was to begin a Job has died."""
+"""Milliseconds after which the process that was to begin a Job counts as dead."""
 
 _ENDED = ("completed", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
-"""Nothing continues it by itself."""
+"""Statuses from which a Job does not continue by itself."""
 
 Did = Literal["started", "resumed", "skipped", "queued"]
 
 
 class Times(Protocol):
-    """The occurrences of a line, in milliseconds since 1970: whole minutes, each once."""
+    """Occurrences of a cron line: whole minutes in milliseconds since 1970, each once."""
 
     def after(self, moment: int) -> int | None:
-        """The first one later than that; None if there is none any more."""
+        """Return the first occurrence later than `moment`, or None."""
         ...
 
     def stamp(self, moment: int) -> str:
-        """A minute in UTC, `20261201T0200Z`."""
+        """Return a minute in UTC, as in `20261201T0200Z`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was looked at for the decision."""
+    """Observations that a decision needs."""
 
     jobs: Mapping[str, JobSummary | None] = field(default_factory=dict[str, JobSummary | None])
-    """None: it has no Run."""
+    """Jobs by id; None for one without a Run."""
     resumes: bool = True
-    """Whether an interrupted Job is resumed by whoever decides here; if not, a person has stopped it."""
+    """True if the caller resumes interrupted Jobs; otherwise an interrupted Job was stopped by a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookAtJob:
-    """See how a Job of the schedule stands."""
+    """Request for the summary of a Job of the schedule."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Append these, at the version that was decided on; after that start the Job `starts`, if there is one."""
+    """Step to append events at the version that was decided on, and then to start the Job `starts`, if any."""
 
     events: tuple[StoredScheduleEvent, ...]
     did: Did | None = None
     at: int | None = None
-    """The occurrence that it was done to."""
+    """Time of the occurrence that the step is about."""
     starts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TakeUp:
-    """The Job was to begin, and its process has died: begin it."""
+    """Step to begin a Job whose process died before it began."""
 
     occurrence: Occurrence
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """The Job was interrupted: it continues."""
+    """Step to continue an interrupted Job."""
 
     occurrence: Occurrence
 
@@ -95,7 +101,7 @@ Step = LookAtJob | Record | TakeUp | Continue
 
 
 def next_step(state: ScheduleState | None, schedule: Schedule, times: Times, known: Known, now: int) -> Step | None:
-    """What is to be done, or has to be known first; None if nothing is."""
+    """Return the next step, or what must be looked at first; None if nothing is to do."""
     if state is None or schedule.line not in state.lines:
         return Record((SetSchedule(schedule=schedule.name, timestamp=now, line=schedule.line),))
     due = latest(times, state.lines[schedule.line], now)
@@ -106,7 +112,7 @@ def next_step(state: ScheduleState | None, schedule: Schedule, times: Times, kno
     job = known.jobs[state.current.job_id]
     if (ended := settled(state, schedule, times, job, now)) is not None:
         return ended
-    if job is not None and _waits(job, known):  # whoever it waits for may take days
+    if job is not None and _waits(job, known):  # the answer may take days
         return _started(state, times, due, now) or _begun(state, state.current, now)
     if due is not None:
         return _held_up(state, schedule, state.current, due, now)
@@ -118,7 +124,10 @@ def next_step(state: ScheduleState | None, schedule: Schedule, times: Times, kno
 
 
 def settled(state: ScheduleState, schedule: Schedule, times: Times, job: JobSummary | None, now: int) -> Record | None:
-    """That the Job at work has ended, if it has. What occurred meanwhile and is to be skipped is so."""
+    """Return the end of the current Job, or None while it has not ended.
+
+    With `overlap = "skip"`, occurrences during the Job are skipped.
+    """
     current = state.current
     if current is None or (outcome := _outcome(current, job)) is None:
         return None
@@ -134,12 +143,12 @@ def settled(state: ScheduleState, schedule: Schedule, times: Times, job: JobSumm
 
 
 def latest(times: Times, after: int, until: int) -> int | None:
-    """The last occurrence of those later than `after` and not later than `until`, whatever there is in between."""
+    """Return the latest occurrence in the interval (`after`, `until`], or None. Uses binary search."""
     found = times.after(after)
     if found is None or found > until:
         return None
     beyond = until
-    while beyond - found >= MINUTE:  # there is none after `beyond`, up to `until`
+    while beyond - found >= MINUTE:  # invariant: none is in (`beyond`, `until`]
         middle = (found + beyond) // 2
         later = times.after(middle)
         if later is not None and later <= until:
@@ -150,7 +159,7 @@ def latest(times: Times, after: int, until: int) -> int | None:
 
 
 def _started(state: ScheduleState, times: Times, due: int | None, now: int) -> Record | None:
-    """The one that waits, or else the one that is due."""
+    """Start the waiting occurrence, or else the due one."""
     at = due if state.waiting is None else state.waiting
     if at is None:
         return None
@@ -160,7 +169,7 @@ def _started(state: ScheduleState, times: Times, due: int | None, now: int) -> R
 
 
 def _held_up(state: ScheduleState, schedule: Schedule, current: Occurrence, due: int, now: int) -> Record:
-    """One that is due while another is at work; at most one waits."""
+    """Skip or queue an occurrence that is due while another one's Job is running; at most one waits."""
     name, job_id = state.name, current.job_id
     if schedule.overlap == "queue" and state.waiting is None:
         return Record((QueueOccurrence(schedule=name, timestamp=now, at=due, job_id=job_id),), "queued", due)
@@ -168,14 +177,13 @@ def _held_up(state: ScheduleState, schedule: Schedule, current: Occurrence, due:
 
 
 def _begun(state: ScheduleState, current: Occurrence, now: int) -> Record | None:
-    """That the Job is there, once: if it is gone one day, somebody has deleted it."""
+    """Record once that the Job exists: if it is missing later, it was deleted."""
     if current.begun:
         return None
     return Record((BeginOccurrence(schedule=state.name, timestamp=now, job_id=current.job_id),))
 
 
 def _waits(job: JobSummary, known: Known) -> bool:
-    """Whether it waits for a person."""
     return job.status == "stoppedByInteractiveTool" or (_is_interrupted(job) and not known.resumes)
 
 

@@ -1,20 +1,176 @@
-"""How a fact changes a schedule."""
+"""Events and state of a schedule. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
-from typing import TypedDict, assert_never
+from typing import Annotated, Literal, TypedDict, assert_never
 
-from perstack.core.schedules.events import (
-    BeginOccurrence,
-    FinishOccurrence,
-    QueueOccurrence,
-    SetSchedule,
-    SkipOccurrence,
-    StartOccurrence,
-    StoredScheduleEvent,
+from pydantic import Field, TypeAdapter
+
+from perstack.core.base.ids import check_job_id
+from perstack.core.base.lifecycle import IllegalFact, JobStatus, Transition, check_follows, transition
+from perstack.core.base.records import Fact, falsy
+from perstack.core.definitions.project import LONGEST_NAME, wrong_schedule_name
+from perstack.errors import UsageError
+
+# Events of a schedule's log. An occurrence is identified by its time `at`, the minute that the cron line names.
+
+Outcome = JobStatus | Literal["deleted"]
+"""Final status of an occurrence's Job; `deleted` if the Job is gone."""
+
+
+class ScheduleEvent(Fact):
+    """Fields that all events of a schedule have."""
+
+    schedule: str
+    timestamp: int
+
+
+class SetSchedule(ScheduleEvent):
+    """A cron line is in force for the first time; its occurrences count from now on."""
+
+    type: Literal["setSchedule"] = "setSchedule"
+    line: str
+    """Time zone and cron line."""
+
+
+class StartOccurrence(ScheduleEvent):
+    """The Job of an occurrence is started under this id, by the process that appended the event."""
+
+    type: Literal["startOccurrence"] = "startOccurrence"
+    at: int
+    job_id: str
+
+
+class SkipOccurrence(ScheduleEvent):
+    """An occurrence is skipped, because the Job of another one is running."""
+
+    type: Literal["skipOccurrence"] = "skipOccurrence"
+    at: int
+    job_id: str
+
+
+class QueueOccurrence(ScheduleEvent):
+    """An occurrence waits for the end of the running Job."""
+
+    type: Literal["queueOccurrence"] = "queueOccurrence"
+    at: int
+    job_id: str
+
+
+class BeginOccurrence(ScheduleEvent):
+    """The started Job was observed to exist."""
+
+    type: Literal["beginOccurrence"] = "beginOccurrence"
+    job_id: str
+
+
+class FinishOccurrence(ScheduleEvent):
+    """The Job was observed to have ended."""
+
+    type: Literal["finishOccurrence"] = "finishOccurrence"
+    job_id: str
+    outcome: Outcome
+
+
+StoredScheduleEvent = (
+    SetSchedule | StartOccurrence | SkipOccurrence | QueueOccurrence | BeginOccurrence | FinishOccurrence
 )
-from perstack.core.schedules.state import TRANSITIONS, Occurrence, ScheduleState, is_job_of
-from perstack.core.transitions import IllegalFact, check_follows
+
+_stored: TypeAdapter[StoredScheduleEvent] | None = None
+
+
+def parse_schedule_event(payload: bytes) -> StoredScheduleEvent:
+    """Parse an event from JSON. Raises pydantic's ValidationError if it is invalid."""
+    global _stored
+    if _stored is None:
+        _stored = TypeAdapter(Annotated[StoredScheduleEvent, Field(discriminator="type")])
+    return _stored.validate_json(payload)
+
+
+LABEL = "schedule"
+"""Label of a schedule's Jobs; its value is the schedule's name."""
+
+Place = Literal["idle", "working", "queued", "next"]
+"""No Job is running; one is; one is, and an occurrence waits for its end; that occurrence is to start."""
+
+TRANSITIONS: dict[str, Transition[Place]] = {
+    # the previous Job may be waiting for a person
+    "startOccurrence": transition("idle", "working", "queued", "next", to=("working",)),
+    "skipOccurrence": transition("working", "queued"),
+    "queueOccurrence": transition("working", to=("queued",)),
+    "beginOccurrence": transition("working", "queued"),
+    "finishOccurrence": transition("working", "queued", to=("idle", "next")),
+}
+"""Transitions by the type of the event. `setSchedule` is missing: it creates the schedule, and is allowed in any
+state."""
+
+
+class Occurrence(Fact):
+    """Started occurrence of a schedule."""
+
+    at: int
+    """Time that the cron line names."""
+    job_id: str
+    decided_at: int
+    """Time of the decision to start it."""
+    begun: bool = Field(default=False, exclude_if=falsy)
+    """True once its Job was observed."""
+    outcome: Outcome | None = None
+    """Last observed outcome of its Job; None while it runs."""
+
+
+class ScheduleState(Fact):
+    """State of one schedule; its definition is in perstack.toml."""
+
+    name: str
+    version: int
+    lines: dict[str, int]
+    """Each cron line that was ever in force, with the time up to which its occurrences are decided."""
+    current: Occurrence | None = None
+    """Occurrence whose Job is running, as last observed."""
+    waiting: int | None = None
+    """Time of the occurrence that waits for its end."""
+    last: Occurrence | None = None
+    skipped: int | None = None
+    """Time of the last skipped occurrence."""
+    updated_at: int
+    damaged: bool = Field(default=False, exclude_if=falsy)
+    """True if its log cannot be read: `error` says where, and the other fields hold the state before that."""
+    error: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """The state in terms of `TRANSITIONS`."""
+        if self.current is None:
+            return "idle" if self.waiting is None else "next"
+        return "working" if self.waiting is None else "queued"
+
+
+def check_schedule_name(name: str) -> str:
+    """Return the name. Raises UsageError if it is not a valid name of a schedule."""
+    if len(name) <= LONGEST_NAME and (wrong := wrong_schedule_name(name)) is not None:
+        raise UsageError(f"{name!r} {wrong}")
+    return check_job_id(name)
+
+
+def occurrence_job_id(name: str, stamp: str) -> str:
+    """Return the id of an occurrence's Job, equal on all machines; `stamp` is its minute in UTC, `20261201T0200Z`."""
+    return f"{_prefix(name)}{stamp}"
+
+
+def is_job_of(name: str, job_id: str) -> bool:
+    """Return whether a Job belongs to a schedule, judging by its id."""
+    return job_id.startswith(_prefix(name))
+
+
+def _prefix(name: str) -> str:
+    return f"schedule-{name}-"
+
+
+def damaged_schedule(name: str, readable: ScheduleState | None, damage: str) -> ScheduleState:
+    """Return the state of a schedule with an unreadable log: its last readable state, marked as damaged."""
+    known = readable or ScheduleState(name=name, version=0, lines={}, updated_at=0)
+    return known.model_copy(update={"damaged": True, "error": damage})
 
 
 class _Changes(TypedDict, total=False):
@@ -28,7 +184,7 @@ class _Changes(TypedDict, total=False):
 
 
 def evolve_schedule(state: ScheduleState | None, event: StoredScheduleEvent) -> ScheduleState:
-    """The state after one more fact; None is before the first. Raises IllegalFact for one that cannot follow."""
+    """Return the state after one more event (None before the first). Raises IllegalFact if it cannot follow."""
     if state is None:
         if not isinstance(event, SetSchedule):
             raise IllegalFact("the first is not setSchedule")
@@ -47,7 +203,7 @@ def _changes(state: ScheduleState, event: StoredScheduleEvent) -> _Changes:
         case SetSchedule():
             if event.line in state.lines:
                 raise IllegalFact(f"a second setSchedule of {event.line}")
-            # a clock that has gone back must not bring back what was decided by another line
+            # a clock that was set back must not reopen what another line's occurrences decided
             return _Changes(lines={**state.lines, event.line: max(event.timestamp, *state.lines.values())})
         case StartOccurrence():
             return _started(state, event)
@@ -78,7 +234,7 @@ def _started(state: ScheduleState, event: StartOccurrence) -> _Changes:
 
 
 def _decided(state: ScheduleState, event: StartOccurrence | SkipOccurrence | QueueOccurrence) -> dict[str, int]:
-    """All up to this one is decided, whichever line names it. What was decided cannot be decided once more."""
+    """Mark everything up to this occurrence as decided, for every line. Raises IllegalFact if it was decided before."""
     if event.at <= min(state.lines.values()):
         raise IllegalFact(f"{event.type} is of {event.at}, which was decided before")
     return {line: max(through, event.at) for line, through in state.lines.items()}
@@ -87,7 +243,7 @@ def _decided(state: ScheduleState, event: StartOccurrence | SkipOccurrence | Que
 def _own(
     state: ScheduleState, event: SkipOccurrence | QueueOccurrence | BeginOccurrence | FinishOccurrence
 ) -> Occurrence:
-    """The occurrence at work, which the fact must be about."""
+    """Return the current occurrence. Raises IllegalFact if the event is about another one."""
     if state.current is None or state.current.job_id != event.job_id:
         raise IllegalFact(f"{event.type} is about Job {event.job_id}, which is not at work")
     return state.current

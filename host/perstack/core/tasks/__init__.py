@@ -1,1 +1,1 @@
-"""A task that agents pause and resume: its facts, its state, and what may be done with it. Pure."""
+"""Tasks that agents pause and resume: events, state, and operations. Pure."""

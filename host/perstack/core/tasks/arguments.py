@@ -1,4 +1,4 @@
-"""What callers may say of a task: the types of arguments, and what free words in them mean."""
+"""Types of arguments of task operations, and the meaning of free text in them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from typing import Annotated, Literal, cast, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from perstack.core.base import JsonObject
-from perstack.core.job import PauseReason
-from perstack.core.moments import LATEST
-from perstack.core.secret_text import is_secret_in
+from perstack.core.base.lifecycle import PauseReason
+from perstack.core.base.records import JsonObject
+from perstack.core.base.secrets import is_secret_in
+from perstack.core.base.text import LATEST
 from perstack.core.tasks.events import TaskConfig, WaitingFor
 from perstack.errors import UsageError
 
 MOST_STATE = 1 << 20
-"""Bytes of JSON that a task's state, its checkpoint data, its input and its result may each have."""
+"""Maximum bytes of JSON for each of a task's state, checkpoint data, input and result."""
 
 FirstStatus = Literal["created", "running"]
-"""What a new task may be."""
 
 _WRAPPERS = 16
-"""How deep a value may stand in what is written and sent, and still be readable."""
+"""Levels of nesting that writing and sending add to a value, within which it must stay readable."""
 
 _LONGEST_ERROR = 500
 _TIMED = ("scheduled_wait", "rate_limit")
 
 
 def _kept(value: JsonValue) -> JsonValue:
-    """The value itself. Raises ValueError if it could not be read again from a log, or is too much for one."""
+    """Return the value. Raises ValueError if a log could not hold it: unreadable as JSON, or too large."""
     wrapped: JsonValue = value
     for _ in range(_WRAPPERS):
         wrapped = [wrapped]
@@ -57,7 +56,7 @@ def _object(value: JsonObject) -> JsonObject:
 
 
 def _known_keys(given: object) -> object:
-    """The same. Raises ValueError for a key that a config does not have: it would be left out without a word."""
+    """Return the value. Raises ValueError for a key that a config does not have; pydantic would ignore it silently."""
     fields = TaskConfig.model_fields
     known = {*fields, *(field.alias for field in fields.values())}
     stray = [key for key in _keys_of(given) if key not in known]
@@ -86,7 +85,7 @@ TaskIds = Annotated[Sequence[str], BeforeValidator(_one_or_more)]
 
 
 def starts(*, start: bool | None, status: FirstStatus | None) -> bool | None:
-    """Whether a new task runs at once; None if nothing says so. Raises UsageError if the two do not agree."""
+    """Return whether a new task starts at once; None if neither argument says. Raises UsageError if they contradict."""
     if status is None or start is None:
         return start if status is None else status == "running"
     if start is not (status == "running"):
@@ -95,9 +94,10 @@ def starts(*, start: bool | None, status: FirstStatus | None) -> bool | None:
 
 
 def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
-    """The reason that somebody gave for a pause, and free words as its message.
+    """Parse a pause reason; return it with a message.
 
-    Words that are none of the reasons put a task aside: `checkpoint`. Raises UsageError for a misspelt reason.
+    Text that is no reason is the message of a pause for `checkpoint`. Raises UsageError for a misspelt or missing
+    reason.
     """
     plain = _letters(said or "")
     if said is None or not plain:
@@ -115,7 +115,7 @@ def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
 
 
 def check_pause(reason: PauseReason, resume_at: int | None, waiting_for: WaitingFor | None) -> None:
-    """Raises UsageError if a pause for this reason needs another argument, or cannot have one."""
+    """Raise UsageError if a pause for this reason needs another argument, or cannot have one."""
     if reason == "scheduled_wait" and resume_at is None:
         raise UsageError("a scheduled wait needs `resumeAt`: when the task is to continue, in milliseconds since 1970")
     if resume_at is not None and reason not in _TIMED:
@@ -130,12 +130,12 @@ def check_pause(reason: PauseReason, resume_at: int | None, waiting_for: Waiting
 
 
 def message_of(words: str | None, message: str | None) -> str | None:
-    """What a pause says in words, if its reason is some and there is a message too."""
+    """Return the message of a pause, joining free text in `reason` and `message`."""
     return f"{words}: {message}" if words and message and words != message else words or message
 
 
 def error_of(said: str | JsonObject) -> tuple[str, JsonObject | None]:
-    """An error in words, and all of it if it is an object: its `message`, or else its JSON, shortened."""
+    """Return an error's text, and its object if it is one: the text is its `message`, or its JSON, shortened."""
     if isinstance(said, str):
         return said, None
     message = said.get("message")

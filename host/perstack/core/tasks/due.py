@@ -1,6 +1,6 @@
-"""What is to be done about a task without its agent: it is resumed, taken for failed, or its Job continues.
+"""Decide what is to do about a task without its agent: resume it, fail it, or continue its Job.
 
-next_step(task, known, now) -> what has to be looked at first, what is to be done, or None
+next_step(task, known, now) -> a command or a Job to look at first, a step to perform, or None
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.job import JobSummary
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks.events import AnswerTask, CompleteTask, FailTask, PauseTask, ResumeTask, StoredTaskEvent
 from perstack.core.tasks.evolve import runs_after
 from perstack.core.tasks.operations import failure
@@ -20,19 +20,19 @@ from perstack.core.tasks.state import TaskState, due_at
 from perstack.dataclass import dataclass
 
 _STILLBORN = 30_000
-"""Milliseconds after which a Job that has not begun never will."""
+"""Milliseconds after which a Job that has not begun counts as lost."""
 
 LABEL = "task"
-"""The label of a task's Job that has the task's id."""
+"""Label of a task's Job; its value is the task's id."""
 EXPERT_LABEL = "expert"
-"""That has its Expert, so that workers with labels can be there for it."""
+"""Label with the Job's Expert, so that workers can select Jobs by labels."""
 
 Action = Literal["resumed", "worked", "timedOut", "failed", "deleted"]
 
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What a command says that was asked whether what a task waits for has come."""
+    """Outcome of a command that was asked whether a task may continue."""
 
     has_come: bool
     value: JsonValue = None
@@ -40,47 +40,47 @@ class PollResult:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was looked at for the decision."""
+    """Observations that a decision needs."""
 
     is_expert: bool
-    """Whether the task's agent is an Expert that can be run here."""
+    """True if the task's agent is an Expert that can run here."""
     poll: PollResult | None = None
     jobs: Mapping[str, JobSummary | None] = field(default_factory=dict[str, JobSummary | None])
-    """None: it has no Run."""
+    """Jobs by id; None for one without a Run."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskCommand:
-    """Ask whether what the task waits for has come."""
+    """Request to run a command that says whether the task may continue."""
 
     command: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LookAtJob:
-    """See how a Job of the task stands."""
+    """Request for the summary of a Job of the task."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The Job continues that the task has: its process has died."""
+    """Step to continue the task's Job, whose process has died."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Append these, at the version that was decided on."""
+    """Step to append events at the version that was decided on."""
 
     events: tuple[StoredTaskEvent, ...]
     did: Action
     job_id: str | None = None
-    """The Job that continues, if one works on the task after that; None: a new one."""
+    """Job to continue if one works on the task then; None for a new one."""
 
     def needs_job(self, task: TaskState, known: Known) -> bool:
-        """Whether a Job works on the task after that: one of its Expert's, if it runs."""
+        """Return whether one of the Expert's Jobs works on the task after the events."""
         return known.is_expert and runs_after(task, self.events)
 
 
@@ -88,14 +88,14 @@ Step = AskCommand | LookAtJob | Work | GoOn
 
 
 def next_step(task: TaskState, known: Known, now: int) -> Step | None:
-    """What is to be done, or has to be known first; None if nothing is."""
+    """Return the next step, or what must be looked at first; None if nothing is to do."""
     if task.status == "paused":
         return _resumed(task, known, now)
     return _attended(task, known, now) if task.status == "running" else None
 
 
 def _resumed(task: TaskState, known: Known, now: int) -> Step | None:
-    """A paused task continues, if what it waits for has come."""
+    """Resume a paused task if the event that it waits for has occurred."""
     if task.blocked_by:
         return None
     due, events = due_at(task), list[StoredTaskEvent]()
@@ -117,7 +117,7 @@ def _resumed(task: TaskState, known: Known, now: int) -> Step | None:
 
 
 def _attended(task: TaskState, known: Known, now: int) -> Step | None:
-    """A running task whose process has died continues, and one that was silent for too long has failed."""
+    """Continue a running task whose process has died; fail one that was silent for too long."""
     if task.job_id is None or not known.is_expert:
         due = due_at(task)
         if due is None or due > now:
@@ -127,16 +127,18 @@ def _attended(task: TaskState, known: Known, now: int) -> Step | None:
     if task.job_id not in known.jobs:
         return LookAtJob(task.job_id)
     job = known.jobs[task.job_id]
-    if job is None:  # it is about to begin, or the process that was to begin it has died
+    if job is None:  # it is about to begin, or its process died before that
         return GoOn((), "resumed") if now - task.updated_at > _STILLBORN else None
     is_interrupted = job.closed is None and job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit"
-    if is_interrupted and job.queued is None:  # one that was submitted is its workers', or a person has stopped it
+    if (
+        is_interrupted and job.queued is None
+    ):  # otherwise its workers continue a submitted Job, or a person has stopped it
         return Work(job.id)
     return settled(task, job, now)
 
 
 def settled(task: TaskState, job: JobSummary, now: int) -> GoOn | None:
-    """What a Job's end means for its task, unless its Expert has said so itself."""
+    """Return the step for the end of a task's Job, unless its Expert has changed the task itself."""
     if task.status != "running" or task.job_id != job.id:
         return None
     event = _told_by(task, job, now)
@@ -167,7 +169,7 @@ def _closed(job: JobSummary) -> str:
 
 
 def query_for(task: TaskState) -> str:
-    """What an Expert is told that goes on with a task."""
+    """Return the query for an Expert that continues a task."""
     parts = [f"Continue task {task.task_id}: {task.name}."]
     if task.description:
         parts.append(task.description)

@@ -1,4 +1,4 @@
-"""The facts of a task: what its log is made of. Times are milliseconds since 1970."""
+"""Events of a task, which make up its log. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, TypeAdapter
 
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.by import By
-from perstack.core.job import PauseReason
-from perstack.core.shell import argv_of
+from perstack.core.base.actor import By
+from perstack.core.base.lifecycle import PauseReason
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.text import argv_of
 
 OnFailure = Literal["pause", "fail", "retry"]
 
@@ -19,10 +19,10 @@ class TaskConfig(Fact):
 
     max_retries: int = Field(default=3, ge=0)
     timeout: int | None = Field(default=None, ge=1)
-    """Milliseconds that a running task may be silent (every write counts); then it is taken for failed."""
+    """Milliseconds without a write after which a running task is failed; None without a timeout."""
     on_failure: OnFailure = "fail"
     checkpoint_interval: int | None = Field(default=None, ge=1)
-    """Milliseconds after which its agent should have made the next checkpoint: it is late then, and nothing else."""
+    """Milliseconds until the agent's next checkpoint is overdue; it is only reported as overdue."""
 
 
 class WaitingFor(Fact):
@@ -30,21 +30,19 @@ class WaitingFor(Fact):
 
     what: str = ""
     command: Annotated[tuple[str, ...], BeforeValidator(argv_of)] = ()
-    """Asks whether it has come: exit status 0 says yes, and a JSON value on stdout is the task's input then.
-
-    A line of text is one for `sh`.
-    """
+    """Command to ask: exit status 0 means yes, and a JSON value on stdout becomes the task's input. A single text is a
+    line for `sh`."""
 
 
 class TaskEvent(Fact):
-    """What all facts of a task have."""
+    """Fields that all events of a task have."""
 
     task_id: str
     timestamp: int
 
 
 class CreateTask(TaskEvent):
-    """There is a task."""
+    """A task was created."""
 
     type: Literal["createTask"] = "createTask"
     name: str
@@ -61,7 +59,7 @@ class StartTask(TaskEvent):
 
 
 class CheckpointTask(TaskEvent):
-    """How far it is. Without a state, the one before holds."""
+    """The agent saved its progress. Without a state, the previous one holds."""
 
     type: Literal["checkpointTask"] = "checkpointTask"
     name: str | None = None
@@ -70,7 +68,7 @@ class CheckpointTask(TaskEvent):
 
 
 class PauseTask(TaskEvent):
-    """It waits."""
+    """The task waits."""
 
     type: Literal["pauseTask"] = "pauseTask"
     reason: PauseReason
@@ -78,41 +76,40 @@ class PauseTask(TaskEvent):
     resume_at: int | None = None
     waiting_for: WaitingFor | None = None
     depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """The tasks that it waits for."""
     token_hash: str | None = None
 
 
 class AnswerTask(TaskEvent):
-    """What it waits for has come, from a person or from outside."""
+    """A person or an external event has answered a waiting task."""
 
     type: Literal["answerTask"] = "answerTask"
     input: JsonValue = None
     input_text: str = Field(default="", exclude_if=falsy)
-    """What was said beside a yes or no."""
+    """Text in addition to a yes or no."""
     signal: str | None = None
-    """The id of the event that brought it."""
+    """Id of the external event; None for an answer by a person."""
     by: By | None = None
-    """Who answered; a log of an earlier version does not say."""
+    """Who answered; None in logs of earlier versions."""
 
 
 class ResumeTask(TaskEvent):
-    """It goes on."""
+    """The task continues."""
 
     type: Literal["resumeTask"] = "resumeTask"
     checkpoint_id: str | None = None
-    """If it goes back to this checkpoint, whose state and data are below."""
+    """Checkpoint that it returns to, with that one's `state` and `data`; None to continue as it is."""
     state: JsonObject | None = None
-    """None: the state that it had."""
+    """None keeps the state."""
     data: JsonObject | None = None
     input: JsonValue = None
     input_text: str = Field(default="", exclude_if=falsy)
-    """What was said beside a yes or no."""
+    """Text in addition to a yes or no."""
     by: By | None = None
-    """Who answered, if it has an input."""
+    """Who answered, if there is an input."""
 
 
 class CompleteTask(TaskEvent):
-    """It is done."""
+    """The task is done."""
 
     type: Literal["completeTask"] = "completeTask"
     result: JsonValue = None
@@ -120,37 +117,36 @@ class CompleteTask(TaskEvent):
 
 
 class FailTask(TaskEvent):
-    """Something went wrong; `outcome` is what its config makes of that."""
+    """An error occurred; `outcome` is the action that the task's config selects."""
 
     type: Literal["failTask"] = "failTask"
     error: str
     details: JsonObject | None = None
-    """The whole of it, if it was said as an object."""
     outcome: OnFailure
 
 
 class RetryTask(TaskEvent):
-    """It is tried again from where it stood."""
+    """A failed task is retried from its last state."""
 
     type: Literal["retryTask"] = "retryTask"
 
 
 class CancelTask(TaskEvent):
-    """Somebody gave it up."""
+    """The task was given up."""
 
     type: Literal["cancelTask"] = "cancelTask"
     message: str | None = None
 
 
 class WakeTask(TaskEvent):
-    """A Job of its agent works on it from now on."""
+    """A Job of its agent works on the task from now on."""
 
     type: Literal["wakeTask"] = "wakeTask"
     job_id: str
 
 
 class ArchiveTask(TaskEvent):
-    """It is not listed any more unless it is asked for."""
+    """The task is listed only on request from now on."""
 
     type: Literal["archiveTask"] = "archiveTask"
 
@@ -174,7 +170,7 @@ _stored: TypeAdapter[StoredTaskEvent] | None = None
 
 
 def parse_task_event(payload: bytes) -> StoredTaskEvent:
-    """A fact from its JSON. Raises pydantic's ValidationError if it is none."""
+    """Parse an event from JSON. Raises pydantic's ValidationError if it is invalid."""
     global _stored
     if _stored is None:
         _stored = TypeAdapter(Annotated[StoredTaskEvent, Field(discriminator="type")])

@@ -1,4 +1,4 @@
-"""How a fact changes a task."""
+"""State changes of a task: how each event changes it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TypedDict, assert_never
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.by import By
-from perstack.core.ids import event_id_of
-from perstack.core.job import PauseReason
-from perstack.core.tasks.dependencies import Dependency
+from perstack.core.base.actor import By
+from perstack.core.base.ids import event_id_of
+from perstack.core.base.lifecycle import IllegalFact, PauseReason, check_follows
+from perstack.core.base.records import JsonObject
 from perstack.core.tasks.events import (
     AnswerTask,
     ArchiveTask,
@@ -28,15 +27,21 @@ from perstack.core.tasks.events import (
     WaitingFor,
     WakeTask,
 )
-from perstack.core.tasks.state import CANCELLED, TaskState, TaskStatus
-from perstack.core.tasks.transitions import TRANSITIONS, place_of
-from perstack.core.transitions import IllegalFact, check_follows
+from perstack.core.tasks.state import (
+    CANCELLED,
+    TRANSITIONS,
+    Dependency,
+    TaskCheckpoint,
+    TaskState,
+    TaskStatus,
+    place_of,
+)
 
 _MOST_SIGNALS = 100
 
 
 def begin_task(event: CreateTask) -> TaskState:
-    """The state after the first fact."""
+    """Return the state after the first event."""
     return TaskState(
         task_id=event.task_id,
         name=event.name,
@@ -51,7 +56,7 @@ def begin_task(event: CreateTask) -> TaskState:
 
 
 def evolve_task(task: TaskState | None, event: StoredTaskEvent) -> TaskState:
-    """The state after one more fact; None is before the first. Raises IllegalFact for one that cannot follow."""
+    """Return the state after one more event (None before the first). Raises IllegalFact if it cannot follow."""
     if task is None:
         if isinstance(event, CreateTask):
             return begin_task(event)
@@ -60,20 +65,20 @@ def evolve_task(task: TaskState | None, event: StoredTaskEvent) -> TaskState:
     changes = _changes(task, event)
     runs, interval = changes.get("status", task.status) == "running", task.config.checkpoint_interval
     changes["version"], changes["updated_at"] = task.version + 1, event.timestamp
-    # whatever is written of a task that runs is a checkpoint, or that it has begun to run
+    # every event of a running task is a checkpoint, or its start
     changes["checkpoint_due_at"] = event.timestamp + interval if runs and interval is not None else None
     return task.model_copy(update=changes)
 
 
 def runs_after(task: TaskState | None, events: Sequence[StoredTaskEvent]) -> bool:
-    """Whether the task runs after these. Raises IllegalFact if one cannot follow."""
+    """Return whether the task runs after these events. Raises IllegalFact if one cannot follow."""
     for event in events:
         task = evolve_task(task, event)
     return task is not None and task.status == "running"
 
 
 class Changes(TypedDict, total=False):
-    """The fields of a task that a fact changes, or a look at it."""
+    """Fields of a task that an event changes."""
 
     status: TaskStatus
     version: int
@@ -167,7 +172,7 @@ def _changes(task: TaskState, event: StoredTaskEvent) -> Changes:  # noqa: C901 
 
 
 def _paused(reason: PauseReason, message: str | None, at: int) -> Changes:
-    """What the pause before was told answers nothing that is asked now."""
+    """Clear the input, because an answer to an earlier pause must not answer this one."""
     told = Changes(input=None, input_text="", input_by=None, token_hash=None)
     why = Changes(status="paused", pause_reason=reason, pause_message=message, paused_at=at)
     return NOT_WAITING | told | why
@@ -201,3 +206,25 @@ def _failed(task: TaskState, event: FailTask) -> Changes:
         case "retry":
             return _GOING_ON | Changes(retry_count=task.retry_count + 1)
     assert_never(event.outcome)
+
+
+def checkpoints_in(task_id: str, events: Sequence[StoredTaskEvent]) -> tuple[TaskCheckpoint, ...]:
+    """Return the checkpoints among a task's events, each with the state of that time."""
+    state: JsonObject = {}
+    found: list[TaskCheckpoint] = []
+    for version, event in enumerate(events, start=1):
+        if isinstance(event, CreateTask | CheckpointTask | ResumeTask | CompleteTask) and event.state is not None:
+            state = event.state
+        if isinstance(event, CheckpointTask):
+            found.append(
+                TaskCheckpoint(
+                    id=event_id_of(task_id, version),
+                    name=event.name,
+                    timestamp=event.timestamp,
+                    version=version,
+                    state=state,
+                    checkpoint_data=event.data,
+                    data=event.data,
+                )
+            )
+    return tuple(found)

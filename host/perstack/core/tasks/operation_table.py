@@ -1,7 +1,7 @@
-"""The table of operations on tasks: one entry for each, of which every door is made.
+"""Table of operations on tasks: one entry each, from which all doors are derived.
 
-The typed methods of `perstack.ports.tasks`, the engine, the command line, HTTP with its description, the tools of the
-MCP server and those of an Expert read it, and declare nothing of an operation again.
+The typed methods of `perstack.ports.tasks`, the engine, the command line, HTTP with its OpenAPI description, the MCP
+server's tools and those of an Expert read the table, and repeat nothing of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from dataclasses import Field as DataclassField
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from perstack.core.base import Fact
+from perstack.core.base.records import Fact
 from perstack.core.tasks.operations import (
     EVERYONE,
     PROGRAMS,
@@ -36,7 +36,7 @@ from perstack.core.tasks.operations import (
     Through,
 )
 from perstack.core.tasks.state import TaskCheckpoint, TaskState
-from perstack.core.tasks.summary import TaskPage
+from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 
 
@@ -51,7 +51,7 @@ class Checkpoints(Fact):
 
     @classmethod
     def of(cls, command: ListCheckpoints, done: tuple[TaskCheckpoint, ...]) -> Checkpoints:
-        """As one fact."""
+        """Return the checkpoints as one record."""
         return cls(checkpoints=done)
 
 
@@ -62,7 +62,7 @@ class Deleted(Fact):
 
     @classmethod
     def of(cls, command: Delete, done: None) -> Deleted:
-        """As a fact."""
+        """Return the deleted task's id as a record."""
         return cls(deleted=command.task_id)
 
 
@@ -71,44 +71,44 @@ Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An entry of the table."""
+    """Operation as doors see it."""
 
     name: str
     command: type[Command[Any]]  # Any: each gives something of its own
     method: Method
-    """Over HTTP; GET is what only reads."""
+    """HTTP method; GET for operations that only read."""
     path: str
-    """Below /v1/execution; `{taskId}` is an argument."""
+    """Path below /v1/execution; `{taskId}` is an argument."""
     tool: str
-    """Its name among the tools of an Expert."""
+    """Name among the tools of an Expert."""
     gives: type[Fact] = TaskState
-    """What doors show of what it gives."""
+    """Model of the result as doors show it."""
     shown: Callable[[Any, Any], Fact] = _itself
-    """That, of the command and what it gave."""
+    """Convert the command and its result to that model."""
     callers: frozenset[Caller] = EVERYONE
 
     @property
     def description(self) -> str:
-        """What it does, in one or two sentences, for people and models."""
+        """Description of the operation in one or two sentences, for people and models."""
         return " ".join((self.command.__doc__ or "").partition("\n\n")[0].split())
 
     @property
     def summary(self) -> str:
-        """The first sentence of it."""
+        """First sentence of the description."""
         return f"{self.description.partition('. ')[0].removesuffix('.')}."
 
     @property
     def reads(self) -> bool:
-        """Whether it changes nothing."""
+        """True if the operation changes nothing."""
         return self.method == "GET"
 
     @property
     def makes(self) -> bool:
-        """Whether it makes something new."""
+        """True if the operation creates something."""
         return self.method == "POST" and not self.path
 
     def arguments(self, caller: Caller) -> tuple[Argument, ...]:
-        """Those that the caller may give: those that have a place, then those that are given by name."""
+        """Return the arguments that a caller may give: positional ones first, then those given by name."""
         hints = get_type_hints(self.command, include_extras=True)
         ordered = sorted(fields(self.command), key=lambda one: (one.kw_only, one.name == _FENCE))
         found = (_argument(one, hints[one.name], caller) for one in ordered)
@@ -117,13 +117,13 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of an operation, for one kind of caller."""
+    """Argument of an operation, for one kind of caller."""
 
     name: str
     type: object
-    """With its description, as pydantic reads it."""
+    """Type with its description, as pydantic reads it."""
     default: object
-    """`...` if it must be given."""
+    """`...` if it is required."""
 
 
 def _argument(one: DataclassField[Any], hint: object, caller: Caller) -> Argument | None:
@@ -158,4 +158,3 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("archive", Archive, "POST", f"{_ONE}/archive", "archiveTask"),
     Operation("delete", Delete, "DELETE", _ONE, "deleteTask", Deleted, Deleted.of),
 )
-"""What is declared about each operation, in the order in which doors list them."""

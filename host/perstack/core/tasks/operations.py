@@ -1,7 +1,12 @@
-"""Everything that can be done with tasks: what each operation takes, and what it decides.
+"""Operations on tasks: the arguments of each, and the events that it appends.
 
-An operation is a class: its fields are the arguments, its docstring says what it does, and `decide` which facts follow.
-What each door needs beside that is in `core/tasks/table.py`.
+An operation is a class: its fields are the arguments, its docstring describes it to people and models, and `decide`
+returns the events to append. Decisions are pure; the clock, the caller and other tasks' state come in `Given`. The
+engine loads the task, calls `check` and `decide`, and appends the events at the version that it loaded.
+
+Doors (HTTP, MCP, the command line, tools of Experts) are derived from the table in operation_table.py. A new operation
+needs a class here and an entry there; a new event also a model in events.py, a transition in state.py and a case in
+evolve.py. The docstrings of operations and the descriptions of fields are shown at run time.
 """
 
 from __future__ import annotations
@@ -13,10 +18,26 @@ from typing import Annotated, Generic, Literal, TypedDict, TypeVar
 
 from pydantic import Field, JsonValue
 
-from perstack.core.answers import read_answer
-from perstack.core.base import JsonObject
-from perstack.core.by import By
-from perstack.core.job import PauseReason
+from perstack.core.base.actor import By
+from perstack.core.base.lifecycle import PauseReason
+from perstack.core.base.records import JsonObject
+from perstack.core.jobs.answers import read_answer
+from perstack.core.tasks.arguments import (
+    Config,
+    Count,
+    FirstStatus,
+    Json,
+    Moment,
+    PageSize,
+    State,
+    TaskIds,
+    Text,
+    check_pause,
+    error_of,
+    message_of,
+    reason_of,
+    starts,
+)
 from perstack.core.tasks.events import (
     AnswerTask,
     ArchiveTask,
@@ -34,38 +55,23 @@ from perstack.core.tasks.events import (
     WaitingFor,
 )
 from perstack.core.tasks.state import (
+    ALLOWED,
     TaskCheckpoint,
     TaskState,
     TaskStatus,
     asked_of,
+    check_allowed,
     outcome_of_failure,
     waits_for_tasks_alone,
 )
-from perstack.core.tasks.summary import TaskPage
-from perstack.core.tasks.transitions import ALLOWED, check_allowed
-from perstack.core.tasks.words import (
-    Config,
-    Count,
-    FirstStatus,
-    Json,
-    Moment,
-    PageSize,
-    State,
-    TaskIds,
-    Text,
-    check_pause,
-    error_of,
-    message_of,
-    reason_of,
-    starts,
-)
+from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotAllowed, UsageError
 
 R = TypeVar("R", covariant=True)
 
 Caller = Literal["program", "expert"]
-"""Who calls through a door: a program or a person by it, over HTTP, MCP or the command line; or an Expert."""
+"""Caller through a door: a program, or a person using one, over HTTP, MCP or the command line; or an Expert."""
 
 EVERYONE: frozenset[Caller] = frozenset(("program", "expert"))
 PROGRAMS: frozenset[Caller] = frozenset(("program",))
@@ -73,21 +79,21 @@ PROGRAMS: frozenset[Caller] = frozenset(("program",))
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Marks an argument that not every caller may give."""
+    """Annotation of an argument that only some callers may give."""
 
     callers: frozenset[Caller]
 
 
 @dataclass(frozen=True, slots=True)
 class Through:
-    """Marks an argument that is of another type for whoever calls through a door, and not from Python."""
+    """Annotation of an argument with another type for callers through a door than from Python."""
 
     type: object
 
 
 NOT_FOR_EXPERTS = Only(PROGRAMS)
 _FOR_TASKS: PauseReason = "external_dependency"
-"""The reason of a pause that is for other tasks, if nobody gives another."""
+"""Default reason of a pause that waits for other tasks."""
 _ANSWERABLE = ("human_approval", "human_input", "external_dependency")
 
 TaskId = Annotated[
@@ -103,46 +109,45 @@ WholeState = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a decision takes besides the arguments and the task, from the clock, from chance and from other logs."""
+    """Input of a decision in addition to the arguments and the task."""
 
     now: int
     by: By
-    """Who calls."""
     depends_on: tuple[str, ...] = ()
-    """The tasks to wait for, checked."""
+    """Ids of tasks to wait for, checked."""
     token_hash: str | None = None
-    """Of a new token, should one be needed."""
+    """Hash of a new token, for an operation that needs one."""
     back_to: TaskCheckpoint | None = None
 
 
 @dataclass(frozen=True)
 class Command(Generic[R]):
-    """An operation with its arguments; done, it gives an R."""
+    """Operation with its arguments; its result is an R."""
 
     def through_a_door(self) -> Command[R]:
-        """The same as it is meant by whoever calls through a door, and not from Python."""
+        """Return the operation as a caller through a door means it; defaults may differ from Python's."""
         return self
 
 
 @dataclass(frozen=True)
 class OnTask(Command[R]):
-    """Of one task."""
+    """Operation on one task."""
 
     task_id: TaskId
 
 
 @dataclass(frozen=True)
 class Change(OnTask[TaskState]):
-    """Changes a task."""
+    """Operation that changes a task."""
 
     expected_version: Version = field(default=None, kw_only=True)
 
     def check(self, given: Given) -> None:
-        """Raises UsageError for arguments that do not fit together, before the task is looked at."""
+        """Raise UsageError for contradictory arguments, before the task is loaded."""
 
     @abstractmethod
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
-        """The facts that follow. Raises NotAllowed, Conflict and UsageError."""
+        """Return the events to append. Raises NotAllowed, Conflict or UsageError."""
 
 
 @dataclass(frozen=True)
@@ -170,14 +175,15 @@ class Create(OnTask[TaskState]):
     ] = None
 
     def through_a_door(self) -> Create:
+        """Start the task if neither `start` nor `status` says."""
         return replace(self, start=True) if self.start is None and self.status is None else self
 
     def check(self) -> None:
-        """Raises UsageError if `start` and `status` do not agree."""
+        """Raise UsageError if `start` and `status` contradict."""
         starts(start=self.start, status=self.status)
 
     def decide(self, given: Given) -> Sequence[StoredTaskEvent]:
-        """The first facts of the task. Raises UsageError."""
+        """Return the first events of the task. Raises UsageError."""
         task_id, is_started = self.task_id, starts(start=self.start, status=self.status)
         created = CreateTask(
             task_id=task_id,
@@ -233,6 +239,7 @@ class Start(Change):
     """Start a task that was only created."""
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the start. Raises NotAllowed."""
         check_allowed(task, "start")
         return [StartTask(task_id=task.task_id, timestamp=given.now)]
 
@@ -248,10 +255,12 @@ class Checkpoint(Change):
     data: Annotated[State | None, Field(description="An old name of `checkpointData`.")] = None
 
     def check(self, given: Given) -> None:
+        """Raise UsageError if both names of the data are given."""
         if self.checkpoint_data is not None and self.data is not None:
             raise UsageError("checkpoint: `data` is an old name of `checkpoint_data`: give one of them")
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the checkpoint. Raises NotAllowed."""
         check_allowed(task, "checkpoint")
         data = self.data if self.checkpoint_data is None else self.checkpoint_data
         kept = CheckpointTask(task_id=task.task_id, timestamp=given.now, name=self.name, state=self.state, data=data)
@@ -288,7 +297,7 @@ class Pause(Change):
     ] = None
     waiting_for: Annotated[
         WaitingFor | Text | None,
-        Through(Text | None),  # in words: a command to ask would run here, whoever gives it
+        Through(Text | None),  # text only: a command would run on this machine for any remote caller
         Field(description="For external_dependency: what has to come."),
     ] = None
     depends_on: Annotated[
@@ -297,19 +306,21 @@ class Pause(Change):
 
     @property
     def outside(self) -> WaitingFor | None:
-        """What is outside that it waits for."""
+        """The external event that the task waits for; None without one."""
         return WaitingFor(what=self.waiting_for) if isinstance(self.waiting_for, str) else self.waiting_for
 
     def check(self, given: Given) -> None:
+        """Raise UsageError if the reason is invalid or does not fit the other arguments."""
         typed, _ = self._reason(given)
         check_pause(typed, self.resume_at, self.outside)
 
     def needs_token(self, given: Given) -> bool:
-        """Whether something outside has to say that it has come."""
+        """Return whether an external event must signal that the wait is over."""
         typed, _ = self._reason(given)
         return typed == "external_dependency" and (self.outside is not None or not given.depends_on)
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the pause, after a checkpoint if one is given. Raises NotAllowed."""
         typed, words = self._reason(given)
         check_allowed(task, "pause")
         paused = PauseTask(
@@ -328,7 +339,6 @@ class Pause(Change):
         return [kept, paused]
 
     def _reason(self, given: Given) -> tuple[PauseReason, str | None]:
-        """The reason, and the message if it was one."""
         return reason_of(self.reason if self.reason is not None or not given.depends_on else _FOR_TASKS)
 
 
@@ -346,6 +356,7 @@ class Answer(Change):
     event_id: Annotated[Text | None, Only(frozenset())] = None
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the answer; nothing for an external event that the task already has."""
         if self.event_id is not None and self.event_id in task.signals:
             return []
         if task.status == "paused" and task.answered:
@@ -374,6 +385,7 @@ class Resume(Change):
     value: Annotated[Json, NOT_FOR_EXPERTS, Field(description="What it waited for, in place of an answer.")] = None
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the resumption. Raises NotAllowed, and UsageError for an unacceptable value."""
         check_allowed(task, "resume")
         back_to = given.back_to
         before = back_to.state if back_to is not None else None
@@ -397,6 +409,7 @@ class Complete(Change):
     state: Annotated[State | None, NOT_FOR_EXPERTS, Field(description="The last state.")] = None
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the completion. Raises NotAllowed."""
         check_allowed(task, "complete")
         return [CompleteTask(task_id=task.task_id, timestamp=given.now, result=self.result, state=self.state)]
 
@@ -411,6 +424,7 @@ class Fail(Change):
     error: Annotated[Text | State, Field(description="What went wrong, as text, or as an object with a `message`.")]
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the failure. Raises NotAllowed."""
         words, details = error_of(self.error)
         return [failure(task, words, given.now, details)]
 
@@ -420,6 +434,7 @@ class Retry(Change):
     """Try a failed task again from where it stood, as often as its config allows."""
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the retry. Raises NotAllowed, also if no retries are left."""
         check_allowed(task, "retry")
         if task.retry_count >= task.config.max_retries:
             raise NotAllowed(
@@ -437,6 +452,7 @@ class Cancel(Change):
     message: Annotated[Text | None, Field(description="Why.")] = None
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the cancellation. Raises NotAllowed."""
         check_allowed(task, "cancel")
         return [CancelTask(task_id=task.task_id, timestamp=given.now, message=self.message)]
 
@@ -446,6 +462,7 @@ class Archive(Change):
     """Leave a completed or failed task out of lists from now on."""
 
     def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+        """Return the archiving. Raises NotAllowed."""
         check_allowed(task, "archive")
         return [ArchiveTask(task_id=task.task_id, timestamp=given.now)]
 
@@ -458,7 +475,7 @@ class Delete(OnTask[None]):
 
 
 def failure(task: TaskState, error: str, now: int, details: JsonObject | None = None) -> FailTask:
-    """The fact that something went wrong. What was not running is not tried again by itself."""
+    """Return the failure of a task. A task that was not running is not retried."""
     check_allowed(task, "fail")
     outcome = outcome_of_failure(task) if task.status == "running" else "fail"
     return FailTask(task_id=task.task_id, timestamp=now, error=error, details=details, outcome=outcome)
@@ -474,6 +491,6 @@ _NOTHING = _Told(input=None, input_text="", by=None)
 
 
 def _told(task: TaskState, value: JsonValue, given: Given) -> _Told:
-    """What an answer means, and who gave it. Raises UsageError, which names what is accepted."""
+    """Return the parsed answer and who gave it. Raises UsageError that names the accepted forms."""
     reading = read_answer(asked_of(task), value)
     return _Told(input=reading.value, input_text=reading.words, by=given.by)

@@ -1,29 +1,60 @@
-"""Where a task stands, and what that means for it. Times are milliseconds since 1970."""
+"""State of a task, its allowed operations and transitions. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, get_args
 
 from pydantic import Field, JsonValue
 
-from perstack.core.answers import ANYTHING, APPROVAL, Asked
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.by import By
-from perstack.core.ids import check_job_id
-from perstack.core.job import PauseReason
-from perstack.core.tasks.dependencies import Dependency
-from perstack.core.tasks.events import (
-    OnFailure,
-    TaskConfig,
-    WaitingFor,
-)
-from perstack.errors import UsageError
+from perstack.core.base.actor import By
+from perstack.core.base.ids import check_job_id
+from perstack.core.base.lifecycle import PauseReason, Transition, transition
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.jobs.answers import ANYTHING, APPROVAL, Asked
+from perstack.core.tasks.events import OnFailure, TaskConfig, WaitingFor
+from perstack.errors import NotAllowed, UsageError
+from perstack.next_steps import Resume
+
+# Dependencies between tasks. A task's log names the tasks that it waits for; their status is in their own logs. Nothing
+# is written to a task when another one ends: readers look at both, so that no crash can leave a task behind.
+
+MOST_DEPENDENCIES = 100
+
+
+class Dependency(Fact):
+    """A task that another one waits for, as it stands: it is not completed."""
+
+    task_id: str
+    status: Literal["created", "running", "paused", "failed", "deleted", "damaged"]
+    archived: bool = Field(default=False, exclude_if=falsy)
+    error: str | None = None
+    circle: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Path from the waiting task back to itself, if they wait for each other; lists and the inbox show it."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if only a person's action can lead to its completion."""
+        return self.status in ("failed", "deleted", "damaged") or bool(self.circle)
+
+    def in_words(self) -> str:
+        """Return text such as `b (failed: the disk is full)`."""
+        stands = f"{self.status}, archived" if self.archived else self.status
+        turns = f", in a circle: {' -> '.join(self.circle)}" if self.circle else ""
+        return f"{self.task_id} ({stands}{f': {self.error}' if self.error else ''}{turns})"
+
+
+def in_words(dependencies: Iterable[Dependency]) -> str:
+    """Return text such as `waits for a (running), b (failed: the disk is full)`, stuck ones first; empty for none."""
+    ordered = sorted(dependencies, key=lambda one: not one.is_stuck)
+    return f"waits for {', '.join(one.in_words() for one in ordered)}" if ordered else ""
+
 
 TaskStatus = Literal["created", "running", "paused", "completed", "failed"]
 
 
 CANCELLED = "cancelled"
-"""The error of a task that somebody gave up; `cancelled: why` if it was said why."""
+"""Error of a cancelled task; `cancelled: why` with a reason."""
 
 
 _LONGEST_SHOWN = 500
@@ -38,42 +69,39 @@ class TaskState(Fact):
     agent_id: str = ""
     status: TaskStatus = "created"
     version: int = 0
-    """How many facts there are of it. Who expects another version than there is has not seen all of them."""
+    """Number of its events. A caller that expects another version has not seen all of them."""
     config: TaskConfig = TaskConfig()
     state: JsonObject = Field(default_factory=dict[str, JsonValue])
     checkpoint_data: JsonObject | None = None
-    """What the latest checkpoint, or the one gone back to, was given besides the state."""
+    """Data of the latest checkpoint, or of the one returned to, in addition to the state."""
     checkpoints: int = 0
     checkpoint_id: str | None = None
-    """The checkpoint that the state goes on from."""
+    """Checkpoint that the state continues from."""
     pause_reason: PauseReason | None = None
     pause_message: str | None = None
     resume_at: int | None = None
     waiting_for: WaitingFor | None = None
     depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """The tasks that it waits for."""
     blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)
-    """Those of them that are not completed, as they were when somebody looked; it is of no log."""
+    """Dependencies that are not completed, as of the latest look; not from the log."""
     token: str | None = None
-    """Only in what `pause` returns: lets whoever has it signal that what the task waits for has come."""
+    """Token that allows its holder to signal the awaited event. Only in the result of `pause`."""
     token_hash: str | None = None
     answered: bool = Field(default=False, exclude_if=falsy)
-    """Whether what a paused task waits for has come: `input` has it."""
+    """True if the awaited event of a paused task has occurred; `input` has it."""
     input: JsonValue = None
-    """What a person, or an event from outside, has said since its latest pause began: to an approval, true or false."""
+    """Answer of a person or an external event since the latest pause began; true or false for an approval."""
     input_text: str = Field(default="", exclude_if=falsy)
-    """What was said beside a yes or no."""
+    """Text in addition to a yes or no."""
     input_by: By | None = None
-    """Who has said it."""
     result: JsonValue = None
     error: str | None = None
     error_details: JsonObject | None = None
-    """The whole error, if it was said as an object."""
     retry_count: int = 0
     job_id: str | None = None
-    """The Job that works on it, if its agent is an Expert that was woken."""
+    """Job that works on it, if its agent is an Expert that was started."""
     signals: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """The ids of the latest events from outside, so that none is taken twice."""
+    """Ids of the latest external events, so that none is applied twice."""
     created_at: int = 0
     started_at: int | None = None
     updated_at: int = 0
@@ -81,7 +109,8 @@ class TaskState(Fact):
     finished_at: int | None = None
     checkpointed_at: int | None = None
     checkpoint_due_at: int | None = None
-    """When its agent, while it runs, should have made the next checkpoint."""
+    """Time by which the agent of a running task should make the next checkpoint; None if not running or not
+    configured."""
     archived_at: int | None = None
 
 
@@ -95,11 +124,11 @@ class TaskCheckpoint(Fact):
     state: JsonObject
     checkpoint_data: JsonObject | None = None
     data: JsonObject | None = None
-    """The same, by its old name."""
+    """Same as `checkpoint_data`, under its old name."""
 
 
 def check_task_id(task_id: str) -> str:
-    """The id itself. Raises UsageError if it is none."""
+    """Return the id. Raises UsageError if it is not a valid task id."""
     try:
         return check_job_id(task_id)
     except UsageError as error:
@@ -107,18 +136,18 @@ def check_task_id(task_id: str) -> str:
 
 
 def outcome_of_failure(task: TaskState) -> OnFailure:
-    """What the task's config makes of a failure now: it is retried only as often as it may be."""
+    """Return the action that the config selects for a failure; `retry` becomes `fail` once no retries are left."""
     wish = task.config.on_failure
     return "fail" if wish == "retry" and task.retry_count >= task.config.max_retries else wish
 
 
 def asked_of(task: TaskState) -> Asked:
-    """What a paused task asks for."""
+    """Return the form of the answer to a paused task."""
     return APPROVAL if task.pause_reason == "human_approval" else ANYTHING
 
 
 def due_at(task: TaskState) -> int | None:
-    """When something is to be done about it without its agent; None if nothing is."""
+    """Return when something is to do about the task without its agent; None for never."""
     if task.status == "paused":
         return None if task.blocked_by else _wait_ends(task)
     if task.status == "running" and task.config.timeout is not None:
@@ -127,7 +156,7 @@ def due_at(task: TaskState) -> int | None:
 
 
 def _wait_ends(task: TaskState) -> int | None:
-    """When a pause is over, but for other tasks."""
+    """Return the end of a pause, apart from other tasks; None if unknown."""
     if task.answered:
         return task.updated_at
     if task.pause_reason in ("scheduled_wait", "rate_limit") and task.resume_at is not None:
@@ -136,14 +165,14 @@ def _wait_ends(task: TaskState) -> int | None:
 
 
 def waits_for_tasks_alone(task: TaskState) -> bool:
-    """Whether a paused task waits for other tasks, and for nothing else."""
+    """Return whether a paused task waits only for other tasks."""
     if not task.depends_on or task.waiting_for is not None or task.resume_at is not None:
         return False
     return task.pause_reason in ("external_dependency", "checkpoint", "rate_limit")
 
 
 def dependency_of(task: TaskState) -> Dependency | None:
-    """The task as one that another waits for; None if it is completed."""
+    """Return the task as a dependency of another one; None if it is completed."""
     if task.status == "completed":
         return None
     error = task.error if task.status == "failed" else None
@@ -153,3 +182,98 @@ def dependency_of(task: TaskState) -> Dependency | None:
         archived=task.archived_at is not None,
         error=None if error is None else error[:_LONGEST_SHOWN],
     )
+
+
+# Which event may follow in which state, and which operations are allowed there: one table for both.
+
+Place = TaskStatus | Literal["archived"]
+"""State within the transitions; `archived` replaces the status of an archived task."""
+
+Operation = Literal[
+    "start", "checkpoint", "pause", "answer", "resume", "complete", "fail", "retry", "cancel", "archive", "delete"
+]
+
+TRANSITIONS: dict[str, Transition[Place]] = {
+    "startTask": transition("created", to=("running",)),
+    "checkpointTask": transition("created", "running"),
+    "pauseTask": transition("created", "running", to=("paused",)),
+    "answerTask": transition("paused"),
+    "resumeTask": transition("paused", "failed", to=("running",)),
+    "completeTask": transition("running", to=("completed",)),
+    "failTask": transition("running", "paused", to=("failed", "paused", "running")),
+    "retryTask": transition("failed", to=("running",)),
+    "cancelTask": transition("created", "running", "paused", to=("failed",)),
+    "wakeTask": transition("running"),
+    "archiveTask": transition("completed", "failed", to=("archived",)),
+}
+"""Transitions by the type of the event. `createTask` is missing, because it creates the task."""
+
+_OF_CREATION: tuple[Operation, ...] = ("checkpoint", "pause")
+"""Operations that only `create` performs on a task that is not started."""
+
+
+def _operations_at(place: Place) -> tuple[Operation, ...]:
+    operations: tuple[Operation, ...] = get_args(Operation)
+    return tuple(
+        one
+        for one in operations
+        if one == "delete"
+        or (place in TRANSITIONS[f"{one}Task"].places and not (place == "created" and one in _OF_CREATION))
+    )
+
+
+ALLOWED: dict[TaskStatus, tuple[Operation, ...]] = {one: _operations_at(one) for one in get_args(TaskStatus)}
+"""Operations allowed in each status. An archived task can only be deleted."""
+
+
+def place_of(task: TaskState) -> Place:
+    """Return the state in terms of `TRANSITIONS`."""
+    return task.status if task.archived_at is None else "archived"
+
+
+def allowed(task: TaskState) -> tuple[Operation, ...]:
+    """Return the operations that are allowed now."""
+    return _operations_at(place_of(task))
+
+
+def check_allowed(task: TaskState, operation: Operation) -> None:
+    """Raise NotAllowed, naming the allowed operations, unless this one is allowed."""
+    may = allowed(task)
+    if operation not in may:
+        final = " and final" if task.status == "completed" else ""
+        raise NotAllowed(
+            f"task {task.task_id} is {place_of(task)}{final}, so it cannot {_INFINITIVE[operation]};"
+            f" allowed now: {', '.join(may)}",
+            may,
+        )
+
+
+def exists_already(task: TaskState) -> NotAllowed:
+    """Return the error for creating a task that exists, saying how to continue it."""
+    steps = (Resume(task.task_id, "task"),) if "resume" in allowed(task) else ()
+    words = f"task {task.task_id} exists already, and is {task.status}: {_OFFERS[task.status]}, or choose another id"
+    return NotAllowed(words, ALLOWED[task.status], next_steps=steps)
+
+
+_OFFERS: dict[TaskStatus, str] = {
+    "created": "start it",
+    "running": "continue it",
+    "paused": "continue it by resuming it",
+    "failed": "continue it by resuming it",
+    "completed": "it is final",
+}
+
+
+_INFINITIVE: dict[Operation, str] = {
+    "start": "be started",
+    "checkpoint": "make a checkpoint",
+    "pause": "be paused",
+    "answer": "be answered",
+    "resume": "be resumed",
+    "complete": "be completed",
+    "fail": "fail",
+    "retry": "be retried",
+    "cancel": "be cancelled",
+    "archive": "be archived",
+    "delete": "be deleted",
+}

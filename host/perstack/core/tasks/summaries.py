@@ -1,16 +1,68 @@
-"""Tasks as they are listed."""
+"""Summaries of tasks for lists."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypedDict
 
 from pydantic import Field
 
-from perstack.core.base import Fact, falsy
-from perstack.core.job import PauseReason
-from perstack.core.tasks.dependencies import Dependency
+from perstack.core.base.lifecycle import PauseReason
+from perstack.core.base.records import Fact, falsy
 from perstack.core.tasks.evolve import NOT_WAITING, Changes
-from perstack.core.tasks.state import TaskState, TaskStatus, due_at
+from perstack.core.tasks.state import Dependency, TaskState, TaskStatus, due_at
+from perstack.errors import NotAllowed
+
+# Summaries as JSON objects, so that a scan over ten thousand tasks needs no parsing into models.
+
+Row = dict[str, object]
+
+
+def by_id(rows: Sequence[Row]) -> dict[str, Row]:
+    """Return the summaries by task id."""
+    return {str(row.get("taskId")): row for row in rows}
+
+
+def depends_on(row: Row) -> Sequence[str]:
+    """Return the ids of tasks that a task waits for."""
+    found = row.get("dependsOn")
+    return found if isinstance(found, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+
+
+def is_completed(row: Row | None) -> bool:
+    """Return whether a task is completed."""
+    return row is not None and row.get("status") == "completed"
+
+
+def to_look_after(rows: Sequence[Row], now: int) -> list[Row]:
+    """Return the tasks for which something may be due; a task that waits for another one is excluded."""
+    each: Mapping[str, Row] = by_id(rows)
+    held = {id(row) for row in rows if any(not is_completed(each.get(one)) for one in depends_on(row))}
+    return [row for row in rows if id(row) not in held and _may_be_due(row, now)]
+
+
+def _may_be_due(row: Row, now: int) -> bool:
+    if row.get("archivedAt") is not None:
+        return False
+    due = row.get("dueAt")
+    is_due = isinstance(due, int) and due <= now
+    works = row.get("status") == "running" and row.get("jobId") is not None
+    return bool(row.get("damaged")) or is_due or bool(row.get("polls")) or works
+
+
+def check_unneeded(task_id: str, rows: Collection[Row]) -> None:
+    """Raise NotAllowed if one of these tasks waits for this one."""
+    waiting = sorted(str(row["taskId"]) for row in rows if task_id in depends_on(row))
+    if waiting:
+        raise NotAllowed(
+            f"task {task_id} cannot be deleted, since {in_short(waiting)} waits for it: resume or delete {waiting[0]}"
+            " first"
+        )
+
+
+def in_short(ids: Sequence[str]) -> str:
+    """Return `task a` or `tasks a, b, c, …`."""
+    return f"{'task' if len(ids) == 1 else 'tasks'} {', '.join(ids[:3])}{', …' if len(ids) > 3 else ''}"
 
 
 class TaskSummary(Fact):
@@ -25,16 +77,16 @@ class TaskSummary(Fact):
     pause_message: str | None = None
     resume_at: int | None = None
     due_at: int | None = None
-    """When something is to be done about it without its agent: resume it, or take it for failed."""
+    """Time at which something is due without its agent: resume it, or fail it."""
     polls: bool = Field(default=False, exclude_if=falsy)
-    """Whether a command is to be asked if it may go on."""
+    """True if a command must be asked whether the task may continue."""
     depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)
-    """Those of `depends_on` that are not completed, as they were when somebody looked; none in what is stored."""
+    """Dependencies that are not completed, as of the latest look; empty in storage."""
     answered: bool = Field(default=False, exclude_if=falsy)
     error: str | None = None
     damaged: bool = Field(default=False, exclude_if=falsy)
-    """Whether its log does not read: `error` says where, and the rest is what comes before that."""
+    """True if its log cannot be read: `error` says where, and the other fields hold the state before that."""
     retry_count: int = 0
     checkpoints: int = 0
     checkpoint_due_at: int | None = None
@@ -52,7 +104,7 @@ class TaskPage(Fact):
 
 
 def summary_of(task: TaskState, *, damaged: bool = False) -> TaskSummary:
-    """The task as it is listed."""
+    """Return the summary of a task."""
     return TaskSummary(
         task_id=task.task_id,
         name=task.name,
@@ -85,12 +137,12 @@ class _Blocked(TypedDict):
 
 
 def blocked(task: TaskSummary, by: tuple[Dependency, ...]) -> TaskSummary:
-    """The same with the tasks that hold it up: nothing is due of it before they are completed."""
+    """Return the summary with its unfinished dependencies; nothing is due until they are completed."""
     return task.model_copy(update=_Blocked(blocked_by=by, due_at=None)) if by else task
 
 
 def damaged_task(task_id: str, readable: TaskState | None, damage: str) -> TaskSummary:
-    """A task whose log does not read, as it is listed: as far as it was readable, and failed."""
+    """Return the summary of a task with an unreadable log: its last readable state, as failed."""
     known = readable or TaskState(task_id=task_id, name="")
     failed = NOT_WAITING | Changes(status="failed", error=damage, checkpoint_due_at=None)
     return summary_of(known.model_copy(update=failed), damaged=True)

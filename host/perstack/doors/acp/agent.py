@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+import json
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC
-from typing import Any, assert_never
+from mimetypes import guess_type
+from posixpath import basename
+from typing import TYPE_CHECKING, Any, assert_never, cast
+from urllib.parse import unquote, urlsplit
 
-from acp import RequestError
+from acp import RequestError, run_agent
 from acp.helpers import SessionUpdate, update_agent_message_text
 from acp.interfaces import Client
 from acp.schema import (
     AgentCapabilities,
     AllowedOutcome,
+    AudioContentBlock,
+    BlobResourceContents,
     ClientCapabilities,
     EmbeddedResourceContentBlock,
+    ImageContentBlock,
     Implementation,
     InitializeResponse,
     ListSessionsResponse,
@@ -37,36 +46,91 @@ from acp.schema import (
     TextResourceContents,
     ToolCallUpdate,
 )
+from pydantic import TypeAdapter
 
-from perstack.core.answers import ALWAYS, accepted, asked_by
-from perstack.core.job import JobSummary
-from perstack.core.runs.asking import OpenQuestion
+from perstack.core.base.records import JsonObject
+from perstack.core.jobs.answers import ALWAYS, accepted, asked_by
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.acp.sessions import MakeHost, Session, Sessions, opened
+from perstack.doors.acp.updates import Sender, Updates, shown_again
+from perstack.doors.shared.forms import choices_of, form_of
+from perstack.doors.shared.next_steps import acp_phrase
+from perstack.doors.shared.questions import CHOICES, agrees, call_shown, declines
+from perstack.doors.shared.signals import stopped_by_signals
+from perstack.doors.shared.stdio import Wire
+from perstack.doors.shared.text import local_time
 from perstack.errors import PerstackError, UsageError
-from perstack.frontends.acp.attachments import Block, attachments_of
-from perstack.frontends.acp.history import shown_again
-from perstack.frontends.acp.next_steps import said
-from perstack.frontends.acp.sessions import Session, Sessions
-from perstack.frontends.acp.updates import Sender, Updates
-from perstack.frontends.shared.approvals import call_shown
-from perstack.frontends.shared.consent import CHOICES, agrees, declines
-from perstack.frontends.shared.forms import choices_of, form_of
-from perstack.frontends.shared.words import local_time
-from perstack.ports.toolkit.context import Blob
+from perstack.host import Host
+from perstack.toolkit.context import Blob
 from perstack.version import VERSION
+
+if TYPE_CHECKING:
+    from acp.interfaces import Agent
+
+
+# Attachments of a prompt: images, documents, and links to such files of the workspace.
+
+Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
+
+
+async def attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
+    """Return the images and documents of a prompt; its texts belong to the query.
+
+    A link is followed if it leads to an image or PDF of the workspace; any other file is only named in the query, and
+    the Expert reads it. Raises UsageError for data that is not base64.
+    """
+    found: list[Blob] = []
+    for block in prompt:
+        match block:
+            case ImageContentBlock():
+                found.append(Blob(_decoded(block.data), name=_name(block.uri)))
+            case EmbeddedResourceContentBlock(resource=BlobResourceContents() as resource):
+                found.append(Blob(_decoded(resource.blob), name=_name(resource.uri)))
+            case ResourceContentBlock() if _is_shown(block):
+                found += await _linked(block.uri, host)
+            case _:
+                continue
+    return found
+
+
+async def _linked(uri: str, host: Host) -> list[Blob]:
+    try:
+        return [await host.attachment(uri)]
+    except UsageError:
+        return []  # a missing file or one outside the workspace is still named in the query
+
+
+def _is_shown(block: ResourceContentBlock) -> bool:
+    kind = block.mime_type or guess_type(urlsplit(block.uri).path)[0] or ""
+    return kind.startswith("image/") or kind == "application/pdf"
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return b64decode(data, validate=True)
+    except (NotBase64, ValueError):
+        raise UsageError("an attachment of the prompt is not base64: the client has to send it so") from None
+
+
+def _name(uri: str | None) -> str | None:
+    return basename(unquote(urlsplit(uri).path)) or None if uri else None
+
 
 _PROTOCOL = 1
 
 
 class PerstackAgent:
-    """Experts are the session's modes, Jobs are sessions, Runs are turns."""
+    """The agent of one editor connection: Experts are modes, Jobs are sessions, Runs are turns."""
 
     _client: Client
 
     def __init__(self, sessions: Sessions) -> None:
+        """Serve these sessions."""
         self._sessions = sessions
 
     def on_connect(self, conn: Client) -> None:
-        """The editor is there."""
+        """Keep the editor's end of the connection."""
         self._client = conn
 
     async def initialize(
@@ -76,7 +140,7 @@ class PerstackAgent:
         client_info: Implementation | None = None,
         **kwargs: Any,
     ) -> InitializeResponse:
-        """What this agent can do."""
+        """Return the agent's capabilities and keep the editor's name and version."""
         if client_info is not None:
             self._sessions.client = f"{client_info.name} {client_info.version}"
         return InitializeResponse(
@@ -90,13 +154,13 @@ class PerstackAgent:
         )
 
     async def new_session(self, cwd: str, **kwargs: Any) -> NewSessionResponse:
-        """A session in a directory, with the Experts that its perstack.toml defines."""
+        """Open a session in a directory, with the Experts of its perstack.toml as modes."""
         with _errors():
             session = self._sessions.new(cwd)
             return NewSessionResponse(session_id=session.id, modes=_modes(session))
 
     async def load_session(self, cwd: str, session_id: str, **kwargs: Any) -> LoadSessionResponse:
-        """Show a Job again, and go on with it."""
+        """Show the messages of a Job again, and open it as a session."""
         with _errors():
             session = await self._sessions.load(cwd, session_id)
             loaded = await session.host.load(session_id)
@@ -110,15 +174,15 @@ class PerstackAgent:
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
     ) -> ListSessionsResponse:
-        """The Jobs of a directory, the one written to last first."""
+        """Return the Jobs of a directory, the most recently written first."""
         with _errors():
             if cwd is None:
                 return ListSessionsResponse(sessions=[])
-            page = await self._sessions.host(cwd).jobs(limit=50, after=cursor)
+            page = await self._sessions.host(cwd).jobs.list(limit=50, after=cursor)
             return ListSessionsResponse(sessions=[_info(job, cwd) for job in page.jobs], next_cursor=page.next)
 
     async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> SetSessionModeResponse:
-        """Choose the Expert. Once a session has begun it stays with its own: context is never shared."""
+        """Choose the Expert. A session that has begun keeps its Expert: context is never shared."""
         with _errors():
             session = self._sessions.get(session_id)
             if session.has_begun and mode_id != session.expert_key:
@@ -131,7 +195,7 @@ class PerstackAgent:
             return SetSessionModeResponse()
 
     async def prompt(self, session_id: str, prompt: Sequence[Block], **kwargs: Any) -> PromptResponse:
-        """One turn. A question that can be answered by a choice is put at once; any other ends the turn."""
+        """Perform one turn. A question with choices is put at once; any other ends the turn."""
         with _errors():
             session = self._sessions.get(session_id)
             session.is_cancelled = False
@@ -142,11 +206,11 @@ class PerstackAgent:
                 if said is None:
                     break
                 job = await self._turn(session, said)
-        # also while a permission is asked for, when nothing is driven (ACP, «Cancellation»)
+        # is_cancelled may also be set while a permission request is open and nothing is driven (ACP, «Cancellation»)
         return PromptResponse(stop_reason="cancelled" if session.is_cancelled else _reason(job))
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
-        """Interrupt the turn: it is recorded, and the next prompt goes on."""
+        """Interrupt the turn. The interruption is recorded, and the next prompt continues the Job."""
         self._sessions.get(session_id).cancel()
 
     async def _turn(self, session: Session, text: str, attachments: Sequence[Blob] = ()) -> JobSummary:
@@ -164,7 +228,7 @@ class PerstackAgent:
             sending.cancel()
 
     async def _ask(self, session: Session, asking: OpenQuestion) -> str | None:
-        """The answer, if the question has choices to put to the person; else it is said, and None."""
+        """Return the user's choice; None if the question has no choices or none was made, after showing it as text."""
         form = form_of(asking)
         options = [
             PermissionOption(option_id=one, name=name, kind=_kind_of(one)) for one, name in choices_of(form).items()
@@ -181,7 +245,7 @@ class PerstackAgent:
         return None
 
     async def _consent(self, session: Session) -> None:
-        """Ask whether a changed definition may have something else executed; else that of before goes on."""
+        """Ask whether to use a changed definition that would execute something new; otherwise keep the previous one."""
         live = self._sessions.live(session)
         held = live.open_change
         if held is None or live.is_asked:
@@ -203,7 +267,7 @@ class PerstackAgent:
                 session.host.use(live.loaded.project)
             return
         live.refuse(held.digest)
-        await self._say(session, f"{held.note.said(said)}.\n\n")
+        await self._say(session, f"{held.note.said(acp_phrase)}.\n\n")
 
     async def _say(self, session: Session, text: str) -> None:
         await self._client.session_update(session.id, update_agent_message_text(text))
@@ -211,11 +275,11 @@ class PerstackAgent:
 
 @contextmanager
 def _errors() -> Generator[None]:
-    """What a user can mend is told in its own words."""
+    """Convert errors of perstack into ACP errors, with their next steps in the editor's terms."""
     try:
         yield
     except PerstackError as error:
-        raise RequestError(-32000 if not isinstance(error, UsageError) else -32602, error.said(said)) from error
+        raise RequestError(-32000 if not isinstance(error, UsageError) else -32602, error.said(acp_phrase)) from error
 
 
 def _kind_of(choice: str) -> PermissionOptionKind:
@@ -225,7 +289,7 @@ def _kind_of(choice: str) -> PermissionOptionKind:
 
 
 def _in_words(asking: OpenQuestion) -> str:
-    """A question as it is said, for the next prompt to answer."""
+    """Return the question as text that the next prompt can answer."""
     message, asked = form_of(asking).message, asked_by(asking)
     return f"{message}\n({accepted(asked)})" if asked.is_bound else message
 
@@ -244,7 +308,7 @@ def _info(job: JobSummary, cwd: str) -> SessionInfo:
 
 
 def _text(prompt: Sequence[Block]) -> str:
-    """A prompt as a query: texts as they are, files by their place, embedded ones whole."""
+    """Return the prompt as a query: texts unchanged, files by path, embedded files in full."""
     parts: list[str] = []
     for block in prompt:
         if isinstance(block, TextContentBlock):
@@ -260,7 +324,7 @@ def _text(prompt: Sequence[Block]) -> str:
 
 
 def _reason(job: JobSummary) -> StopReason:
-    """Why a turn ended. Raises RequestError for one that failed."""
+    """Return why the turn ended. Raises RequestError for a failed one."""
     match job.status:
         case "completed" | "stoppedByInteractiveTool":
             return "end_turn"
@@ -272,3 +336,40 @@ def _reason(job: JobSummary) -> StopReason:
             raise RequestError(-32000, job.error or "the Job failed")
         case _:
             assert_never(job.status)
+
+
+# The agent on the process's stdin and stdout, until the editor closes them or a stop signal arrives.
+
+_MESSAGE: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+
+
+async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
+    """Serve one editor. stdout carries only the protocol; other output goes to stderr."""
+    wire = Wire.claim()
+    with stopped_by_signals():
+        async with opened(make_host, expert) as sessions:
+            # optional methods of the protocol are missing: the SDK answers them with «method not found»
+            await run_agent(cast("Agent", PerstackAgent(sessions)), _Messages(wire))
+
+
+class _Messages:
+    """The SDK's `Transport`: one message a line on stdin and stdout.
+
+    Threads read and write, because the event loop itself can wait for pipes and terminals but not for files and
+    /dev/null.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._incoming = wire.start(_MESSAGE.validate_json, "ACP")
+
+    async def send(self, message: JsonObject) -> None:
+        """Write a message. Does nothing if the editor is gone."""
+        await self._wire.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def receive(self) -> JsonObject | None:
+        """Return the next message; None at the end."""
+        return await anext(self._incoming, None)
+
+    async def close(self) -> None:
+        """Do nothing: the process's stdin and stdout stay open until it ends."""

@@ -1,4 +1,4 @@
-"""Sessions: each is one Job of one Expert in one directory."""
+"""Sessions of an editor: each is one Job of one Expert in one directory."""
 
 from __future__ import annotations
 
@@ -9,50 +9,51 @@ from dataclasses import field
 from pathlib import Path
 
 from perstack.config.load import LoadedProject
-from perstack.core.definitions import Expert
-from perstack.core.job import JobSummary
+from perstack.core.definitions.experts import Expert
+from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
-from perstack.engine.clock import new_ids
-from perstack.engine.emit import OnEvent
-from perstack.engine.live import LiveProject
-from perstack.engine.who import this_user
+from perstack.doors.operations.jobs import answered, is_elsewhere
+from perstack.engine.log.emitter import OnEvent
+from perstack.engine.permissions.live_project import LiveProject
 from perstack.errors import NotFound, PerstackError, UsageError
-from perstack.frontends.shared.answering import answered, is_elsewhere
 from perstack.host import Host
-from perstack.ports.toolkit.context import Blob
+from perstack.system.clock import new_ids
+from perstack.system.user import this_user
+from perstack.toolkit.context import Blob
 
 MOST_OPEN = 200
-"""Sessions. Beyond that those used longest ago are given up: no editor closes them, and each can be loaded again."""
+"""Maximum open sessions. The least recently used are dropped: editors close none, and each can be reloaded."""
 
 MakeHost = Callable[[Path], tuple[Host, LoadedProject]]
-"""A Host on a workspace, and the definition that it was made from. Raises DefinitionError and UsageError."""
+"""Return a Host for a workspace, and its loaded definition. Raises DefinitionError and UsageError."""
 
 
 @dataclass(slots=True)
 class Session:
-    """A Job, or one to be: it begins with the first prompt."""
+    """A Job, or a future one: the Job begins with the first prompt."""
 
     id: str
     host: Host
     expert_key: str
     client: str = ""
-    """The editor, by its name and version."""
+    """The editor's name and version."""
     has_begun: bool = False
     turn: asyncio.Task[JobSummary] | None = field(default=None)
-    """The Run that is driven now."""
+    """The task that drives or follows the current turn; None between turns."""
     is_cancelled: bool = False
-    """Whether the editor has cancelled the prompt that came last."""
+    """True if the editor cancelled the latest prompt."""
     is_elsewhere: bool = False
-    """Whether a worker drives the turn."""
+    """True if a worker drives the turn."""
     stopping: asyncio.Task[None] | None = field(default=None)
-    """What asks that worker to stop."""
+    """The task that asks that worker to stop."""
 
     @property
     def workspace(self) -> Path:
+        """The workspace of the session's Host."""
         return self.host.workspace
 
     async def prompt(self, text: str, on_event: OnEvent, attachments: Sequence[Blob] = ()) -> JobSummary:
-        """Drive the Job with what a person said: its query, an answer to its question, or the next query."""
+        """Drive the Job with its query, an answer or the next query. Raises UsageError while another turn runs."""
         if self.turn is not None:
             raise UsageError("a turn of this session is still running: cancel it, or wait for its end")
         self.turn = asyncio.create_task(self._drive(text, on_event, attachments))
@@ -65,7 +66,7 @@ class Session:
             self.turn, self.is_elsewhere = None, False
 
     def cancel(self) -> None:
-        """Interrupt the turn, if there is one."""
+        """Interrupt the turn, if one is running."""
         self.is_cancelled = True
         if self.turn is None:
             return
@@ -75,10 +76,10 @@ class Session:
             self.turn.cancel()
 
     async def _stop_elsewhere(self, turn: asyncio.Task[JobSummary]) -> None:
-        """The turn ends with the Job."""
+        """Ask the worker to stop the Job; the turn ends with the Job."""
         try:
             await self.host.cancel(self.id)
-        except PerstackError:  # it has stopped by itself, or its worker does not answer
+        except PerstackError:  # it has already stopped, or its worker does not answer
             turn.cancel()
 
     async def _drive(self, text: str, on_event: OnEvent, attachments: Sequence[Blob]) -> JobSummary:
@@ -104,27 +105,28 @@ class Session:
 
 
 class Sessions:
-    """All of them, and a Host for each directory."""
+    """The open sessions, and a Host for each workspace."""
 
     def __init__(self, make_host: MakeHost, expert: str | None) -> None:
+        """Begin new sessions with `expert`, or with `first_of` the Experts if it is None."""
         self.client = ""
-        """The editor, by its name and version, if it has said."""
+        """The editor's name and version; empty until it has sent them."""
         self._make_host = make_host
         self._expert = expert
         self._hosts: dict[Path, Host] = {}
         self._live: dict[Path, LiveProject] = {}
-        """The definition of each workspace."""
+        """The live definition of each workspace."""
         self._sessions: dict[str, Session] = {}
 
     def new(self, cwd: str) -> Session:
-        """A session in a directory. Raises DefinitionError and UsageError."""
+        """Open a session in a directory. Raises DefinitionError and UsageError."""
         host = self.host(cwd)
         expert_key = self._first(host)
         session_id = next(one for one in new_ids(host.clock.now()) if one not in self._sessions)
         return self._keep(Session(session_id, host, expert_key, self.client))
 
     async def load(self, cwd: str, session_id: str) -> Session:
-        """The session of a Job that there is. Raises NotFound."""
+        """Return the session of an existing Job. Raises NotFound."""
         known = self._sessions.get(session_id)
         if known is not None:
             return known
@@ -133,15 +135,15 @@ class Sessions:
         return self._keep(Session(session_id, host, job.expert_key, self.client, has_begun=True))
 
     def get(self, session_id: str) -> Session:
-        """Raises UsageError for a session that is not open."""
+        """Return an open session. Raises UsageError for one that is not open."""
         found = self._sessions.get(session_id)
         if found is None:
             raise UsageError(f"session {session_id} is not open here: load it first")
-        self._sessions[session_id] = self._sessions.pop(session_id)  # the one used last is given up last
+        self._sessions[session_id] = self._sessions.pop(session_id)  # used last, dropped last
         return found
 
     def host(self, cwd: str) -> Host:
-        """The Host of a directory."""
+        """Return the Host of a directory, with its definition read again if it changed."""
         workspace = Path(cwd).resolve()
         if workspace not in self._hosts:
             host, loaded = self._make_host(workspace)
@@ -151,13 +153,13 @@ class Sessions:
         return self._hosts[workspace]
 
     def live(self, session: Session) -> LiveProject:
-        """The definition of a session's workspace, read again if it has changed."""
+        """Return the definition of a session's workspace, read again if it changed."""
         folder = next(folder for folder, host in self._hosts.items() if host is session.host)
         self.host(str(folder))
         return self._live[folder]
 
     async def close(self) -> None:
-        """Interrupt what is driven, wait until that is recorded, and close the Hosts."""
+        """Interrupt the running turns, wait until that is recorded, and close the Hosts."""
         turns = [session.turn for session in self._sessions.values() if session.turn is not None]
         for turn in turns:
             turn.cancel()
@@ -184,7 +186,7 @@ class Sessions:
 
 
 def first_of(experts: Sequence[Expert]) -> Expert:
-    """The Expert that a session begins with: the first to which no other delegates. Raises UsageError for none."""
+    """Return the Expert a session begins with: the first that is no other's delegate. Raises UsageError for none."""
     if not experts:
         raise UsageError("perstack.toml defines no Expert: write one as [experts.NAME]")
     delegates = {key for expert in experts for key in expert.delegates}
@@ -193,7 +195,7 @@ def first_of(experts: Sequence[Expert]) -> Expert:
 
 @asynccontextmanager
 async def opened(make_host: MakeHost, expert: str | None) -> AsyncGenerator[Sessions]:
-    """Sessions, all of which are stopped and recorded at the end."""
+    """Open the sessions; at the end all are stopped and recorded."""
     sessions = Sessions(make_host, expert)
     try:
         yield sessions

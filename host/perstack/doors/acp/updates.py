@@ -1,12 +1,12 @@
-"""What a Job does, as the `session/update` notifications of ACP. Source: Agent Client Protocol, «Prompt Turn»."""
+"""Events of a Job as `session/update` notifications. Source: Agent Client Protocol, «Prompt Turn»."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 from acp.helpers import (
     SessionUpdate,
@@ -18,32 +18,73 @@ from acp.helpers import (
     update_agent_thought_text,
     update_plan,
     update_tool_call,
+    update_user_message_text,
 )
 from acp.schema import ToolCallLocation, ToolKind
 
-from perstack.core.events import (
+from perstack.core.runs.display_events import SkillDisconnected, StreamReasoning, StreamText
+from perstack.core.runs.events import Event, FinishRun
+from perstack.core.runs.facts import RunEvent
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    Message,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    UserMessage,
+    text_of,
+)
+from perstack.core.runs.step_events import (
     CallTools,
-    Event,
     FinishGeneration,
-    FinishRun,
     FinishToolCall,
     Retry,
-    RunEvent,
-    SkillDisconnected,
     StartGeneration,
-    StreamReasoning,
-    StreamText,
     SwitchModel,
 )
-from perstack.core.messages import ToolCallPart, text_of
-from perstack.frontends.acp.next_steps import said
-from perstack.frontends.shared.words import brief, shorten, switch_words
+from perstack.doors.shared.event_text import switch_words
+from perstack.doors.shared.next_steps import acp_phrase
+from perstack.doors.shared.text import brief, shorten
+
+# Messages of a loaded session as updates.
+
+_TITLE = 120
+
+
+def shown_again(messages: Iterable[Message]) -> Iterator[SessionUpdate]:
+    """Yield queries, replies and calls with their results in order."""
+    for number, message in enumerate(messages):
+        match message:
+            case UserMessage():
+                yield update_user_message_text(text_of(message.contents))
+            case ExpertMessage():
+                yield from _reply(message, number)
+            case ToolMessage():
+                for result in message.contents:
+                    content = [tool_content(text_block(text_of(result.contents)))]
+                    status: Literal["failed", "completed"] = "failed" if result.is_error else "completed"
+                    yield update_tool_call(f"{number - 1}-{result.tool_call_id}", status=status, content=content)
+            case _:
+                assert_never(message)
+
+
+def _reply(message: ExpertMessage, number: int) -> Iterator[SessionUpdate]:
+    for part in message.contents:
+        if isinstance(part, TextPart):
+            yield update_agent_message_text(part.text)
+        elif isinstance(part, ThinkingPart):
+            if part.thinking:
+                yield update_agent_thought_text(part.thinking)
+        else:
+            title = shorten(f"{part.tool_name} {brief(part)}", _TITLE)
+            yield start_tool_call(f"{number}-{part.tool_call_id}", title, status="completed", raw_input=part.args)
+
 
 Send: TypeAlias = Callable[[SessionUpdate], Awaitable[None]]
 
-_TITLE = 120
 _RESULT = 10_000
-"""Characters of a tool's result that are shown; the model has all of it."""
+"""Maximum characters of a tool result that are shown; the model gets all of it."""
 
 _KINDS: dict[str, ToolKind] = {
     "readTextFile": "read",
@@ -62,20 +103,23 @@ _KINDS: dict[str, ToolKind] = {
     "think": "think",
 }
 _SILENT = frozenset({"todo", "clearTodo", "attemptCompletion"})
-"""Calls that are shown in another way."""
+"""Kinds of calls that are not shown as tool calls. Kinds, not names: a server's tool may have any of these names."""
 
 
 class Updates:
-    """Turns the events of one turn into updates. The Coordinator speaks; delegates are seen by their tool calls."""
+    """Conversion of one turn's events into updates. Text comes from the Coordinator; delegates appear as tool calls."""
 
     def __init__(self, workspace: Path) -> None:
+        """Resolve the paths of tool calls relative to `workspace`."""
         self._workspace = workspace
         self._coordinator = ""
         self._said = ""
         self._parts: dict[tuple[str, str], ToolCallPart] = {}
+        self._silent: dict[tuple[str, str], str] = {}
+        """The kind of each such call, by Run and call id."""
 
     def of(self, event: Event) -> Iterator[SessionUpdate]:  # noqa: C901 - one case for each kind of event that shows
-        """What an event shows, if it shows something."""
+        """Yield the updates of an event, if any."""
         match event:
             case StartGeneration() if self._is_mine(event):
                 self._said = ""
@@ -99,7 +143,7 @@ class Updates:
             case FinishRun() if self._is_mine(event):
                 yield from self._say(event.text)
             case SkillDisconnected() if event.reason:
-                yield update_agent_thought_text(f"({event.said(said)})\n")
+                yield update_agent_thought_text(f"({event.said(acp_phrase)})\n")
             case _:
                 pass
 
@@ -108,7 +152,7 @@ class Updates:
         return event.run_id == self._coordinator
 
     def _say(self, text: str) -> Iterator[SessionUpdate]:
-        """A text that has not been said already."""
+        """Yield the text unless it was already sent."""
         if text.strip() and text.strip() != self._said.strip():
             yield update_agent_message_text(f"\n\n{text}" if self._said else text)
             self._said = text
@@ -116,7 +160,9 @@ class Updates:
     def _calls(self, event: CallTools) -> Iterator[SessionUpdate]:
         for call in event.calls:
             part = self._parts.get((event.run_id, call.id))
-            if call.kind in ("interactive", "todo", "clearTodo", "attemptCompletion") or part is None:
+            if call.kind in _SILENT:
+                self._silent[event.run_id, call.id] = call.kind
+            if call.kind == "interactive" or call.kind in _SILENT or part is None:
                 continue
             whose = "" if event.run_id == self._coordinator else f"{event.expert_key}: "
             yield start_tool_call(
@@ -130,8 +176,9 @@ class Updates:
 
     def _result(self, event: FinishToolCall) -> Iterator[SessionUpdate]:
         text = text_of(event.contents)
-        if event.tool_name in _SILENT:
-            if event.tool_name != "attemptCompletion" and event.run_id == self._coordinator:
+        kind = self._silent.pop((event.run_id, event.tool_call_id), None)
+        if kind is not None:
+            if kind != "attemptCompletion" and event.run_id == self._coordinator:
                 yield from _plan(text)
             return
         if (event.run_id, event.tool_call_id) not in self._parts:
@@ -152,7 +199,6 @@ def _id(event: RunEvent, call_id: str) -> str:
 
 
 def _plan(text: str) -> Iterator[SessionUpdate]:
-    """The todos, as the editor's plan."""
     try:
         found: object = json.loads(text)
     except ValueError:
@@ -167,22 +213,24 @@ def _plan(text: str) -> Iterator[SessionUpdate]:
 
 
 class Sender:
-    """Sends updates one after the other, in the order of the events; a listener of the Host."""
+    """A Host listener that sends updates one at a time in the order of the events."""
 
     def __init__(self, updates: Updates, send: Send) -> None:
+        """Send the updates of events with `send`."""
         self._updates = updates
         self._send = send
         self._queue: asyncio.Queue[SessionUpdate | None] = asyncio.Queue()
 
     def __call__(self, event: Event, line: bytes) -> None:
+        """Queue the updates of an event."""
         for update in self._updates.of(event):
             self._queue.put_nowait(update)
 
     async def run(self) -> None:
-        """Until `end`, and all that came before it has been sent."""
+        """Send updates until `end` is called and all earlier ones are sent."""
         while (update := await self._queue.get()) is not None:
             await self._send(update)
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Stop `run` after the queued updates."""
         self._queue.put_nowait(None)

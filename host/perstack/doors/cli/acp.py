@@ -1,4 +1,4 @@
-"""`perstack acp`."""
+"""The command `perstack acp`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from perstack.config.load import LoadedProject
+from perstack.doors.cli.options import Setup, driving_options
 from perstack.errors import UsageError
-from perstack.frontends.cli.options import Setup, driving_options
 from perstack.host import Host
 
 
@@ -23,7 +23,7 @@ def acp_command(expert: str | None, setup: Setup) -> None:
         raise UsageError("`perstack acp` needs the protocol's SDK: pip install 'perstack[acp]'")
     import asyncio
 
-    from perstack.frontends.acp.stdio import serve_acp
+    from perstack.doors.acp.agent import serve_acp
 
     def make_host(folder: Path) -> tuple[Host, LoadedProject]:
         there = replace(setup, place=replace(setup.place, workspace=None, folder=str(folder)))

@@ -1,4 +1,4 @@
-"""`perstack chaos`: kills an Expert's processes again and again, and says what was lost and what was done twice."""
+"""The command `perstack chaos`: kills an Expert's processes repeatedly, and reports what was lost or done twice."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from pathlib import Path
 import click
 
 from perstack.config.load import load_project
-from perstack.config.places import find_place
-from perstack.core.definitions import Expert, Project
-from perstack.core.plain import one_line
-from perstack.core.teams import with_delegates
-from perstack.core.tools import ToolSpec
+from perstack.config.project import find_place
+from perstack.config.source import read_bounded
+from perstack.core.base.text import one_line
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.project import Project, with_delegates
+from perstack.core.definitions.skills import ToolSpec
+from perstack.doors.cli.options import CONFIG
+from perstack.doors.cli.param_types import read_span
+from perstack.doors.cli.terminal import err, out, remark
+from perstack.doors.create.trial import copy_project
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.text import count
 from perstack.errors import UsageError
-from perstack.frontends.cli.next_steps import said
-from perstack.frontends.cli.options import CONFIG
-from perstack.frontends.cli.spans import read_span
-from perstack.frontends.cli.terminal import err, out, remark
-from perstack.frontends.shared.copying import copy_project
-from perstack.frontends.shared.words import count
 from perstack.host import Host
-from perstack.testing.chaos.assault import Assault, Tally, Target, Trial
+from perstack.testing.chaos.experiment import Assault, Tally, Target, Trial
 from perstack.testing.chaos.faults import Fault
-from perstack.testing.chaos.made_script import script_for
-from perstack.testing.chaos.victims import Victims
+from perstack.testing.chaos.generated_script import script_for
+from perstack.testing.chaos.processes import Victims
 from perstack.testing.scripted import load_script
 
 _AT_RANDOM = 5
-"""Kills of one Job at random instants, one process after the other."""
+"""Kills of one Job at random instants, in one process after another."""
 
 
 @click.command("chaos")
@@ -76,7 +77,7 @@ def chaos_command(
     except UsageError:
         shutil.rmtree(room)
         raise
-    (template / "perstack.toml").write_bytes(path.read_bytes())
+    (template / "perstack.toml").write_bytes(read_bounded(path))
     storage = storage or _own_place(project.storage)
     env = {**os.environ, "PERSTACK_PLUGINS": _with_scripted(os.environ.get("PERSTACK_PLUGINS", ""))}
     env["PERSTACK_SCRIPT"] = str(room / "script.json")
@@ -108,7 +109,7 @@ def _attack(assault: Assault, tally: Tally, chance: random.Random, kills: int | 
 
 
 def _trials(assault: Assault, plain: Trial, chance: random.Random) -> Iterator[Trial]:
-    """Every boundary in a random order, and instants at random in between, for ever."""
+    """Yield trials endlessly: every boundary in a random order, with random instants in between."""
     longest = max(victim.seconds for victim in plain.victims)
     while True:
         boundaries = list(range(1, plain.boundaries("kill") + 1))
@@ -142,7 +143,7 @@ def _team(project: Project, key: str) -> tuple[Expert, ...]:
 
 
 def _own_place(address: str) -> str:
-    """The storage of a copy: of the same kind, inside it."""
+    """Return the storage address of a copy: of the same kind, inside the copy."""
     scheme, _, _ = address.partition(":")
     return {"file": "file:perstack", "sqlite": "sqlite:perstack/state.db"}.get(scheme, address)
 
@@ -155,8 +156,7 @@ def _write_script(
     path: Path, given: str | None, experts: Sequence[Expert], folder: Path, storage: str, env: dict[str, str]
 ) -> None:
     if given is not None:
-        load_script(Path(given))
-        path.write_bytes(Path(given).read_bytes())
+        path.write_text(load_script(Path(given)).model_dump_json(by_alias=True, exclude_defaults=True))
         return
     made = script_for(asyncio.run(_tools(experts, folder, storage, env)))
     path.write_text(made.model_dump_json(by_alias=True, exclude_defaults=True))
@@ -170,14 +170,14 @@ async def _tools(
         for index, expert in enumerate(experts):
             tools = await host.tools(expert.key)
             for problem in tools.problems:
-                err(f"warning: {expert.key}: {one_line(problem.said(said))}")
+                err(f"warning: {expert.key}: {one_line(problem.said(cli_phrase))}")
             later = {one.key for one in experts[index + 1 :]}
             offered.append((expert, tuple(spec for spec in tools.shown if _is_called(spec, index == 0, later))))
     return offered
 
 
 def _is_called(spec: ToolSpec, is_coordinator: bool, later: set[str]) -> bool:
-    """Only a Coordinator may ask, and Experts that delegate to each other would never come to an end."""
+    """Return whether a script calls the tool: only a Coordinator asks, and mutual delegation would never end."""
     if spec.kind == "interactive":
         return is_coordinator
     return spec.kind != "delegate" or spec.target in later

@@ -1,6 +1,6 @@
-"""Every command of `perstack`: its group, its module, what it is for, and examples of it.
+"""The table of all commands of `perstack`: group, module, one-line text and examples.
 
-What `--help` prints of these, and what docs/cli.md says, is this; each command's own text is that of its function.
+`perstack --help` and docs/cli.md are made of this table; the help of a command is its function's docstring.
 """
 
 from __future__ import annotations
@@ -8,89 +8,88 @@ from __future__ import annotations
 from typing import NamedTuple
 
 COMPLETING = "_PERSTACK_COMPLETE"
-"""Environment variable by which the script of a shell asks what a line may be completed with."""
+"""Environment variable with which a shell's script requests completions of a line."""
 
 
 class Listed(NamedTuple):
-    """A command as `perstack --help` lists it."""
+    """A command in the list of `perstack --help`."""
 
     module: str
-    """Beside this one; it has `NAME_command`, and is imported when the command is called."""
+    """Module in this package; it defines `NAME_command` and is imported when the command is called."""
     text: str
-    """What it is for, in a line."""
 
 
 GROUPS: dict[str, dict[str, Listed]] = {
     "Run Experts": {
-        "start": Listed("full_screen", "Work with Experts in a full-screen program."),
+        "start": Listed("start", "Work with Experts in a full-screen program."),
         "run": Listed("run", "Run an Expert: a new Job, or the next Run of one."),
-        "submit": Listed("submit", "Queue an Expert for a worker, and print the Job's id."),
+        "submit": Listed("run", "Queue an Expert for a worker, and print the Job's id."),
         "resume": Listed("resume", "Continue what stopped: a crash, Ctrl-C, an error, a limit."),
-        "iterate": Listed("iterate", "Run an Expert again and again, until the result is good."),
-        "cancel": Listed("cancel", "Stop a Job, wherever it is driven; it can be resumed."),
-        "rewind": Listed("rewind", "Make files what they were at a checkpoint of a Job."),
+        "iterate": Listed("iterations", "Run an Expert again and again, until the result is good."),
+        "cancel": Listed("resume", "Stop a Job, wherever it is driven; it can be resumed."),
+        "rewind": Listed("files", "Make files what they were at a checkpoint of a Job."),
     },
     "Answer": {
         "inbox": Listed("inbox", "List what waits for you: every open question."),
-        "answer": Listed("answer", "Answer a question, and let its Job or task continue."),
-        "signal": Listed("signal", "Tell a Job or a task of an event from outside."),
+        "answer": Listed("inbox", "Answer a question, and let its Job or task continue."),
+        "signal": Listed("inbox", "Tell a Job or a task of an event from outside."),
     },
     "Look": {
         "jobs": Listed("jobs", "List Jobs, newest first."),
         "log": Listed("log", "Show what happened in a Job, by default the latest one."),
-        "diff": Listed("diff", "Show what a Job, a Run or a step did to files."),
-        "cost": Listed("cost", "Add up what Jobs have spent."),
+        "diff": Listed("files", "Show what a Job, a Run or a step did to files."),
+        "cost": Listed("jobs", "Add up what Jobs have spent."),
         "iterations": Listed("iterations", "List what was iterated, newest first."),
-        "report": Listed("report", "Show the best of some iterations, and how the others did."),
+        "report": Listed("iterations", "Show the best of some iterations, and how the others did."),
         "export": Listed("export", "Write a Job in another form."),
     },
     "Tasks": {
-        "task": Listed("task", "Keep tasks that agents pause and resume."),
-        "schedules": Listed("schedules", "List schedules: when each is next, and what became of the last."),
+        "task": Listed("tasks", "Keep tasks that agents pause and resume."),
+        "schedules": Listed("scheduler", "List schedules: when each is next, and what became of the last."),
     },
     "Keep house": {
-        "delete": Listed("delete", "Remove Jobs for good."),
-        "prune": Listed("prune", "Remove all Jobs of a kind for good, such as last month's."),
-        "du": Listed("du", "Show how much room Jobs take, the largest first."),
+        "delete": Listed("jobs", "Remove Jobs for good."),
+        "prune": Listed("jobs", "Remove all Jobs of a kind for good, such as last month's."),
+        "du": Listed("storage", "Show how much room Jobs take, the largest first."),
         "storage": Listed("storage", "Copy Jobs to another storage, and see whether one can be used."),
-        "redact": Listed("redact", "Take a text out of a log for good, and keep who did it and why."),
+        "redact": Listed("audit", "Take a text out of a log for good, and keep who did it and why."),
     },
     "Prove": {
-        "verify": Listed("verify", "Check a Job's logs for edits, loss and damage."),
-        "replay": Listed("verify", "Drive a recorded Job again, without a model, and compare."),
-        "receipt": Listed("receipt", "Write a statement over a Job's logs, to be kept elsewhere."),
+        "verify": Listed("audit", "Check a Job's logs for edits, loss and damage."),
+        "replay": Listed("audit", "Drive a recorded Job again, without a model, and compare."),
+        "receipt": Listed("audit", "Write a statement over a Job's logs, to be kept elsewhere."),
         "chaos": Listed("chaos", "Kill an Expert's processes, and say what was lost or repeated."),
     },
     "Define Experts": {
         "validate": Listed("validate", "Check perstack.toml without running anything."),
         "test": Listed("test", "Run the tests that perstack.toml has for its Experts."),
-        "expert": Listed("expert", "List Experts, and show what the model of one is sent."),
-        "record": Listed("record", "Keep a Job as a file, which is played without a model."),
+        "expert": Listed("experts", "List Experts, and show what the model of one is sent."),
+        "record": Listed("export", "Keep a Job as a file, which is played without a model."),
         "permissions": Listed("permissions", "Try permission rules, on one call or on all that were made."),
-        "sandbox": Listed("sandbox", "Run a command as the exec tool of an Expert would."),
+        "sandbox": Listed("experts", "Run a command as the exec tool of an Expert would."),
     },
     "Set up": {
         "init": Listed("init", "Write a perstack.toml to begin with."),
         "create": Listed("create", "Have Experts write perstack.toml, or improve it."),
-        "models": Listed("models", "List providers and their models, and which one is used."),
-        "install": Listed("install", "Ask every skill what it offers, so that Runs need not wait."),
-        "login": Listed("login", "Log in to the server of a skill, for all later Jobs."),
-        "logout": Listed("login", "Log out of the server of a skill."),
-        "trust": Listed("trust", "Agree to what perstack.toml starts, and to addresses of .env."),
+        "models": Listed("doctor", "List providers and their models, and which one is used."),
+        "install": Listed("skills", "Ask every skill what it offers, so that Runs need not wait."),
+        "login": Listed("skills", "Log in to the server of a skill, for all later Jobs."),
+        "logout": Listed("skills", "Log out of the server of a skill."),
+        "trust": Listed("permissions", "Agree to what perstack.toml starts, and to addresses of .env."),
         "doctor": Listed("doctor", "Say what is missing on this machine, and what to do."),
-        "plugins": Listed("plugins", "List the plugins that are installed, and what they bring."),
+        "plugins": Listed("doctor", "List the plugins that are installed, and what they bring."),
         "completion": Listed("completion", "Have your shell complete commands, Experts and Jobs."),
     },
     "Serve": {
         "mcp": Listed("mcp", "Serve Experts and Jobs to editors and agents over MCP."),
         "acp": Listed("acp", "Be an agent for an editor, by the Agent Client Protocol."),
         "worker": Listed("worker", "Drive Jobs that were submitted, on as many machines as you like."),
-        "workers": Listed("workers", "List the workers that there are, and what each does."),
+        "workers": Listed("worker", "List the workers that there are, and what each does."),
     },
 }
 
 COMMANDS = {name: listed for group in GROUPS.values() for name, listed in group.items()}
-"""By name, in the order of the help."""
+"""Commands by name, in the order of the help."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "record": (
@@ -282,4 +281,4 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "workers": ("perstack workers", "perstack workers --json | jq -r .name"),
 }
-"""By the command's name, that of its group before it, as `--help` and docs/cli.md have them."""
+"""Examples by the command's name, including its group, as shown in `--help` and docs/cli.md."""

@@ -1,7 +1,7 @@
-"""`perstack completion`: what makes a shell complete commands, options, and what is there to be named.
+"""Shell completion of commands, options and stored names, and the command `perstack completion`.
 
-Click parses the line and has the protocol with each shell; the scripts are ours, for what they insert comes from files
-of others: they run one program, `perstack` of the PATH, evaluate nothing that it says, and show no error of it.
+Click parses the line and knows each shell's protocol. The scripts are ours, because the inserted values come from files
+of others: they run a single program, `perstack` of the PATH, evaluate none of its output, and hide its errors.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from perstack.frontends.cli.commands import COMMANDS, COMPLETING
-from perstack.frontends.cli.completing import Named, kind_of
-from perstack.frontends.cli.terminal import out, stored
-from perstack.frontends.shared.words import shorten
+from perstack.doors.cli.commands import COMMANDS, COMPLETING
+from perstack.doors.cli.completion_values import Named, kind_of
+from perstack.doors.cli.terminal import out, stored
+from perstack.doors.shared.text import shorten
 
 MOST_SECONDS = 20
-"""That a person waits for at the most: then there is nothing to choose from."""
+"""Maximum seconds that the user waits; then nothing is offered."""
 
 _PLAIN = re.compile(r"[\w@.~/+:,=-]+", re.ASCII)
-"""What every shell takes as it stands, without quotes."""
+"""Text that every shell takes without quotes."""
 _WIDTH = 60
-"""Cells of a description."""
+"""Maximum cells of a description."""
 
 _BASH = """\
 # completion of perstack for bash
@@ -106,7 +106,7 @@ class _Bash(BashComplete):
 
     @staticmethod
     def _check_version() -> None:
-        """The script itself does without what an older bash has not."""
+        """Do nothing: the script itself avoids features that an older bash lacks."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
         line = os.environ["_PERSTACK_LINE"]
@@ -116,18 +116,18 @@ class _Bash(BashComplete):
         return words[:-1], words[-1]
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """What is left to insert: bash begins a new word after `=` and `:`, and replaces only that."""
+        """Return the part left to insert: bash starts a new word after `=` and `:`, and replaces only that."""
         found = super().get_completions(args, incomplete)
         word = os.environ.get("_PERSTACK_WORD", "")
         typed = incomplete.partition("=")[2] if incomplete.startswith("--") and "=" in incomplete else incomplete
         kept = len(typed) if word in ("=", ":") else max(0, len(typed) - len(word))
         if typed[:kept].endswith("@"):
-            kept -= 1  # it begins a word too, but is replaced with it
+            kept -= 1  # @ starts a word too, but is replaced with it
         return [CompletionItem(item.value[kept:], item.type) if kept else item for item in found]
 
 
 class _WholeWord(ShellComplete):
-    """A shell that replaces the whole word, its `--option=` as well."""
+    """A shell that replaces the whole word, including its `--option=`."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
         found = super().get_completions(args, incomplete)
@@ -142,7 +142,7 @@ class _Zsh(_WholeWord, ZshComplete):
 
     @property
     def func_name(self) -> str:
-        """The name that the file has in `fpath`: zsh calls what the file defines, from its second use on."""
+        """The name of the function, equal to the file's name in `fpath`: zsh calls it from the second use on."""
         return f"_{self.prog_name}"
 
 
@@ -154,7 +154,7 @@ SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _F
 
 
 class _Knowing(click.Group):
-    """The commands of a group, with parameters that know what there is to be named."""
+    """A group whose commands have parameters that complete stored names."""
 
     def __init__(self, inner: click.Group) -> None:
         super().__init__(inner.name, params=inner.params)
@@ -176,18 +176,18 @@ class _Knowing(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         if ctx.parent is not None:
             return super().shell_complete(ctx, incomplete)
-        # of the commands themselves none is imported
+        # completing command names imports no command
         listed = [CompletionItem(name, help=one.text) for name, one in COMMANDS.items() if name.startswith(incomplete)]
         return listed or super().shell_complete(ctx, incomplete)
 
 
 def answer_shell(cli: click.Group) -> None:
-    """Print what the line of a shell may be completed with. Whatever is wrong, it prints nothing, and no error."""
+    """Print the completions of a shell's line. After any error, print nothing."""
     before = signal.signal(signal.SIGALRM, _give_up)
     signal.alarm(MOST_SECONDS)
     try:
         lines = _lines(cli)
-    except Exception:  # noqa: BLE001  # who is at a prompt wants to type on, and no traceback there
+    except Exception:  # noqa: BLE001  # at a prompt a traceback would only disturb
         return
     finally:
         signal.alarm(0)

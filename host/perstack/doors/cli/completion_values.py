@@ -1,6 +1,6 @@
-"""What may be completed on a command line from what there is: Experts, Jobs, tasks, iterations, Runs, checkpoints.
+"""Completion values from the project and its storage: Experts, Jobs, tasks, iterations, Runs, checkpoints.
 
-Only looked at: a storage on this machine is read, and no other is asked; nothing that a definition names is started.
+Read-only: only a local storage is read, and nothing that a definition names is started.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.shell_completion import CompletionItem
 
-from perstack.core.owners import OwnerKind
+from perstack.core.base.ids import OwnerKind
 
 if TYPE_CHECKING:
-    from perstack.core.definitions import Project
-    from perstack.engine.plugins import Plugins
+    from perstack.core.definitions.project import Project
+    from perstack.engine.plugins.registry import Plugins
     from perstack.ports.storage import Storage
 
 Kind = Literal[
@@ -26,11 +26,11 @@ Kind = Literal[
 ]
 
 MOST_LOOKED_AT = 5000
-"""Ids that are compared with what was typed."""
+"""Maximum ids that are compared with the typed text."""
 MOST_SHOWN = 50
-"""The newest of those that fit."""
+"""Maximum values offered, the newest."""
 _LARGEST = 1 << 20
-"""Bytes of a summary that is read for its description."""
+"""Maximum bytes of a summary that is read for its description."""
 
 _BY_METAVAR: dict[str, Kind] = {
     "JOB": "job",
@@ -43,7 +43,7 @@ _BY_METAVAR: dict[str, Kind] = {
 }
 _BY_OPTION: dict[str, Kind] = {"--expert": "expert", "--provider": "provider", "--runtime": "runtime"}
 _BY_COMMAND: dict[tuple[str, str], Kind | None] = {
-    ("create", "task_id"): None,  # there is none of that name yet
+    ("create", "task_id"): None,  # it does not exist yet
     ("log", "job_id"): "job",
     ("log", "run_id"): "run",
     ("log", "checkpoint_id"): "checkpoint",
@@ -66,7 +66,7 @@ _OWNERS: dict[Kind, tuple[OwnerKind, ...]] = {
 
 
 def kind_of(command: str, param: click.Parameter) -> Kind | None:
-    """What a parameter of a command names; None for what cannot be known."""
+    """Return the kind of name that a parameter takes; None if unknown."""
     own = (command, param.name or "")
     if own in _BY_COMMAND:
         return _BY_COMMAND[own]
@@ -79,15 +79,16 @@ def kind_of(command: str, param: click.Parameter) -> Kind | None:
 
 
 class Named(click.ParamType[str]):
-    """The type of a parameter that names something of a kind."""
+    """The type of a parameter that takes a name of some kind."""
 
     name = "name"
 
     def __init__(self, kind: Kind) -> None:
+        """Complete names of this kind."""
         self._kind: Kind = kind
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        """What there is of that kind and begins with what was typed."""
+        """Return the existing names of the kind that begin with the typed text."""
         kind = self._kind
         if kind in ("file", "dir"):
             return [CompletionItem(incomplete, type=kind)]
@@ -97,21 +98,21 @@ class Named(click.ParamType[str]):
         elif kind in ("provider", "runtime"):
             found = place.plugged(kind)
         else:
-            import asyncio  # not for the names of commands
+            import asyncio  # completing command names does not need it
 
             found = asyncio.run(place.stored(kind, incomplete))
         return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
 
 
 class _Place:
-    """The project that the options on the line mean, or that one stands in."""
+    """The project of the options on the line, or of the current folder."""
 
     def __init__(self, ctx: click.Context) -> None:
-        from perstack.frontends.cli.options import PlaceOptions
+        from perstack.doors.cli.options import PlaceOptions
 
         self._given = dict(ctx.params)
         if ctx.args and isinstance(first := ctx.command.params[0], click.Argument):
-            # before an option whose value is still missing click puts what has no name aside
+            # click sets positional arguments aside before an option whose value is still missing
             self._given[first.name] = self._given.get(first.name) or ctx.args[0]
         named = {name: self._option(name) for name in ("config", "workspace", "storage")}
         self._options = PlaceOptions(named["config"], named["workspace"], named["storage"])
@@ -119,26 +120,26 @@ class _Place:
 
     def _option(self, name: str) -> str | None:
         value = self._given.get(name)
-        # a shell hands the line on as it was typed
+        # a shell passes the line as typed, with `~` unexpanded
         return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~") else value
 
     def experts(self) -> Iterable[tuple[str, str]]:
-        """Those that can be run, with their descriptions."""
+        """Return the Experts that can be run, with their descriptions."""
         experts = self._project().experts
         return [(key, experts[key].description) for key in experts]
 
     def plugged(self, kind: Literal["provider", "runtime"]) -> Iterable[tuple[str, str]]:
-        """What the installed plugins bring."""
+        """Return the names of the kind that installed plugins provide."""
         plugins = self._plugins()
         names = plugins.providers if kind == "provider" else plugins.runtimes
         return [(name, "") for name in sorted(names)]
 
     async def stored(self, kind: Kind, typed: str) -> Iterable[tuple[str, str]]:
-        """What is in the storage and begins with what was typed, the newest first. Nothing if it is elsewhere."""
-        from perstack.engine.state import open_state
+        """Return stored names that begin with the typed text, newest first; empty if the storage is not local."""
+        from perstack.engine.context.connections import open_state
         from perstack.ports.storage import LocalStorage
 
-        storage, _ = open_state(self._plugins(), self._project(), self._found, self._options.storage, os.environ)
+        storage = open_state(self._plugins(), self._project(), self._found, self._options.storage, os.environ)
         if not isinstance(storage, LocalStorage):
             return ()
         try:
@@ -149,9 +150,9 @@ class _Place:
             await storage.close()
 
     async def _within(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
-        """Runs or checkpoints of the Job that the line names, or that what was typed begins with, or of the latest."""
-        from perstack.engine.read import JobReader
-        from perstack.engine.typed_ids import nth_job, whole_id
+        """Return Runs or checkpoints of the Job on the line, the one the typed text begins with, or the latest."""
+        from perstack.engine.jobs.reader import JobReader
+        from perstack.engine.log.storage import nth_job, whole_id
 
         named = next((value for name in _JOBS_ON_THE_LINE if isinstance(value := self._given.get(name), str)), None)
         ids = (await storage.jobs(limit=MOST_LOOKED_AT)).ids
@@ -164,7 +165,7 @@ class _Place:
         return [one for one in reversed(found) if one.startswith(typed)][:MOST_SHOWN]
 
     def _project(self) -> Project:
-        from perstack.core.definitions import Project
+        from perstack.core.definitions.project import Project
         from perstack.errors import DefinitionError
 
         try:
@@ -173,18 +174,17 @@ class _Place:
             return Project()
 
     def _plugins(self) -> Plugins:
-        from perstack.engine.plugins import load_plugins
+        from perstack.engine.plugins.registry import load_plugins
 
         return load_plugins((), os.environ)
 
 
 _JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")
-"""Parameters that name the Job whose Runs and checkpoints are meant."""
+"""Parameters that name the Job of the Runs and checkpoints."""
 
 
 async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:
-    from perstack.engine.spaces import space_of
-    from perstack.engine.typed_ids import nth_job
+    from perstack.engine.log.storage import nth_job, space_of
 
     if typed.startswith("@"):
         ids = [await nth_job(storage, number) for number in range(min(3, len((await storage.jobs(limit=3)).ids)))]
@@ -200,10 +200,10 @@ async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> l
 
 
 async def _about(space: Storage, kind: OwnerKind, one: str) -> str:
-    """What it is, in a line; nothing if that cannot be read."""
-    from perstack.core.json_reading import read_json
+    """Return a one-line description; empty if it cannot be read."""
+    from perstack.core.base.records import read_json
 
-    with suppress(Exception):  # one that is damaged is completed like any other
+    with suppress(Exception):  # a damaged one is completed like any other
         written = (await space.entry(one) or (0, b""))[1] if kind == "task" else await space.summary(one)
         facts = read_json(written) if written and len(written) <= _LARGEST else None
         if isinstance(facts, dict):

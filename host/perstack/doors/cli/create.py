@@ -1,4 +1,4 @@
-"""`perstack create`."""
+"""The command `perstack create`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ import click
 
 from perstack.config.expert_tests import read_tests
 from perstack.config.load import DefinitionFile, load_project, load_usable
-from perstack.config.templates import model_lines
-from perstack.config.toml import NotRead, read_bounded
-from perstack.core.definitions import Project
-from perstack.core.events import DecideApproval, Event, FinishGeneration, FinishToolCall
-from perstack.core.job import JobSummary
-from perstack.core.messages import ToolCallPart
-from perstack.core.overrides import Overrides
-from perstack.core.plain import one_line
-from perstack.engine.emit import OnEvent
+from perstack.config.project import model_lines
+from perstack.config.source import NotRead, read_bounded
+from perstack.core.base.text import one_line
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Event
+from perstack.core.runs.messages import ToolCallPart
+from perstack.core.runs.step_events import DecideApproval, FinishGeneration, FinishToolCall
+from perstack.doors.cli.driving import answered_in_place, can_ask, job_of, say, until_done
+from perstack.doors.cli.options import PlaceOptions, Setup, driving_options
+from perstack.doors.cli.output import Output, Showing, showing_options
+from perstack.doors.cli.param_types import given_query
+from perstack.doors.cli.terminal import err
+from perstack.doors.create.experts import COORDINATOR, DEFINITION, WRITES, commands_of_tests, new_reach, team_for
+from perstack.doors.create.trial import Left, Trials, kit_for
+from perstack.doors.shared.job_status import after_job
+from perstack.doors.shared.next_steps import command
+from perstack.doors.shared.signals import INTERRUPTED
+from perstack.engine.log.emitter import OnEvent
 from perstack.errors import DefinitionError, UsageError
-from perstack.frontends.cli.asking import answered_in_place, can_ask
-from perstack.frontends.cli.drive import job_of, say, until_done
-from perstack.frontends.cli.given import given_query
-from perstack.frontends.cli.next_steps import command
-from perstack.frontends.cli.options import PlaceOptions, Setup, driving_options
-from perstack.frontends.cli.output import Output, Showing, showing_options
-from perstack.frontends.cli.terminal import err
-from perstack.frontends.making.reach import commands_of_tests, new_reach
-from perstack.frontends.making.team import COORDINATOR, DEFINITION, WRITES, team_for
-from perstack.frontends.making.tools import kit_for
-from perstack.frontends.making.trial import Left, Trials
-from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.stopping import INTERRUPTED
 from perstack.host import Host
 from perstack.next_steps import Resume
 
@@ -86,7 +84,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Showi
 
 
 class _Lines(Output):
-    """What any command that drives shows; keeps which files were written."""
+    """The output of a driven Job, which also keeps the paths of written files."""
 
     def __init__(self, showing: Showing, folder: Path) -> None:
         super().__init__(showing)
@@ -94,7 +92,7 @@ class _Lines(Output):
         self.written: list[str] = []
         self._definition = _content(folder / DEFINITION)
         self._paths: dict[str, str] = {}
-        """Of calls that have no result yet, by their ids."""
+        """Paths by the id of calls without a result."""
 
     def __call__(self, event: Event, line: bytes) -> None:
         super().__call__(event, line)
@@ -110,7 +108,7 @@ class _Lines(Output):
                 self.written.append(path)
 
     def changed(self) -> list[str]:
-        """What was written, by calls of an earlier process too as far as it is perstack.toml."""
+        """Return the written files, including perstack.toml if an earlier process of this Job changed it."""
         is_new = DEFINITION not in self.written and _content(self.folder / DEFINITION) != self._definition
         return [*self.written, DEFINITION] if is_new else self.written
 
@@ -123,7 +121,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _placed(given: PlaceOptions) -> PlaceOptions:
-    """The folder whose perstack.toml is made or improved is the workspace. Raises UsageError."""
+    """Return the options with the folder of the written perstack.toml as the workspace. Raises UsageError."""
     place = given.find()
     if given.config is not None and Path(given.config).name != DEFINITION:
         raise UsageError(f"--config {given.config}: a definition that is improved is called {DEFINITION}")
@@ -137,7 +135,7 @@ def _placed(given: PlaceOptions) -> PlaceOptions:
 
 
 def _before(place: PlaceOptions) -> Project:
-    """The definition as it is, for its settings; an empty one if it cannot be used."""
+    """Return the current definition, for its settings; an empty one if it cannot be used."""
     config = place.find().config
     if config is None:
         return Project()
@@ -149,7 +147,7 @@ def _before(place: PlaceOptions) -> Project:
 
 
 def _told(query: str, folder: Path, before: Project, overrides: Overrides) -> str:
-    """The query, with what the Experts would have to look up."""
+    """Return the query with facts that the Experts would otherwise have to look up."""
     if (folder / DEFINITION).exists():
         names = ", ".join(before.experts)
         facts = f"There is a {DEFINITION} already{f', with the Experts {names}' if names else ''}: improve that."
@@ -163,7 +161,7 @@ def _told(query: str, folder: Path, before: Project, overrides: Overrides) -> st
 def _host(setup: Setup, folder: Path, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> Host:
     project = team_for(before, folder, says_yes=says_yes)
     env, given = setup.env(project), setup.overrides
-    # what is given is what all of it may cost: half of it is for trials, which are Jobs of their own
+    # the given limits cover everything: half of them is for trials, which are separate Jobs
     tokens = None if given.max_tokens is None else max(1, given.max_tokens // 2)
     cost = None if given.max_cost is None else given.max_cost / 2
     trials = Trials(folder, env, given, (), before, Left(tokens=tokens, cost=cost))
@@ -173,7 +171,7 @@ def _host(setup: Setup, folder: Path, before: Project, tried: list[tuple[str, st
 
 
 def _then(job: JobSummary) -> str:
-    """How it continues: not by the commands for other Jobs, which have no tool to check a definition with."""
+    """Return how the Job continues: not by the usual commands, which lack the tools that check a definition."""
     step = after_job(job)
     if isinstance(step, Resume):
         return f"continue with: {command(step).replace('perstack resume', _RESUME)}"
@@ -181,7 +179,7 @@ def _then(job: JobSummary) -> str:
 
 
 def _say_written(lines: _Lines, before: Project, tried: list[tuple[str, str]]) -> int:
-    """What was written, and what to do with it; the exit status, 1 if there is nothing that can be run."""
+    """Report the written files and next commands, and return the exit status: 1 if there is no usable definition."""
     changed = lines.changed()
     for name in changed:
         lines.remark(f"wrote {name}")

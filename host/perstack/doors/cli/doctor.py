@@ -1,9 +1,13 @@
-"""`perstack models`."""
+"""The commands `perstack doctor`, `models` and `plugins`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -11,12 +15,75 @@ import click
 from pydantic.alias_generators import to_camel
 
 from perstack.config.check import suggestion
-from perstack.config.settings import Overrides
-from perstack.engine.provider_states import ProviderState
+from perstack.core.definitions.overrides import Overrides
+from perstack.doors.cli.options import PlaceOptions, Setup, place_options
+from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.shared.text import count
+from perstack.engine.diagnostics.doctor import Finding, ProviderState, RuntimeState
+from perstack.engine.plugins.registry import PluginInfo, load_plugins
 from perstack.errors import NotFound
-from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
-from perstack.frontends.cli.terminal import Screen, data, err, out, table
 from perstack.ports.provider import OfferedModel
+
+# perstack doctor
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+@place_options
+def doctor_command(as_json: bool, config: str | None, workspace: str | None, storage: str | None) -> None:
+    """Say what is there of what perstack needs, and what to do about what is not.
+
+    That is Python, extras, providers and their keys, the place of the state, the terminal, where programs of tools can
+    run, and how each limit of [sandbox] is kept there. Exit status 1 if something is in the way.
+    """
+    place = PlaceOptions(config, workspace, storage)
+    setup = Setup(place, Overrides(), ())
+    project = place.project(required=False)
+
+    async def look() -> tuple[tuple[Finding, ...], tuple[RuntimeState, ...]]:
+        async with place.host(project, env=setup.env(project)) as host:
+            return await host.experts.diagnosis(), await host.experts.runtimes()
+
+    diagnosis, runtimes = asyncio.run(look())
+    findings = (*diagnosis, _terminal(), *map(_of_runtime, runtimes))
+    if as_json:
+        found = {"findings": [asdict(one) for one in findings], "runtimes": [asdict(one) for one in runtimes]}
+        data(json.dumps(found, ensure_ascii=False))
+    else:
+        _print(findings, runtimes)
+    sys.exit(int(any(one.state == "problem" for one in findings)))
+
+
+def _terminal() -> Finding:
+    kind = os.environ.get("TERM", "")
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    if encoding != "utf8":
+        return Finding("terminal", "missing", f"writes {encoding or 'no'} characters", "set LANG=C.UTF-8")
+    if not sys.stdout.isatty():
+        return Finding("terminal", "ok", "none: output is plain, and `run` prints JSON lines")
+    colour = "no colour" if os.environ.get("NO_COLOR") or kind in ("", "dumb") else "colour"
+    return Finding("terminal", "ok", f"{kind or 'of no kind'}, {Screen.of_stdout().width} columns, {colour}")
+
+
+def _of_runtime(runtime: RuntimeState) -> Finding:
+    about = f"runtime {runtime.name}"
+    if not runtime.problem:
+        return Finding(about, "ok", "perstack.toml uses it" if runtime.is_wanted else "can be used")
+    what, _, remedy = runtime.problem.partition(": ")
+    return Finding(about, "problem" if runtime.is_wanted else "missing", what, remedy)
+
+
+def _print(findings: Sequence[Finding], runtimes: Sequence[RuntimeState]) -> None:
+    rows = [(one.about, one.state, one.text) for one in findings]
+    table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
+    for one in findings:
+        if one.state != "ok" and one.remedy:
+            # a narrow table cuts the problem; for «not set up» the remedy is enough
+            what = "" if one.text == "not set up" else f"{one.text}; "
+            out(f"{one.about}: {what}{one.remedy}")
+    for runtime in runtimes:
+        for key, how in runtime.limits.items():
+            out(f"{runtime.name}: `{key}` {how}")
 
 
 @click.command("models")
@@ -102,3 +169,61 @@ def _facts(model: OfferedModel) -> tuple[str, str, str]:
 
 def _price(price: float | None) -> str:
     return "-" if price is None else f"{price:.2f}"
+
+
+@click.command("plugins")
+@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+def plugins_command(as_json: bool) -> None:
+    """List the plugins that are installed, from which package, and what each brings.
+
+    Installed packages bring plugins through the entry point group `perstack`; PERSTACK_PLUGINS names modules besides
+    them. One that cannot be loaded is named with its error, and left out.
+    """
+    # broken plugins are reported below, once
+    with contextlib.redirect_stderr(io.StringIO()):
+        infos = load_plugins(env=os.environ).infos
+    if as_json:
+        data(json.dumps({"plugins": [_plugin_json(info) for info in infos]}, ensure_ascii=False))
+        return
+    screen = Screen.of_stdout()
+    rows = [(info.name, f"{info.package} {info.version}".rstrip(), _brings(info)) for info in infos]
+    table(screen, ("plugin", "package", "brings"), rows)
+    for info in infos:
+        if info.error is not None:
+            err(f"plugin {info.name} of {info.package} was left out: {info.error}")
+
+
+def _brings(info: PluginInfo) -> str:
+    if info.error is not None:
+        return "nothing: it cannot be loaded"
+    parts = [
+        f"{noun}{'' if len(names) == 1 else 's'} {', '.join(names)}"
+        for noun, names in (
+            ("storage", info.storages),
+            ("provider", info.providers),
+            ("skill", info.skills),
+            ("runtime", info.runtimes),
+            ("dispatcher", info.dispatchers),
+            ("format", info.formats),
+        )
+        if names
+    ]
+    if info.listeners:
+        parts.append(count(info.listeners, "listener"))
+    return "; ".join(parts) or "nothing yet"
+
+
+def _plugin_json(info: PluginInfo) -> dict[str, object]:
+    return {
+        "name": info.name,
+        "package": info.package,
+        "version": info.version,
+        "storages": list(info.storages),
+        "providers": list(info.providers),
+        "skills": list(info.skills),
+        "runtimes": list(info.runtimes),
+        "dispatchers": list(info.dispatchers),
+        "formats": list(info.formats),
+        "listeners": info.listeners,
+        "error": info.error,
+    }

@@ -1,22 +1,133 @@
-"""Driving a Job from a terminal: events to stdout, words to stderr, Ctrl-C, and the exit status."""
+"""Driving a Job from a terminal: events to stdout, messages to stderr, questions, Ctrl-C, and the exit status."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from perstack.core.job import JobStatus, JobSummary
-from perstack.engine.emit import OnEvent
-from perstack.frontends.cli.asking import answered_in_place
-from perstack.frontends.cli.next_steps import said
-from perstack.frontends.cli.output import Output
-from perstack.frontends.cli.terminal import err
-from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.stopping import INTERRUPTED, leave, on_continued, on_stop_signals
-from perstack.frontends.shared.words import WITHOUT_EFFECT, local_time, spent
+from perstack.core.base.lifecycle import JobStatus
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.cli.output import Output
+from perstack.doors.cli.terminal import err, is_attended
+from perstack.doors.shared.job_status import WITHOUT_EFFECT, after_job, spent
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.signals import INTERRUPTED, leave, on_continued, on_stop_signals
+from perstack.doors.shared.text import local_time
+from perstack.engine.log.emitter import OnEvent
+from perstack.errors import Conflict, UsageError
 from perstack.host import Host
+from perstack.system.user import this_user
+
+if TYPE_CHECKING:
+    from perstack.core.iterations.state import SeriesState  # imported for types only: a Job alone does not need it
+
+
+# Questions and approvals of a Job, answered at the terminal.
+
+_LONGEST = 64 << 10
+"""Maximum bytes of a typed answer."""
+
+
+async def answered_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: Output) -> JobSummary:
+    """Drive a Job and ask the user at the terminal, if there is one, everything it waits for.
+
+    With an empty answer, with Ctrl-C and at the end of stdin the Job stays as it is, to be answered later.
+    """
+    job = await work(lines)
+    while (asking := job.asking) is not None and can_ask(lines):
+        lines.pause()
+        lines.is_asking = True
+        answer = await _asked(asking, host)
+        lines.is_asking = False
+        if not answer:
+            break
+        try:
+            job = await host.answer(answer, question_id=asking.id, by=this_user("cli"), drive=True, on_event=lines)
+        except UsageError as error:
+            err(error.said(cli_phrase))
+        except Conflict as error:
+            err(error.said(cli_phrase))
+            job = await host.job(job.id)
+    return job
+
+
+async def answered_in_series(
+    host: Host,
+    series: SeriesState,
+    lines: Output,
+    resume: Callable[[str], Awaitable[SeriesState]],
+) -> SeriesState:
+    """Ask what a Job of iterations waits for, and continue the iterations with `resume`."""
+    while series.status == "paused" and series.job_id is not None and can_ask(lines):
+        waiting = await host.job(series.job_id)
+        if waiting.asking is None:
+            break
+
+        async def as_it_stands(_: OnEvent, job: JobSummary = waiting) -> JobSummary:
+            return job
+
+        job = await answered_in_place(host, as_it_stands, lines)
+        if job.asking is not None:
+            break
+        series = await resume(series.id)
+    return series
+
+
+def can_ask(lines: Output) -> bool:
+    """Return whether a user at the terminal can read and answer questions."""
+    is_typed = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # `<&-`
+    return lines.asks and is_typed and is_attended()
+
+
+async def _asked(asking: OpenQuestion, host: Host) -> str:
+    """Return the typed answer; empty to leave the question for later."""
+    import termios
+
+    from perstack.core.jobs.answers import accepted, asked_by  # imported late: few Jobs ask
+    from perstack.doors.shared.questions import call_shown, chosen, question_shown
+
+    is_approval = bool(asking.call_digest)
+    text = call_shown(asking, host.workspace) if is_approval else question_shown(asking)
+    for line in text.split("\n"):
+        err(line)
+    asked = asked_by(asking)
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input is no answer to this question
+    number = "give a number, or " if asked.options and not is_approval else ""
+    err(f"{'approve' if is_approval else 'answer'}? ({number}{accepted(asked)}; nothing: later)")
+    try:
+        answer = (await _typed()).strip()
+    except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
+        err("")
+        return ""
+    return answer if is_approval else chosen(asked, answer)
+
+
+async def _typed() -> str:
+    """Return the next typed line; empty at the end of stdin. Does not block, so Ctrl-C ends the wait."""
+    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+    typed: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        loop.remove_reader(fd)
+        try:
+            data = os.read(fd, _LONGEST)
+        except OSError:
+            data = b""
+        if not typed.done():
+            typed.set_result(data)
+
+    loop.add_reader(fd, read)
+    try:
+        return (await typed).decode("utf-8", "replace")
+    finally:
+        loop.remove_reader(fd)
+
 
 _T = TypeVar("_T")
 
@@ -33,13 +144,13 @@ EXIT_STATUS: dict[JobStatus, int] = {
 
 
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: Output) -> int:
-    """Drive a Job to the end or stop, and say how it stands; returns the exit status."""
+    """Drive a Job to its end or stop, report the outcome, and return the exit status."""
     summary = until_done(host, lambda: answered_in_place(host, work, lines), lambda: job_of(host, lines), lines)
     return INTERRUPTED if summary is None else say(summary, lines)
 
 
 async def job_of(host: Host, lines: Output) -> JobSummary | None:
-    """Where the Job stands whose events were shown; None if none were."""
+    """Return the Job whose events were shown; None if none were."""
     return await host.job(lines.job_id) if lines.job_id is not None else None
 
 
@@ -51,10 +162,11 @@ def until_done(
     *,
     drives: bool = True,
 ) -> _T | None:
-    """Work to the end, with the Host open; `interrupted` tells what became of work that was cut short.
+    """Run the work with the Host open, and return its result; after an interruption the result of `interrupted`.
 
-    The first Ctrl-C (SIGTERM, SIGHUP) abandons the step in hand and records the interrupt; the second ends the process.
-    So does the end of whoever reads `lines`, quietly. Without `drives` another process has the steps.
+    The first Ctrl-C (SIGTERM, SIGHUP) abandons the current step and records the interruption; the second ends the
+    process. If the reader of `lines` is gone, that interrupts too, silently. `drives` is False if another process
+    drives the steps.
     """
 
     async def main() -> _T | None:
@@ -80,9 +192,9 @@ def until_done(
 
 def _stop(task: asyncio.Future[_T], lines: Output, *, drives: bool) -> None:
     task.cancel()
-    if lines.is_asking or not drives:  # nothing is at work here
+    if lines.is_asking or not drives:  # nothing is running here
         return
-    with suppress(OSError):  # the terminal may be what has gone
+    with suppress(OSError):  # the terminal itself may be gone
         lines.remark("stopping after cleaning up; once more to leave at once")
 
 
@@ -92,10 +204,10 @@ def _leave(lines: Output) -> None:
 
 
 def say(job: JobSummary, lines: Output, then: str | None = None) -> int:
-    """The result, and a line for a person: how it stands, and what to do next. Returns the exit status.
+    """Show the result and a line with the outcome and next step, and return the exit status.
 
-    That it failed is said on every stderr, and so is why there is no result if that was asked for; all else at a
-    terminal only.
+    A failure is reported on every stderr, and so is the lack of a result that was asked for (`--output text`); anything
+    else only at a terminal.
     """
     if job.status == "completed":
         lines.result(job.text or "")
@@ -110,7 +222,7 @@ def say(job: JobSummary, lines: Output, then: str | None = None) -> int:
 
 
 def standing(job: JobSummary, then: str | None = None) -> str:
-    """How a Job stands, and what to do next, in a line: `then`, where the door is not one of those for every Job."""
+    """Return a line with the Job's status and next step. `then` replaces the step for Jobs with their own commands."""
     did = spent(job)
     text = {
         "completed": f"completed: {did}; perstack log --job {job.id}",
@@ -124,7 +236,7 @@ def standing(job: JobSummary, then: str | None = None) -> str:
     }[job.status]
     step = after_job(job)
     text = f"{job.expert_key} {text}"
-    return f"{text}; {then or said(step)}" if step is not None and job.status != "completed" else text
+    return f"{text}; {then or cli_phrase(step)}" if step is not None and job.status != "completed" else text
 
 
 def _since_when(job: JobSummary) -> str:

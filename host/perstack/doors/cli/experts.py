@@ -1,20 +1,22 @@
-"""`perstack expert`: Experts as they are declared."""
+"""The commands `perstack expert` and `perstack sandbox`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 
 import click
 
-from perstack.core.base import JsonObject
-from perstack.core.plain import one_line
-from perstack.core.toolsearch import tokens_of
-from perstack.engine.sent import Sent
-from perstack.frontends.cli.next_steps import said
-from perstack.frontends.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup, driving_options
-from perstack.frontends.cli.terminal import Screen, data, err, out, table
-from perstack.frontends.shared.words import count
+from perstack.core.base.records import JsonObject
+from perstack.core.base.text import one_line
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.runs.tool_search import tokens_of
+from perstack.doors.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup, driving_options, place_options
+from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.text import count
+from perstack.engine.diagnostics.prompt_preview import Sent
 
 
 @click.group("expert")
@@ -58,7 +60,7 @@ def show_command(expert: str, as_delegate: bool, as_json: bool, setup: Setup) ->
         data(json.dumps(_as_json(expert, sent, as_delegate=as_delegate), ensure_ascii=False).encode())
         return
     for problem in sent.problems:
-        err(f"warning: {expert}: {one_line(problem.said(said))}")
+        err(f"warning: {expert}: {one_line(problem.said(cli_phrase))}")
     _print(expert, sent, as_delegate=as_delegate)
 
 
@@ -90,7 +92,7 @@ def _as_json(expert: str, sent: Sent, *, as_delegate: bool) -> JsonObject:
         ],
         **_knowledge(sent),
         "resultSchema": sent.schema,
-        "problems": [problem.said(said) for problem in sent.problems],
+        "problems": [problem.said(cli_phrase) for problem in sent.problems],
     }
 
 
@@ -146,3 +148,38 @@ def _print(expert: str, sent: Sent, *, as_delegate: bool) -> None:
         for spec in specs:
             out(f"{spec.name}: {spec.description}")
             out(f"  {json.dumps(spec.input_schema, ensure_ascii=False)}")
+
+
+# perstack sandbox
+
+
+@click.command("sandbox")
+@click.argument("expert")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--runtime", metavar="NAME", help="Where programs of tools run; `perstack plugins` lists them.")
+@click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
+@place_options
+def sandbox_command(
+    expert: str,
+    command: tuple[str, ...],
+    runtime: str | None,
+    env_path: tuple[str, ...],
+    config: str | None,
+    workspace: str | None,
+    storage: str | None,
+) -> None:
+    """Run COMMAND as the exec tool of EXPERT would: in its runtime, with its variables and limits.
+
+    Write it after `--`. Its input and output are those of this command, and so is its exit status; 128 and the number
+    of the signal if one has ended it.
+    """
+    host = Setup(PlaceOptions(config, workspace, storage), Overrides(runtime=runtime), env_path).host()
+
+    async def run() -> int:
+        async with host:
+            tried = await host.experts.run_program(expert, command)
+        if tried.ending.limit:
+            err(f"ended by the sandbox: {tried.ending.limit}")
+        return tried.status if tried.status >= 0 else 128 - tried.status
+
+    sys.exit(asyncio.run(run()))

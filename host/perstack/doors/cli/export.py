@@ -1,8 +1,9 @@
-"""`perstack record`."""
+"""The commands `perstack export` and `perstack record`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -10,17 +11,71 @@ from pathlib import Path
 import click
 
 from perstack.config.env import read_env
-from perstack.core.messages import REDACTED
-from perstack.core.recording.model import FORMAT, Recording
+from perstack.core.recordings.model import FORMAT, Recording
+from perstack.core.runs.messages import REDACTED
+from perstack.doors.cli.log_print import print_damage
+from perstack.doors.cli.options import PlaceOptions, place_options
+from perstack.doors.cli.terminal import err, stored
+from perstack.doors.shared.export import document_of, folders_of, lines_of, write_new_file, write_new_files
+from perstack.doors.shared.text import count
 from perstack.errors import DefinitionError, UsageError
-from perstack.frontends.cli.options import PlaceOptions, place_options
-from perstack.frontends.cli.terminal import err, stored
-from perstack.frontends.shared.words import count
 from perstack.host import Host
-from perstack.ports.private_file import replace_private_file
+from perstack.system.files import replace_private_file
+from perstack.system.regular_files import opened
+
+
+@click.command("export")
+@click.argument("job")
+@click.option(
+    "--format",
+    "form",
+    metavar="FORMAT",
+    required=True,
+    help="jsonl: the events as they are, by time. json: one document with summary, Runs, checkpoints and messages. "
+    "Or the folders of another program, by a format that `perstack plugins` lists.",
+)
+@click.option(
+    "--output",
+    metavar="PATH",
+    help="The file to write, which must not exist; stdout by default. For folders, the directory to write into.",
+)
+@place_options
+def export_command(
+    job: str, form: str, output: str | None, config: str | None, workspace: str | None, storage: str | None
+) -> None:
+    """Write JOB in another form."""
+    host = PlaceOptions(config, workspace, storage).reader()
+    sys.exit(asyncio.run(_export(host, job, form, output)))
+
+
+async def _export(host: Host, job: str, form: str, output: str | None) -> int:
+    async with host:
+        job = await host.jobs.find(job)
+        if form == "jsonl":
+            logs = await host.logs(job)
+            write_output(lines_of(logs), output)
+            return int(print_damage(logs))
+        if form == "json":
+            write_output(await document_of(host, job), output)
+            return 0
+        files = await folders_of(host, job, form)
+        if output is None:
+            raise UsageError(f"--format {form} writes folders: name a directory with --output DIR")
+        place = write_new_files(files, Path(output), "--output", f"--output {output}")
+        err(f"{place}: {count(len(files), 'file')}")
+        return 0
+
+
+def write_output(content: bytes, output: str | None) -> None:
+    """Write the content to a new file, or to stdout without one. Raises UsageError."""
+    if output is None:
+        stored(content)
+    else:
+        write_new_file(content, Path(output), f"--output {output}")
+
 
 _HEAD = 200
-"""Bytes in which a recording says that it is one."""
+"""Bytes at the beginning of a recording that contain its format's name."""
 
 
 @click.command("record")
@@ -59,7 +114,7 @@ def record_command(job: str, file: str, config: str | None, workspace: str | Non
 
 
 def _host(place: PlaceOptions) -> Host:
-    """With the variables of `.env` files, whose secrets are to be known."""
+    """Return a Host that knows the variables of `.env` files, whose secrets must be removed."""
     try:
         project = place.project(required=False)
     except DefinitionError:
@@ -69,8 +124,8 @@ def _host(place: PlaceOptions) -> Host:
 
 def _check_replaceable(path: Path) -> None:
     head = b""
-    with suppress(OSError), path.open("rb") as file:
-        head = file.read(_HEAD)
+    with suppress(OSError), opened(path, follow=True) as file:
+        head = os.read(file, _HEAD)
     if path.is_dir() or (path.exists() and FORMAT.partition("/")[0].encode() not in head):
         raise UsageError(f"--to {path} is there already, and is no recording: choose another name, or remove it first")
 
@@ -79,7 +134,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_private_file(path, data)
-        path.chmod(0o644)  # it is to be shared, and holds no secret
+        path.chmod(0o644)  # the file is meant to be shared, and contains no secret
     except OSError as error:
         raise UsageError(f"--to {path} cannot be written: {error.strerror}") from error
 

@@ -1,4 +1,4 @@
-"""`perstack rewind`."""
+"""The commands `perstack diff` and `perstack rewind`, and files for `perstack run --with-files`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,132 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from perstack.core.ids import is_place, place_of
-from perstack.core.plain import one_line
-from perstack.engine.rewinding.rewinder import Rewind
-from perstack.engine.who import this_user
+from perstack.core.base.ids import is_place, number_of_run, place_of
+from perstack.core.base.text import one_line
+from perstack.core.files.text_diff import FileDiff
+from perstack.doors.cli.options import PlaceOptions, Setup, place_options
+from perstack.doors.cli.terminal import Painted, Screen, confirm, data, err, has_screen, out, stored, table
+from perstack.doors.shared.command_lines import rewind
+from perstack.doors.shared.file_changes import (
+    LineKind,
+    definition_warnings,
+    file_rows,
+    kept_lines,
+    nothing_to_rewind,
+    patch,
+    patch_bytes,
+    shown_line,
+    stat_json,
+    stat_words,
+)
+from perstack.doors.shared.text import GAP, cells
+from perstack.engine.jobs.files import FilesDiff
+from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import UsageError
-from perstack.frontends.cli.confirm import confirm
-from perstack.frontends.cli.diff import show_files
-from perstack.frontends.cli.options import PlaceOptions, place_options
-from perstack.frontends.cli.terminal import Screen, data, err, out
-from perstack.frontends.shared.command_lines import rewind
-from perstack.frontends.shared.patch import file_rows, stat_json, stat_words
-from perstack.frontends.shared.rewinding import definition_warnings, kept_lines, nothing_to_rewind
 from perstack.host import Host
+from perstack.system.user import this_user
+
+_NARROWEST = 20
+_STYLES: dict[LineKind, dict[str, str | bool]] = {
+    "file": {"bold": True},
+    "hunk": {"fg": "cyan"},
+    "+": {"fg": "green"},
+    "-": {"fg": "red"},
+    " ": {},
+}
+
+
+@click.command("diff")
+@click.argument("job", required=False)
+@click.argument("what", metavar="[STEP|CHECKPOINT[..CHECKPOINT]]", required=False)
+@click.option("--run", "run_id", metavar="RUN", help="Only what this Run did, such as JOB-1; its delegates apart.")
+@click.option("--stat", is_flag=True, help="Only which files, and how many lines.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; with --stat without the lines.")
+@place_options
+def diff_command(
+    job: str | None,
+    what: str | None,
+    run_id: str | None,
+    stat: bool,
+    as_json: bool,
+    config: str | None,
+    workspace: str | None,
+    storage: str | None,
+) -> None:
+    """Show what JOB, by default the latest, did to files; or what one of its Runs or steps did.
+
+    A number is a step of the latest Run, or of --run; a checkpoint is the step that it ends. `A..B` goes from the files
+    of one checkpoint to those of another, `A..` to those that are there now. In a pipe this is a patch for `git apply`.
+
+    It needs snapshots: `workspace = { path = ".", snapshots = true }` in perstack.toml.
+    """
+    host = PlaceOptions(config, workspace, storage).reader()
+
+    async def look() -> FilesDiff:
+        async with host:
+            return await _diff(host, job, what, run_id)
+
+    found = asyncio.run(look())
+    if as_json:
+        files = [stat_json(file) if stat else file.to_json() for file in found.files]
+        data(json.dumps({"job": found.job_id, "of": found.of, "files": files}, ensure_ascii=False))
+    elif stat:
+        show_files(Screen.of_stdout(), found.files)
+    elif has_screen():
+        _show_diff(Screen.of_stdout(), found.files)
+    else:
+        stored(patch_bytes(found.files))
+    if not found.files and not as_json:
+        err(f"{found.of}: no file was changed")
+
+
+def show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
+    """Print the files with their line counts, and the total."""
+    if not files:
+        return
+    rows = file_rows(files)
+    others = max(cells(lines) for _, _, lines in rows) + len("removed") + 2 * GAP
+    shown = [(change, _with_its_end(path, screen.width - others), lines) for change, path, lines in rows]
+    table(screen, ("CHANGE", "FILE", "LINES"), shown, whole=(0,), texts=(1,), drops=())
+    out(screen.paint(stat_words(files), dim=True))
+
+
+def _with_its_end(path: str, width: int) -> str:
+    """Return the path shortened at its beginning, so that the file's name stays."""
+    if cells(path) <= width or width < _NARROWEST:
+        return path
+    while cells(path) >= width:
+        path = path[max(1, (cells(path) - width) // 2) :]
+    return f"…{path}"
+
+
+def _show_diff(screen: Screen, files: Sequence[FileDiff]) -> None:
+    for kind, line in patch(files):
+        out(_painted(screen, kind, line))
+
+
+def _painted(screen: Screen, kind: LineKind, line: bytes) -> Painted:
+    return screen.paint(shown_line(kind, line), **_STYLES[kind])
+
+
+async def _diff(host: Host, job: str | None, what: str | None, run_id: str | None) -> FilesDiff:
+    """Return the diff for ids that may be abbreviated. A checkpoint or Run may be given in place of its Job."""
+    job_id, run_id = await host.jobs.find(job), await host.jobs.find(run_id)
+    if job_id is not None and what is None and is_place(job_id):
+        job_id, what = place_of(job_id)[0], job_id
+    elif job_id is not None and run_id is None and number_of_run(job_id):
+        job_id, run_id = None, job_id
+    if what is not None and not what.isdigit():
+        ends = [await host.jobs.find(end.strip()) if end.strip() else "" for end in what.split("..", 1)]
+        what = "..".join(ends)
+    if what is not None and run_id is not None and not what.isdigit():
+        raise UsageError("a checkpoint names its Run: leave --run out")
+    return await host.jobs.diff(job_id, what, run_id=run_id)
 
 
 @click.command("rewind")
@@ -79,7 +188,7 @@ def rewind_command(
 
 
 def ask_rewind(plan: Rewind) -> None:
-    """Go on if a person says yes; end otherwise. Raises UsageError if there is nobody to ask."""
+    """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
     if not sys.stdin.isatty():
         raise UsageError(f"files would be changed ({stat_words(plan.files)}): add --yes to change them")
     if not confirm(f"Change these files in {one_line(plan.workspace)}?"):
@@ -88,7 +197,7 @@ def ask_rewind(plan: Rewind) -> None:
 
 
 def undo_lines(done: Rewind, place: PlaceOptions) -> tuple[str, ...]:
-    """What was done, and the command that undoes it; none if nothing was."""
+    """Return lines with the outcome and the command that undoes it; empty if nothing was changed."""
     if done.undo is None:
         return ()
     undo = rewind(done.job_id, done.undo, place.given)
@@ -96,12 +205,12 @@ def undo_lines(done: Rewind, place: PlaceOptions) -> tuple[str, ...]:
 
 
 def plan_lines(plan: Rewind) -> list[str]:
-    """What a rewind changes, a line for each file."""
+    """Return a line for each file that a rewind changes."""
     return [f"{change}  {path}  {lines}" for change, path, lines in file_rows(plan.files)]
 
 
 def show_plan(plan: Rewind) -> None:
-    """What a rewind changes, and what it leaves alone."""
+    """Print a rewind's changes and the files it leaves unchanged."""
     screen = Screen.of_stdout()
     show_files(screen, plan.files)
     for line in definition_warnings(plan):
@@ -135,7 +244,7 @@ async def _rewound(place: PlaceOptions, plan: Rewind, only: Sequence[str], *, el
 
 
 async def _places(host: Host, job: str, checkpoint: str | None) -> tuple[str, str]:
-    """Whole ids. A checkpoint may stand alone: it says its Job."""
+    """Return whole ids. A checkpoint alone is enough: it names its Job."""
     job_id = await host.jobs.find(job)
     if checkpoint is None:
         if not is_place(job_id):
@@ -153,3 +262,56 @@ def _as_json(plan: Rewind) -> dict[str, object]:
         "kept": [{"path": one.path, "why": one.why} for one in plan.kept],
         **({} if plan.undo is None else {"undo": plan.undo}),
     }
+
+
+# perstack run --with-files: the files of a checkpoint, before a branch from it begins
+
+_SHOWN = 20
+
+
+def files_of_then(setup: Setup, expert: str, job: str, checkpoint: str, *, is_sure: bool) -> Setup:
+    """Restore or write the files of a checkpoint, and return the setup for driving the branch; reports on stderr.
+
+    Ends the process if the user does not agree. Raises UsageError, Conflict and StorageError.
+    """
+    if setup.place.workspace is not None:
+        return _in_new_folder(setup, expert, job, checkpoint, Path(setup.place.workspace))
+    plan = asyncio.run(_planned(setup, expert, job, checkpoint))
+    if plan.files:
+        err(one_line(f"files of {plan.checkpoint_id} in {plan.workspace}:"))
+        for line in plan_lines(plan)[:_SHOWN]:
+            err(line)
+        if len(plan.files) > _SHOWN:
+            err(f"… and {len(plan.files) - _SHOWN:,} more")
+        if not is_sure:
+            ask_rewind(plan)
+        done = asyncio.run(_rewind_as_planned(setup.place, plan))
+        for line in undo_lines(done, setup.place):
+            err(line)
+    return setup
+
+
+def _in_new_folder(setup: Setup, expert: str, job: str, checkpoint: str, folder: Path) -> Setup:
+    place = replace(setup.place, workspace=None)
+
+    async def write() -> None:
+        async with place.host(place.project(required=True), env={}) as host:
+            host.experts.get(expert)
+            job_id = await host.jobs.find(job)
+            await host.jobs.write_files(await host.jobs.find(checkpoint), folder, job_id=job_id)
+
+    asyncio.run(write())
+    err(one_line(f"the files of {checkpoint} are in {folder}"))
+    return replace(setup, place=replace(place, into=folder))
+
+
+async def _planned(setup: Setup, expert: str, job: str, checkpoint: str) -> Rewind:
+    async with setup.place.host(setup.place.project(required=True), env={}) as host:
+        host.experts.get(expert)
+        return await host.jobs.plan_rewind(await host.jobs.find(job), await host.jobs.find(checkpoint))
+
+
+async def _rewind_as_planned(place: PlaceOptions, plan: Rewind) -> Rewind:
+    async with place.writer() as host:
+        by = this_user("cli")
+        return await host.jobs.rewind(plan.job_id, plan.checkpoint_id, expected=plan.digest, by=by)

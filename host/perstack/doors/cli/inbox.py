@@ -1,32 +1,40 @@
-"""`perstack answer`."""
+"""The commands `perstack inbox`, `answer` and `signal`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
+from collections.abc import Iterator
 
 import click
 
-from perstack.core.ids import place_of
-from perstack.core.job import JobSummary
-from perstack.core.runs.resuming import check_not_closed
-from perstack.engine.emit import OnEvent
-from perstack.engine.inbox import InboxItem
-from perstack.engine.who import this_user
+from perstack.core.base.ids import place_of
+from perstack.core.base.records import JsonObject
+from perstack.core.jobs.cloud_events import CloudEvent, read_cloud_event
+from perstack.core.jobs.resuming import check_not_closed
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.tasks.state import TaskState
+from perstack.doors.cli.driving import answered_in_place, drive, job_of, say, until_done
+from perstack.doors.cli.options import PlaceOptions, Setup, drive_options, driving_options, place_options
+from perstack.doors.cli.output import Output, Showing, showing_options
+from perstack.doors.cli.param_types import given_text, json_on_stdin
+from perstack.doors.cli.terminal import Painted, Screen, data, err, out
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.questions import call_shown, is_refusal, question_shown
+from perstack.doors.shared.signals import INTERRUPTED
+from perstack.doors.shared.text import ago, count
+from perstack.engine.jobs.inbox import InboxItem
+from perstack.engine.log.emitter import OnEvent
 from perstack.errors import NotFound, StorageError, UsageError
-from perstack.frontends.cli.dispatching import drive_options
-from perstack.frontends.cli.drive import drive
-from perstack.frontends.cli.given import given_text
-from perstack.frontends.cli.options import Setup, driving_options
-from perstack.frontends.cli.output import Output, Showing, showing_options
-from perstack.frontends.cli.terminal import err
-from perstack.frontends.shared.approvals import is_refusal
 from perstack.host import Host
-from perstack.next_steps import Answer
+from perstack.next_steps import Answer, NextStep
+from perstack.system.clock import SYSTEM
+from perstack.system.user import this_user
 
 _CALL_ID = "PERSTACK_CALL_ID"
-"""What processes of tools are given."""
+"""Environment variable that is set in processes of tools."""
 
 
 @click.command("answer")
@@ -64,7 +72,7 @@ def answer_command(
 
 
 async def _looked_up(host: Host, ident: str, said: str) -> str | None:
-    """The id of a Job's question, which what is neither is taken for; None for a task, which has its answer now."""
+    """Return the id of a Job's question, also for an unknown id; None for a task, which is answered here."""
     async with host:
         ident = await host.jobs.find(ident, ("job", "task"))
         item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
@@ -73,13 +81,12 @@ async def _looked_up(host: Host, ident: str, said: str) -> str | None:
             return item.id
         if (item is None or item.task_id is None) and not await _is_task(host, ident):
             return await _question(host, ident)
-        await host.memory.signed(this_user("cli")).answer(ident, said)
+        await host.tasks.signed(this_user("cli")).answer(ident, said)
         return None
 
 
 def _check_approval(item: InboxItem, ident: str, said: str) -> None:
-    """Raises UsageError for an approval that names only its Job, where another call may wait by now, and for one that a
-    tool of an Expert gives."""
+    """Raise UsageError for an approval by a Job's id, where another call may wait by now, and for one by a tool."""
     if item.asking is None or not item.asking.call_digest:
         return
     if os.environ.get(_CALL_ID) and not is_refusal(item.asking, said):
@@ -92,7 +99,7 @@ def _check_approval(item: InboxItem, ident: str, said: str) -> None:
 
 
 async def _question(host: Host, ident: str) -> str:
-    """The id of a question that is not open. Raises UsageError that says what else it is, or is not."""
+    """Return the id of a question that is not open. Raises UsageError that says what else the id names, if anything."""
     try:
         job = await host.job(ident)
     except NotFound:
@@ -109,7 +116,153 @@ async def _question(host: Host, ident: str) -> str:
 
 async def _is_task(host: Host, ident: str) -> bool:
     try:
-        await host.memory.get(ident)
+        await host.tasks.get(ident)
     except (NotFound, UsageError):
         return False
     return True
+
+
+# perstack inbox
+
+_AT_ONCE = 200
+"""Items written at once: each write is a system call."""
+_LINES = 40
+"""Maximum lines shown of a question."""
+
+
+@click.command("inbox")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each question.")
+@place_options
+def inbox_command(as_json: bool, config: str | None, workspace: str | None, storage: str | None) -> None:
+    """List what waits for you: every open question of every Job and task, the oldest first."""
+    place = PlaceOptions(config, workspace, storage)
+
+    async def look() -> tuple[InboxItem, ...]:
+        async with place.reader() as host:
+            return await host.inbox()
+
+    items = asyncio.run(look())
+    if as_json:
+        for item in items:
+            data(json.dumps(_to_json(item), ensure_ascii=False))
+    elif not items:
+        out("nothing waits for you")
+    else:
+        _print(items)
+
+
+def _to_json(item: InboxItem) -> JsonObject:
+    common: JsonObject = {"id": item.id, "text": item.text, "since": item.since, "approval": item.is_approval}
+    if item.damaged:
+        common["damaged"] = True
+    after: JsonObject = {"next": _next(item)} if item.next_steps else {}
+    if item.task_id is not None:
+        return {**common, "taskId": item.task_id, "agentId": item.who, **after}
+    question = {} if item.asking is None else item.asking.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {**common, "jobId": item.job_id, **question, **after}
+
+
+def _print(items: tuple[InboxItem, ...]) -> None:
+    """Print each item as a heading, its text, and the command that answers it."""
+    screen, now = Screen.of_stdout(), SYSTEM.now()
+    for first in range(0, len(items), _AT_ONCE):
+        parts = [part for item in items[first : first + _AT_ONCE] for part in _lines_of(item, screen, now)]
+        shown = parts[1 if first == 0 else 0 : -1]
+        # as one text it is sanitized in one pass
+        out(*shown) if screen.colours else out("".join(map(str, shown)))
+
+
+def _lines_of(item: InboxItem, screen: Screen, now: int) -> Iterator[str | Painted]:
+    """Yield the parts of an item's lines, after an empty line."""
+    of = "Job" if item.task_id is None else "task"
+    since = ago(item.since, now) if item.since else "?"
+    about = f"{of}  {item.who or '-'}  {since}  wants {_wanted(item)}"
+    yield "\n"
+    yield screen.paint(item.id, bold=True)
+    lines = _text(item).splitlines()
+    yield "\n".join((f"  {screen.fit(about, len(item.id) + 2)}", *(f"  {line}".rstrip(" ") for line in lines[:_LINES])))
+    if len(lines) > _LINES:
+        yield "\n"
+        yield screen.paint(f"  … {count(len(lines) - _LINES, 'more line')}: perstack inbox --json", dim=True)
+    for step in _steps(item):
+        yield "\n  "
+        yield screen.paint(cli_phrase(step), dim=True)
+    yield "\n"
+
+
+def _text(item: InboxItem) -> str:
+    if item.asking is None:
+        return item.text
+    if not item.asking.call_digest:
+        return question_shown(item.asking).removeprefix(f"{item.asking.expert_key} asks: ")
+    return "\n".join((call_shown(item.asking), *(f"for the whole Job: {rule}" for rule in item.asking.offers)))
+
+
+def _steps(item: InboxItem) -> tuple[NextStep, ...]:
+    of_call = item.asking is not None and bool(item.asking.call_digest)
+    return item.next_steps or (Answer(item.id, is_approval=of_call),)
+
+
+def _next(item: InboxItem) -> str:
+    return "; ".join(cli_phrase(step) for step in item.next_steps)
+
+
+def _wanted(item: InboxItem) -> str:
+    if item.damaged:
+        return "repair"
+    if item.next_steps:
+        return "help"
+    if item.is_approval:
+        return "approval"
+    schema = item.asking.requested_schema if item.asking is not None else None
+    fields = schema.get("properties") if schema is not None else None
+    return ", ".join(fields) if isinstance(fields, dict) and fields else "an answer"
+
+
+# perstack signal
+
+
+@click.command("signal")
+@click.argument("target", metavar="JOB|TASK")
+@drive_options
+@showing_options
+@driving_options
+def signal_command(target: str, is_driven: bool, dispatcher: str | None, showing: Showing, setup: Setup) -> None:
+    """Tell a Job or a task that something has happened outside: a CloudEvent 1.0, as JSON on stdin.
+
+    A task that waits has its answer then, and is due; a Job continues. An event that comes twice is taken once. A Job
+    that was submitted, and every one where a dispatcher is named, is queued for a worker again.
+    """
+    event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
+    setup = setup.dispatched(dispatcher)
+    host = setup.host()
+    target, task = asyncio.run(_told(host, target, event))
+    if task is not None:
+        err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
+        return
+
+    async def work(on_event: OnEvent) -> JobSummary:
+        await lines.begin(lambda: host.job(target))
+        try:
+            return await host.signal(target, event, by=this_user("cli"), drive=is_driven or None, on_event=on_event)
+        except NotFound as error:
+            raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
+
+    host, lines = setup.host(), Output(showing)
+    job = until_done(host, lambda: answered_in_place(host, work, lines), lambda: job_of(host, lines), lines)
+    if job is not None and job.status == "running" and lines.job_id is None:
+        err(f"Job {target} has taken this event already, and another process drives it")
+        sys.exit(0)
+    sys.exit(INTERRUPTED if job is None else say(job, lines))
+
+
+async def _told(host: Host, target: str, event: CloudEvent) -> tuple[str, TaskState | None]:
+    """Return the whole id, and the task with that id after answering it; None if there is no such task."""
+    async with host:
+        target = await host.jobs.find(target, ("job", "task"))
+        try:
+            await host.tasks.get(target)
+        except (NotFound, UsageError):
+            return target, None
+        by = this_user("cli").bringing(event.source)
+        return target, await host.tasks.signed(by).answer(target, event.data, event_id=event.key)

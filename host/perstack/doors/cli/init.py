@@ -1,4 +1,4 @@
-"""`perstack init`."""
+"""The command `perstack init`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import click
 
-from perstack.config.places import ProjectPlace
-from perstack.config.templates import DEFINITION, Template, model_lines, templates
-from perstack.core.definitions import Project
-from perstack.core.plain import one_line
-from perstack.engine.provider_states import ProviderState
+from perstack.config.project import DEFINITION, ProjectPlace, Template, model_lines, templates
+from perstack.config.source import NotRead, read_bounded
+from perstack.core.base.text import one_line
+from perstack.core.definitions.project import Project
+from perstack.doors.cli.terminal import err, out, prompt
+from perstack.engine.diagnostics.doctor import ProviderState
 from perstack.errors import UsageError
-from perstack.frontends.cli.terminal import err, out, prompt
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
 _IGNORED = (".env", "perstack/")
@@ -50,7 +50,7 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     asks = not no_input and sys.stdin.isatty()
     states = asyncio.run(_look(place if place.is_dir() else Path()))
     if provider is not None:
-        _about_model(states, provider, model)  # what is wrong is said before anything is asked
+        _about_model(states, provider, model)  # reports an error before asking anything
     chosen = _template(template, asks=asks)
     name = provider or (_ask_provider(states) if asks else None)
     files = {
@@ -83,7 +83,7 @@ def _template(name: str | None, *, asks: bool) -> Template:
 
 
 async def _look(folder: Path) -> Sequence[ProviderState]:
-    from perstack.engine.trust import environment_of
+    from perstack.config.trust import environment_of
     from perstack.host import Host
 
     place = ProjectPlace(folder, None)
@@ -92,7 +92,7 @@ async def _look(folder: Path) -> Sequence[ProviderState]:
 
 
 def _ask_provider(states: Sequence[ProviderState]) -> str | None:
-    """None if there is nothing to choose from."""
+    """Ask which provider to use; None if there is nothing to choose from."""
     usable = [state for state in states if state.is_usable]
     if len(usable) < 2:
         return None
@@ -103,9 +103,9 @@ def _ask_provider(states: Sequence[ProviderState]) -> str | None:
 
 
 def _about_model(states: Sequence[ProviderState], name: str | None, model: str | None) -> str:
-    """The lines that name both; comments where the first provider that is set up will do.
+    """Return the lines that name provider and model; comments if the first configured provider is used.
 
-    Raises UsageError for a provider that there is not, or that has no default model where none is given.
+    Raises UsageError for an unknown provider, or one without a default model if none is given.
     """
     if name is None:
         state = next((state for state in states if state.is_usable), None)
@@ -126,7 +126,7 @@ def _about_model(states: Sequence[ProviderState], name: str | None, model: str |
 
 
 def _default_model(state: ProviderState) -> str | None:
-    """Of a server without a default, the first that it has."""
+    """Return the default model; of a server without one, its first model."""
     return state.default_model or (state.models[0].name if state.is_usable and state.models else None)
 
 
@@ -139,7 +139,7 @@ def _example(states: Sequence[ProviderState]) -> str:
 
 
 def _write(place: Path, files: Mapping[str, str]) -> None:
-    """perstack.toml comes last: without it nothing has begun."""
+    """Write the files that do not exist yet; perstack.toml last, since without it nothing has begun."""
     for name, text in sorted(files.items(), key=lambda one: one[0] == DEFINITION):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -152,9 +152,12 @@ def _write(place: Path, files: Mapping[str, str]) -> None:
 
 
 def _keep(path: Path) -> None:
-    """Says what stays, and what it should have."""
+    """Report a file that is kept, and what it lacks."""
     out(f"kept {one_line(str(path))}")
     if path.name == ".gitignore":
-        lines = path.read_text(encoding="utf-8", errors="replace").split()
+        try:
+            lines = read_bounded(path).decode("utf-8", "replace").split()
+        except (NotRead, OSError):
+            return  # a file that cannot be read is not ours
         if missing := [name for name in _IGNORED if name not in lines and name.rstrip("/") not in lines]:
             err(f"note: it does not leave out {' and '.join(missing)}: add that if this folder is in git")

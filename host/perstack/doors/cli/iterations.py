@@ -1,19 +1,255 @@
-"""`perstack report`."""
+"""The commands `perstack iterate`, `iterations` and `report`, and the driving of iterations."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections.abc import Awaitable, Sequence
+from math import isfinite
+from typing import assert_never
 
 import click
 
-from perstack.core.iterations.state import Iteration, SeriesState
-from perstack.core.iterations.summary import summary_of_series
+from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
+from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
+from perstack.doors.cli.driving import EXIT_STATUS, answered_in_series, until_done
+from perstack.doors.cli.options import PlaceOptions, Setup, driving_options, place_options, total_options
+from perstack.doors.cli.output import Output, Showing, showing_options
+from perstack.doors.cli.param_types import given_query
+from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.shared.job_status import after_series
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.signals import INTERRUPTED
+from perstack.doors.shared.text import ago, cost, count, duration
+from perstack.engine.iterations.series_log import SeriesPage
 from perstack.errors import NotFound, UsageError
-from perstack.frontends.cli.options import PlaceOptions, place_options
-from perstack.frontends.cli.series import SERIES_COLOURS, chart
-from perstack.frontends.cli.terminal import Screen, data, out, table
-from perstack.frontends.shared.words import cost, count, duration
+from perstack.host import Host
+from perstack.system.clock import SYSTEM
+
+# perstack iterations
+
+
+@click.command("iterations")
+@click.option("--json", "as_json", is_flag=True, help="Each one's whole summary as JSON, one a line.")
+@click.option(
+    "--take", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="How many, the newest."
+)
+@place_options
+def iterations_command(
+    as_json: bool, take: int, config: str | None, workspace: str | None, storage: str | None
+) -> None:
+    """List what was iterated, the one written to last first."""
+    place = PlaceOptions(config, workspace, storage)
+
+    async def look() -> SeriesPage:
+        async with place.reader() as host:
+            return await host.iterations.list(limit=take)
+
+    page = asyncio.run(look())
+    if as_json:
+        for one in page.series:
+            data(one.to_json())
+    elif not page.series:
+        out("no iterations yet; start some with: perstack iterate EXPERT QUERY")
+    else:
+        _print_list(page)
+
+
+def _print_list(page: SeriesPage) -> None:
+    screen, now = Screen.of_stdout(), SYSTEM.now()
+    rows = [
+        (
+            one.id,
+            "damaged" if one.damaged else one.status,
+            one.expert_key or "?",
+            f"{one.done}/{one.max_iterations}",
+            _best(one),
+            _when(one.started_at, now),
+            _when(one.updated_at, now),
+            one.user_input if one.message is None else one.message,
+        )
+        for one in page.series
+    ]
+    headings = ("id", "status", "Expert", "done", "best", "began", "when", "query")
+    table(screen, headings, rows, right=(3,), drops=(5, 6, 3, 2, 4, 1))
+    if page.next is not None:
+        out(screen.paint("there are more: see them with --take N", dim=True))
+
+
+def _when(moment: int, now: int) -> str:
+    return ago(moment, now) if moment else "?"
+
+
+def _best(one: SeriesSummary) -> str:
+    if one.best_score is None:
+        return "-"
+    names = one.metric if isinstance(one.metric, str) else f"worst of {', '.join(one.metric)}"
+    return f"{names} {one.best_score:g}" + (f" of {one.target:g}" if one.target is not None else "")
+
+
+SERIES_COLOURS: dict[SeriesStatus, str] = {
+    "running": "cyan",
+    "paused": "yellow",
+    "completed": "green",
+    "failed": "red",
+}
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class SeriesLines:
+    """The output of driven iterations: their facts and the events of their Jobs."""
+
+    def __init__(self, showing: Showing) -> None:
+        """Show the iterations in the form of `showing`."""
+        self.on_event = Output(showing)
+        self.series_id: str | None = None
+
+    def on_fact(self, fact: StoredSeriesEvent, series: SeriesState, line: bytes) -> None:
+        """Show a fact of the iterations, and the result of each measured one."""
+        self.series_id = fact.series_id
+        self.on_event.write(line)
+        if isinstance(fact, FinishIteration):
+            self.on_event.remark(_measured(series))
+
+    async def approved(self, host: Host, series: SeriesState) -> SeriesState:
+        """Ask the user at the terminal, if there is one, what the iterations wait for, and return their state."""
+
+        def resume(series_id: str) -> Awaitable[SeriesState]:
+            return host.iterations.resume(series_id, on_event=self.on_event, on_fact=self.on_fact)
+
+        return await answered_in_series(host, series, self.on_event, resume)
+
+    async def state(self, host: Host) -> SeriesState | None:
+        """Return the state of the iterations whose facts were shown; None if none were."""
+        return await host.iterations.get(self.series_id) if self.series_id is not None else None
+
+
+def say_series(series: SeriesState, lines: Output) -> int:
+    """Show the best result and a line with the outcome and next step, and return the exit status."""
+    did = count(len(series.done), "iteration")
+    best = series.best
+    if best is not None:
+        if series.status == "completed":
+            lines.result(best.artefact)
+        did += f", the best is {best.number} with {best.score:g}"
+    steps = "; ".join(map(cli_phrase, after_series(series)))
+    text = {
+        "completed": f"completed: {did}; {_why_completed(series)}; perstack report {series.id}",
+        "failed": f"failed after {did}: {series.message}; {steps}"
+        " (--definition current, if you have edited the Expert)",
+        "paused": f"paused after {did}: {series.message}; {steps}",
+        "running": f"is still running: {did}",
+    }[series.status]
+    if series.status == "failed" or (lines.form == "text" and series.status != "completed"):
+        err(f"{series.expert_key} {text}")
+    else:
+        lines.remark(f"{series.expert_key} {text}")
+    return _exit_status(series)
+
+
+def _exit_status(series: SeriesState) -> int:
+    match series.status:
+        case "completed":
+            return 0
+        case "paused":
+            return EXIT_STATUS[series.job_status] if series.job_status is not None else INTERRUPTED
+        case "failed" | "running":
+            return 1
+        case _:
+            assert_never(series.status)
+
+
+def _why_completed(series: SeriesState) -> str:
+    settings = series.settings
+    if series.finish_reason == "targetReached":
+        return "the target is reached"
+    if settings.target is None:
+        return "none is left"
+    return f"none is left, and the target {settings.target:g} is not reached"
+
+
+def _measured(series: SeriesState) -> str:
+    last = series.iterations[-1]
+    parts = [", ".join(f"{name} {value:g}" for name, value in last.metrics.items())]
+    if last.failed:
+        parts.append(f"{count(len(last.failed), 'case')} failed")
+    if last.regressions:
+        parts.append(count(len(last.regressions), "regression"))
+    if series.best_iteration == last.number:
+        parts.append("the best so far")
+    took = duration(last.duration)
+    return f"iteration {last.number} of {series.settings.max_iterations}: {', '.join(parts)} ({took})"
+
+
+def chart(scores: Sequence[float]) -> str:
+    """Return the scores as a row of bars, the lowest score lowest."""
+    low, high = min(scores), max(scores)
+    if high == low:
+        return _BARS[len(_BARS) // 2] * len(scores)
+    # halved, so that the difference of two huge numbers does not overflow
+    span = high / 2 - low / 2
+    return "".join(_BARS[round((score / 2 - low / 2) / span * (len(_BARS) - 1))] for score in scores)
+
+
+# perstack iterate
+
+
+@click.command("iterate")
+@click.argument("expert")
+@click.argument("query", required=False)
+@click.option("--max-iterations", type=click.IntRange(min=1), metavar="N", help="Most iterations.")
+@click.option("--target", type=float, metavar="X", help="Good enough, in place of what perstack.toml says.")
+@total_options
+@click.option("--id", "series_id", metavar="ID", help="What to call these iterations: up to 100 of A-Z a-z 0-9 _ -")
+@showing_options
+@driving_options
+def iterate_command(
+    expert: str,
+    query: str | None,
+    max_iterations: int | None,
+    target: float | None,
+    total_cost: float | None,
+    total_tokens: int | None,
+    series_id: str | None,
+    showing: Showing,
+    setup: Setup,
+) -> None:
+    """Run EXPERT on QUERY, measure its result, and run it again with that, until it is good enough.
+
+    In a pipe, events are JSON, one a line. QUERY `-`, or none, is read from stdin.
+    """
+    check_target(target)
+    said = given_query(query)
+    host = setup.host()
+    lines = SeriesLines(showing)
+
+    async def work() -> SeriesState:
+        begun = await host.iterations.begin(
+            expert,
+            said,
+            series_id=series_id,
+            max_iterations=max_iterations,
+            target=target,
+            max_cost=total_cost,
+            max_tokens=total_tokens,
+            on_event=lines.on_event,
+            on_fact=lines.on_fact,
+        )
+        return await lines.approved(host, begun)
+
+    series = until_done(host, work, lambda: lines.state(host), lines.on_event)
+    sys.exit(INTERRUPTED if series is None else say_series(series, lines.on_event))
+
+
+def check_target(target: float | None) -> None:
+    """Raise UsageError for `nan` and `inf`, which click accepts as numbers."""
+    if target is not None and not isfinite(target):
+        raise UsageError(f"--target {target}: use a finite number")
+
+
+# perstack report
 
 
 @click.command("report")

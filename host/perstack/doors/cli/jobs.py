@@ -1,26 +1,132 @@
-"""`perstack jobs`."""
+"""The commands `perstack jobs`, `cost`, `delete` and `prune`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
 
 import click
 
-from perstack.core.job import JobSummary
-from perstack.core.job_choice import JobChoice
-from perstack.engine.clock import SYSTEM
-from perstack.engine.pages import pages
-from perstack.frontends.cli.job_choice import choice_options
-from perstack.frontends.cli.options import PlaceOptions, place_options
-from perstack.frontends.cli.terminal import Screen, data, out, table
-from perstack.frontends.shared.words import ago, cost, count, status_of
+from perstack.core.base.lifecycle import TYPED_STATUS
+from perstack.core.base.text import one_line
+from perstack.core.jobs.queries import By, JobChoice, Spent, not_retained, parse_labels, removable, spent_by
+from perstack.core.jobs.summary import JobSummary
+from perstack.doors.cli.options import PlaceOptions, place_options
+from perstack.doors.cli.param_types import moment, read_span
+from perstack.doors.cli.terminal import Screen, confirm, data, err, out, table
+from perstack.doors.shared.job_status import status_of
+from perstack.doors.shared.text import ago, cost, count, local_time
+from perstack.errors import UsageError
 from perstack.host import Host
+from perstack.support.storage import pages
+from perstack.system.clock import SYSTEM
+
+_BY: dict[str, By] = {"expert": "expert", "model": "model", "day": "day", "label": "label"}
+
+
+@click.command("cost")
+@click.option(
+    "--by", type=click.Choice(tuple(_BY)), default="expert", show_default=True, help="What is added up for each."
+)
+@click.option("--since", metavar="WHEN", help="Only Runs begun since: a date, 2026-11-30, or a time ago: 7d, 24h, 30m.")
+@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+@place_options
+def cost_command(
+    by: str, since: str | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
+) -> None:
+    """Add up what all Jobs have spent.
+
+    A cost is that of the tokens whose price was known when they were used. Where none was known it is `unknown`, and
+    where some were not it is what was spent at least.
+    """
+    start = 0 if since is None else moment(since)
+    place = PlaceOptions(config, workspace, storage)
+
+    async def look() -> list[JobSummary]:
+        async with place.reader() as host:
+            found: list[JobSummary] = []
+            after: str | None = None
+            while True:
+                page = await host.jobs.list(limit=100, after=after)
+                found.extend(page.jobs)
+                after = page.next
+                if after is None:
+                    return found
+
+    rows, total = spent_by(asyncio.run(look()), _BY[by], since=start, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
+    if as_json:
+        shown = {"by": by, "since": start, "rows": [one.to_json() for one in rows], "total": total.to_json()}
+        data(json.dumps(shown, ensure_ascii=False))
+    elif not rows:
+        out("nothing was spent" + ("" if since is None else f" since {local_time(start):%Y-%m-%d %H:%M}"))
+    else:
+        _print(by, rows, total)
+
+
+def _print(by: str, rows: list[Spent], total: Spent) -> None:
+    # a Job's labels are several rows, and add up to more than the total
+    cells = [
+        (one.key, f"{one.runs:,}", f"{one.usage.input_tokens:,}", f"{one.usage.output_tokens:,}", _cost(one))
+        for one in (*rows, total)
+    ]
+    table(Screen.of_stdout(), (by, "Runs", "sent", "generated", "cost"), cells, right=(1, 2, 3, 4))
+
+
+def _cost(one: Spent) -> str:
+    return cost(one.usage, one.unpriced_tokens) or "$0"
+
+
+# Options that select Jobs.
+
+
+def choice_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--status`, `--expert`, `--since` and `--label`, passed to the command as one `choice: JobChoice`."""
+
+    @wraps(command)
+    def gather(
+        *, status: tuple[str, ...], expert: tuple[str, ...], since: str | None, label: tuple[str, ...], **others: object
+    ) -> None:
+        span = read_span(since, "--since")
+        choice = JobChoice.of(
+            (TYPED_STATUS[one] for one in status),
+            expert,
+            parse_labels(label),
+            None if span is None else SYSTEM.now() - span,
+        )
+        command(choice=choice, **others)
+
+    return kind_options(
+        click.option("--since", metavar="TIME", help="Only those written to in the last 30d, 12h and the like.")(gather)
+    )
+
+
+def kind_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options among them that do not depend on time."""
+    for option in (
+        click.option(
+            "--label", multiple=True, metavar="KEY=VALUE", help="Only Jobs with this label; may be given again."
+        ),
+        click.option(
+            "--expert", multiple=True, metavar="NAME", help="Only Jobs of this Expert; given again, of that too."
+        ),
+        click.option(
+            "--status",
+            multiple=True,
+            type=click.Choice(list(TYPED_STATUS)),
+            help="Only Jobs like this; given again, like that too.",
+        ),
+    ):
+        command = option(command)
+    return command
+
 
 _PAGE = 20
 _MANY = 200
 _REST = 10_000
-"""Each page looks at the times of all Jobs: what is not among the first is had at once."""
+"""Size of the pages after the first: each page reads the times of all Jobs, so the rest is fetched at once."""
 
 
 @click.command("jobs")
@@ -70,7 +176,7 @@ def _why_none(offset: int, choice: JobChoice) -> str:
 
 
 async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) -> tuple[list[JobSummary], bool]:
-    """The Jobs wanted, and whether there are older ones."""
+    """Return the selected Jobs, and whether there are older ones."""
     limit = _MANY if take is None or choice != JobChoice() else offset + take + 1
     async with host:
         found: list[JobSummary] = []
@@ -83,7 +189,7 @@ async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) ->
 
 
 def show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
-    """A table of them, with how to answer those that wait."""
+    """Print a table of the Jobs, and how to answer those that wait."""
     now = SYSTEM.now()
     rows = [
         (
@@ -107,7 +213,145 @@ def show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
 
 
 def _about(job: JobSummary) -> str:
-    """The query, unless there is something more pressing."""
+    """Return the question or error, if any, otherwise the query."""
     if job.question is not None:
         return f"asks: {job.asks}"
     return f"error: {job.error}" if job.status == "stoppedByError" and job.error else job.query
+
+
+# perstack delete, and the removal of selected Jobs
+
+_SHOWN = 10
+
+
+@click.command("delete")
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Delete them without asking.")
+@click.option("--json", "as_json", is_flag=True, help="What was deleted and what was kept, as one JSON object.")
+@place_options
+def delete_command(
+    jobs: tuple[str, ...], yes: bool, as_json: bool, config: str | None, workspace: str | None, storage: str | None
+) -> None:
+    """Remove JOBs for good, with their logs, checkpoints and blobs.
+
+    On a terminal you are asked first; elsewhere --yes is needed. A Job that is driven is kept, and the exit status is
+    1. An anchor gets the last heads of what was deleted, as those of something removed.
+    """
+    place = PlaceOptions(config, workspace, storage)
+
+    async def look() -> list[JobSummary]:
+        async with place.reader() as host:
+            ids = dict.fromkeys([await host.jobs.find(job) for job in jobs])
+            return [await host.jobs.row_to_delete(job) for job in ids]
+
+    remove(place, asyncio.run(look()), is_sure=yes, as_json=as_json)
+
+
+def remove(place: PlaceOptions, jobs: Sequence[JobSummary], *, is_sure: bool, as_json: bool) -> None:
+    """Remove the Jobs, report it, and end with the exit status. Raises UsageError if nobody agrees."""
+    if jobs and not is_sure:
+        _ask(jobs)
+    deleted, kept = asyncio.run(_removed(place.writer(), jobs))
+    if as_json:
+        data(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
+    else:
+        out(f"deleted {count(len(deleted), 'Job')}" if jobs else "no such Jobs")
+        for why in kept.values():
+            err(one_line(f"kept: {why}"))
+    sys.exit(1 if kept else 0)
+
+
+async def _removed(host: Host, jobs: Sequence[JobSummary]) -> tuple[list[str], dict[str, str]]:
+    """Return the ids of the removed Jobs, and the reason for each that was kept."""
+    deleted: list[str] = []
+    kept: dict[str, str] = {}
+    async with host:
+        async for job_id, why in host.jobs.delete_each(job.id for job in jobs):
+            if why is None:
+                deleted.append(job_id)
+            else:
+                kept[job_id] = why
+    return deleted, kept
+
+
+def _ask(jobs: Sequence[JobSummary]) -> None:
+    """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
+    them = count(len(jobs), "Job")
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{them} would be deleted for good: see which with --dry-run or `perstack jobs`, and add --yes"
+        )
+    show_jobs(Screen.of_stdout(), jobs[:_SHOWN])
+    if len(jobs) > _SHOWN:
+        out(f"… and {len(jobs) - _SHOWN} more")
+    if not confirm(f"Delete {them} for good?"):
+        out("nothing is deleted")
+        sys.exit(1)
+
+
+# perstack prune
+
+_PRUNE_PAGE = 500
+
+
+@click.command("prune")
+@click.option("--older-than", metavar="TIME", help="Only Jobs not written to for so long, such as 30d.")
+@click.option(
+    "--keep-last", type=click.IntRange(min=0), metavar="N", help="Keep the newest N of each Expert, among all its Jobs."
+)
+@kind_options
+@click.option("--include-waiting", is_flag=True, help="Also those that wait for an answer.")
+@click.option("--dry-run", is_flag=True, help="Show which these are, and delete nothing.")
+@click.option("--yes", is_flag=True, help="Delete them without asking.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="As `delete` has it; with --dry-run each Job's summary, one a line."
+)
+@place_options
+def prune_command(
+    older_than: str | None,
+    keep_last: int | None,
+    status: tuple[str, ...],
+    expert: tuple[str, ...],
+    label: tuple[str, ...],
+    include_waiting: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    config: str | None,
+    workspace: str | None,
+    storage: str | None,
+) -> None:
+    """Remove all Jobs for good that all of these conditions fit; if none is given, those that `[retention]` names.
+
+    A Job that is running is never removed, nor one whose logs are damaged. On a terminal you are asked first; elsewhere
+    --yes is needed.
+    """
+    span, now = read_span(older_than, "--older-than"), SYSTEM.now()
+    before = None if span is None else now - span
+    choice = JobChoice.of((TYPED_STATUS[one] for one in status), expert, parse_labels(label), before=before)
+    place = PlaceOptions(config, workspace, storage)
+    if choice != JobChoice() or keep_last is not None:
+        jobs = removable(asyncio.run(_all(place)), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
+    else:
+        retention = place.project(required=False).retention
+        if retention is None or include_waiting:
+            raise UsageError("say which Jobs are meant, such as --older-than 30d or --keep-last 10, or [retention]")
+        jobs = not_retained(asyncio.run(_all(place)), retention, now)
+    if not dry_run:
+        remove(place, jobs, is_sure=yes, as_json=as_json)
+    elif as_json:
+        for job in jobs:
+            data(job.to_json())
+    elif jobs:
+        show_jobs(Screen.of_stdout(), jobs)
+    else:
+        out("no such Jobs")
+
+
+async def _all(place: PlaceOptions) -> list[JobSummary]:
+    async with place.reader() as host:
+        return [
+            job
+            async for page in pages(lambda after: host.jobs.list(limit=_PRUNE_PAGE, after=after))
+            for job in page.jobs
+        ]

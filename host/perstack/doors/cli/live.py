@@ -1,26 +1,31 @@
-"""The lines at the bottom of a terminal while a Job is driven: what each Run does, and what it all has cost."""
+"""Log rows and the live view at the bottom of a terminal: what each Run is doing, and the totals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
-from perstack.core.plain import one_line, plain_text
-from perstack.frontends.cli.terminal import Painted, Screen
-from perstack.frontends.shared.live_state import Lane, LiveState
-from perstack.frontends.shared.live_words import timed, todos_words, totals, work_words
-from perstack.frontends.shared.words import cells, count, pad, shorten
+from perstack.core.base.text import one_line, plain_text
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Event
+from perstack.doors.cli.terminal import Painted, Region, Screen, err, out, rendered
+from perstack.doors.shared.activity import Lane, LiveState, timed, todos_words, totals, work_words
+from perstack.doors.shared.event_text import Row
+from perstack.doors.shared.text import cells, count, local_time, pad, shorten
+from perstack.system.clock import SYSTEM
 
 Line = tuple[str | Painted, ...]
 
 _MOST_LANES = 8
 _MOST_TEXT = 6
-"""Lines of a text while it comes."""
+"""Maximum lines of a streamed text."""
 
 _WIDEST_LABEL = 24
 
 
 def lines_of(state: LiveState, screen: Screen, now: int, colour: Callable[[str], str]) -> list[Line]:
-    """As many lines as the screen has room for, each narrower than it. `colour` is that of a Run's label."""
+    """Return as many lines as fit, each narrower than the screen. `colour` returns a Run's colour."""
     lanes = list(state.lanes.values())
     if not lanes and not state.skills:
         return []
@@ -38,7 +43,7 @@ def lines_of(state: LiveState, screen: Screen, now: int, colour: Callable[[str],
 
 
 def line_of(state: LiveState, screen: Screen, now: int) -> Line:
-    """All of it in one line."""
+    """Return the whole state in one line."""
     lanes = list(state.lanes.values())
     if len(lanes) == 1:
         first = f"{lanes[0].label} {_doing(lanes[0], now)}"
@@ -82,7 +87,6 @@ def _cut(text: str, screen: Screen) -> str:
 
 
 def _tail(text: str, width: int, most: int) -> list[str]:
-    """The end of a text, in lines of that width."""
     found: list[str] = []
     for line in plain_text(text[-width * (most + 1) :]).split("\n"):
         found += _wrapped(one_line(line), width)
@@ -105,3 +109,152 @@ def _wrapped(line: str, width: int) -> list[str]:
         found[-1] += char
         used += wide
     return found
+
+
+# Rows of the log in columns, for `perstack log` and while a Job is driven.
+
+_RUN_COLOURS = ("blue", "yellow", "magenta", "cyan", "green", "bright_blue", "bright_yellow", "bright_magenta")
+_WORD = 9
+_NARROW = 60
+"""Screen width below which the time and the step are left out."""
+
+_LOUD = ("red", "green", "magenta", "bold", "dim")
+"""Colours that apply to a row's text as well as its word."""
+
+Put = Callable[..., None]
+"""A function that takes the parts of a line, as `terminal.out` does."""
+
+
+class RowPrinter:
+    """A printer of rows with their time, Run and step; each Run has one colour."""
+
+    def __init__(self, screen: Screen, *, full: bool = False, put: Put = out) -> None:
+        """Print rows for `screen` with `put`; `full` prints texts unshortened."""
+        self.screen = screen
+        self._full = full
+        self.put = put
+        self._colours: dict[str, str] = {}
+        self._width = 0
+        self._day = ""
+
+    def colour(self, run_id: str) -> str:
+        """Return the colour of a Run, assigned in the order of the first calls."""
+        return self._colours.setdefault(run_id, _RUN_COLOURS[len(self._colours) % len(_RUN_COLOURS)])
+
+    def widen(self, labels: Iterable[str]) -> None:
+        """Widen the label column for these labels, for the following rows."""
+        self._width = min(_WIDEST_LABEL, max((self._width, *map(len, labels))))
+
+    def print(self, timestamp: int, run_id: str, label: str, step: int, row: Row, mark: str = " ") -> None:
+        """Print a row, after the date if it changed; `mark` is one character next to the step."""
+        screen, at = self.screen, local_time(timestamp)
+        if f"{at:%Y-%m-%d}" != self._day:
+            self._day = f"{at:%Y-%m-%d}"
+            self.put(screen.paint(self._day, dim=True))
+        is_narrow = screen.width < _NARROW
+        width = min(self._width, max(6, screen.width // 4)) if is_narrow else self._width
+        used = width + 1 + _WORD + 1 + (0 if is_narrow else 8 + 1 + 4 + 1)
+        text = row.text.replace("\n", "\n" + " " * used) if self._full else screen.fit(row.text, used)
+        style = {"bold": True} if row.colour == "bold" else {"dim": True} if row.colour == "dim" else {}
+        named = {} if style or not row.colour else {"fg": row.colour}
+        self.put(
+            *(() if is_narrow else (screen.paint(f"{at:%H:%M:%S}", dim=True), " ")),
+            screen.paint(_label(label, width), fg=self.colour(run_id)),
+            mark if is_narrow else f" {step:>4}{mark}",
+            screen.paint(f"{row.word:<{_WORD}}", **style, **named),
+            " ",
+            screen.paint(text, **style, **named) if row.colour in _LOUD else text.rstrip(),
+        )
+
+
+def _label(label: str, width: int) -> str:
+    """Return the label fitted to its column; the Expert's key is shortened, never the Run's number."""
+    expert, mark, number = label.rpartition("#")
+    end = mark + number
+    return shorten(expert, max(1, width - len(end))) + end if len(label) > width else pad(label, width)
+
+
+# A Job for a user at a terminal: log rows as they arrive, and the current state below them.
+
+_NARROWEST = 40
+"""Screen width below which lines are only appended."""
+
+_SOON = 0.1
+"""Seconds between two drawings while events arrive."""
+
+_LATER = 1.0
+"""Seconds between two drawings while only time passes."""
+
+
+class LiveView:
+    """The live view on stdout, or on stderr in one line, since a reader of stdout may use the terminal too."""
+
+    def __init__(
+        self, *, to_stderr: bool = False, rows: RowPrinter | None = None, state: LiveState | None = None
+    ) -> None:
+        """Show rows and state, new ones unless given."""
+        self._of_screen = Screen.of_stderr if to_stderr else Screen.of_stdout
+        self._is_one_line = to_stderr
+        screen = self._of_screen()
+        self.state = state or LiveState()
+        self._region = Region(to_stderr=to_stderr) if screen.height and screen.width >= _NARROWEST else None
+        self._rows = rows or RowPrinter(screen)
+        self._rows.put = (err if to_stderr else out) if self._region is None else self._add
+        self._timer: asyncio.TimerHandle | None = None
+        self._drawn = 0.0
+
+    def begin(self, job: JobSummary) -> None:
+        """Start with the totals of a Job that was driven before."""
+        self.state.begin(job)
+
+    def take(self, event: Event, *, has_rows: bool = True) -> None:
+        """Show an event, with its rows if `has_rows`. Raises OSError."""
+        told = self.state.take(event)
+        if has_rows:
+            self._rows.widen(one.label for one in told)
+            for one in told:
+                self._rows.print(*one)
+        if self._region is not None:
+            self._draw_within(_SOON)
+
+    def pause(self) -> None:
+        """Erase the live lines until the next event. Raises OSError."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._region is not None:
+            self._region.erase()
+
+    def forget(self) -> None:
+        """Forget the live lines, since another program used the terminal."""
+        if self._region is not None:
+            self._region.forget()
+
+    def _add(self, *parts: str | Painted) -> None:
+        if self._region is not None:
+            self._region.add(rendered(*parts))
+
+    def _draw_within(self, seconds: float) -> None:
+        """Schedule a drawing that many seconds after the last one."""
+        loop = asyncio.get_running_loop()
+        at = max(loop.time(), self._drawn + seconds)
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._draw)
+
+    def _draw(self) -> None:
+        region = self._region
+        if region is None:
+            return
+        self._timer = None
+        self._drawn = asyncio.get_running_loop().time()
+        screen = self._rows.screen = self._of_screen()
+        now = SYSTEM.now()
+        with suppress(OSError):  # the next event reports the error
+            if self._is_one_line:
+                region.draw([line_of(self.state, screen, now)] if self.state.lanes else [])
+            else:
+                region.draw(lines_of(self.state, screen, now, self._rows.colour))
+            self._draw_within(_LATER)

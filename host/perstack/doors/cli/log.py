@@ -1,4 +1,4 @@
-"""`perstack log`."""
+"""The command `perstack log`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,72 @@ from dataclasses import replace
 
 import click
 
-from perstack.core.base import JsonObject
-from perstack.core.checkpoint import Checkpoint
-from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
+from perstack.core.base.ids import check_id, check_job_id, is_place, job_of_run, place_of
+from perstack.core.base.records import JsonObject
+from perstack.core.jobs.checkpoints import Checkpoint
+from perstack.core.jobs.summary import PlacedRun
+from perstack.core.runs.messages import AnyMessage
 from perstack.dataclass import dataclass
-from perstack.engine.read import RunLog
+from perstack.doors.cli.live import RowPrinter
+from perstack.doors.cli.log_print import (
+    Wanted,
+    marks_of,
+    newest,
+    parse_steps,
+    parse_types,
+    print_damage,
+    print_events,
+    print_summary,
+    select,
+    visible,
+)
+from perstack.doors.cli.options import PlaceOptions, place_options
+from perstack.doors.cli.terminal import Screen, data, out, stored, table
+from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
+from perstack.doors.shared.event_text import run_label
+from perstack.doors.shared.job_status import run_status_of
+from perstack.doors.shared.log_view import branches, how_words, in_order, places_in
+from perstack.doors.shared.text import cost, count, local_time
+from perstack.engine.log.run_log import RunLog
 from perstack.errors import NotFound, UsageError
-from perstack.frontends.cli.log_marks import marks_of
-from perstack.frontends.cli.log_messages import print_checkpoint, print_messages, print_new
-from perstack.frontends.cli.log_print import print_damage, print_events, print_summary, visible
-from perstack.frontends.cli.log_select import Wanted, newest, parse_steps, parse_types, select
-from perstack.frontends.cli.options import PlaceOptions, place_options
-from perstack.frontends.cli.row_printer import RowPrinter
-from perstack.frontends.cli.terminal import Screen, data, out, stored
-from perstack.frontends.shared.checkpoints import MessagesDiff, new_in
-from perstack.frontends.shared.log_entries import in_order, places_in
-from perstack.frontends.shared.words import count
 from perstack.host import Host
+
+# Checkpoints and their messages, for people.
+
+
+def print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
+    """Print a checkpoint's facts without its messages."""
+    title = f"Checkpoint {checkpoint.id}"
+    label = run_label(checkpoint.expert.key, checkpoint.run_id)
+    out(screen.paint(title, bold=True), f"  {label}  {standing_of(checkpoint)}")
+    for name, text in facts_of(checkpoint):
+        out("  ", screen.paint(f"{name:<9}", dim=True), "  ", screen.fit(text, 13))
+
+
+def print_messages(screen: Screen, messages: Sequence[AnyMessage]) -> None:
+    """Print the messages in full, each under its author."""
+    for message in messages:
+        for title, text in parts_of(message):
+            out("\n", screen.paint(f"── {title} ──", bold=True))
+            out(text)
+
+
+def print_new(screen: Screen, found: MessagesDiff) -> None:
+    """Print the messages removed since the previous step, and the new ones."""
+    out("  ", screen.paint(f"{'since':<9}", dim=True), f"  {found.since or 'the beginning'}")
+    if found.gone:
+        out("\n", screen.paint(f"{count(len(found.gone), 'message')} no longer seen:", dim=True))
+        print_messages(screen, found.gone)
+        out("\n", screen.paint(f"{count(len(found.new), 'new message')}:", dim=True))
+    print_messages(screen, found.new)
+
 
 _PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What was asked for."""
+    """The options of the command."""
 
     job_id: str | None
     run_id: str | None
@@ -134,7 +176,7 @@ def log_command(
 
 
 def _check_state(state: bool, *, chooses: bool, follow: bool, offset: int) -> None:
-    """Raises UsageError for what does not go with a checkpoint, if one is wanted, or with --follow."""
+    """Raise UsageError for options that do not go with a checkpoint, if one is shown, or with --follow."""
     if state and chooses:
         raise UsageError("--step, --type, --errors, --tools and --delegations choose events: leave them out here")
     if follow and (state or offset):
@@ -142,7 +184,7 @@ def _check_state(state: bool, *, chooses: bool, follow: bool, offset: int) -> No
 
 
 def _check_tree(*, chooses: bool, others: bool) -> None:
-    """Raises UsageError for what does not go with --tree."""
+    """Raise UsageError for options that do not go with --tree."""
     if chooses:
         raise UsageError("--tree shows the Runs of a Job: leave out what chooses events")
     if others:
@@ -150,7 +192,7 @@ def _check_tree(*, chooses: bool, others: bool) -> None:
 
 
 async def _whole(host: Host, typed: _Request) -> _Request:
-    """With whole ids, and with the Job that they say; None for the latest. Raises UsageError."""
+    """Return the request with whole ids and the Job that they name; None for the latest. Raises UsageError."""
     job_id = await host.jobs.find(typed.job_id)
     run_id = await host.jobs.find(typed.run_id)
     checkpoint_id = await host.jobs.find(typed.checkpoint_id)
@@ -189,7 +231,6 @@ async def _show_events(
 
 
 async def _show_tree(host: Host, request: _Request) -> int:
-    from perstack.frontends.cli.log_tree import show_tree, write_tree
 
     job = await host.job(request.job_id)
     tree = await host.jobs.tree(job.id)
@@ -204,8 +245,8 @@ async def _show_tree(host: Host, request: _Request) -> int:
 
 
 async def _follow(host: Host, request: _Request) -> int:
-    """What there is, and then what is added, until nobody drives the Job any more."""
-    from perstack.frontends.cli.log_follow import Following  # not for what is only looked at
+    """Show the stored events and then the new ones, until no process drives the Job."""
+    from perstack.doors.cli.log_follow import Following  # only needed here
 
     job = await host.job(request.job_id)
     logs = await host.logs(job.id, run_id=request.run_id)
@@ -266,7 +307,7 @@ def _as_json(checkpoint: Checkpoint, found: MessagesDiff) -> JsonObject:
 
 
 async def _checkpoint(host: Host, request: _Request) -> tuple[Checkpoint, Sequence[RunLog]]:
-    """The one that was named, or the latest; with the log that it was looked for in, if it was."""
+    """Return the named or latest checkpoint, and the log that was searched for it, if one was."""
     job_id, checkpoint_id = request.job_id, request.checkpoint_id
     logs: Sequence[RunLog] = ()
     if checkpoint_id is None:
@@ -278,8 +319,42 @@ async def _checkpoint(host: Host, request: _Request) -> tuple[Checkpoint, Sequen
 
 
 def _latest_checkpoint(log: RunLog) -> str:
-    """The last checkpoint of a Run. Raises NotFound if it has none yet."""
+    """Return the last checkpoint of a Run. Raises NotFound if it has none yet."""
     places = [place for place in places_in(log) if place.type != "startRewind"]
     if not places:
         raise NotFound(f"{log.run_id} has no checkpoint yet: its first step has not ended")
     return places[-1].id
+
+
+# perstack log --tree: the Runs of a Job, each below the one it follows from
+
+MOST = 1000
+"""Maximum Runs shown to people."""
+
+
+def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
+    """Print a table with a row for each Run, and lines to the Runs below it."""
+    shown = tree[:MOST]
+    rows = [
+        (
+            one.run.id,
+            one.run.expert_key or "?",
+            run_status_of(one.run),
+            f"{one.run.steps:,}",
+            f"{one.run.usage.total_tokens:,}",
+            cost(one.run.usage, one.run.unpriced_tokens).removeprefix("cost ") or "-",
+            f"{local_time(one.run.started_at):%Y-%m-%d %H:%M:%S}" if one.run.started_at else "?",
+            how_words(one),
+        )
+        for one in shown
+    ]
+    headings = ("Run", "Expert", "status", "steps", "tokens", "cost", "began", "how")
+    table(screen, headings, rows, right=(3, 4, 5), drops=(4, 6, 1, 3, 5, 2), before=branches(shown))
+    if len(tree) > MOST:
+        out(screen.paint(f"and {count(len(tree) - MOST, 'more Run')}: all with --json", dim=True))
+
+
+def write_tree(tree: Sequence[PlacedRun]) -> None:
+    """Write a line of JSON for each Run."""
+    for one in tree:
+        data(one.to_json())

@@ -1,31 +1,30 @@
-"""`perstack log --follow`: a Job that another process drives, until it stops."""
+"""`perstack log --follow`: events of a Job that another process drives, until it stops."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.events import StoredEvent
-from perstack.core.plain import one_line
-from perstack.engine.logs.log import StoredLine
-from perstack.engine.read import RunLog
-from perstack.frontends.cli.drive import standing
-from perstack.frontends.cli.live import LiveView
-from perstack.frontends.cli.log_select import Wanted, select
-from perstack.frontends.cli.row_printer import RowPrinter
-from perstack.frontends.cli.terminal import Screen, data, out
-from perstack.frontends.shared.live_state import LiveState
-from perstack.frontends.shared.log_entries import entries_of
+from perstack.core.base.text import one_line
+from perstack.core.runs.events import StoredEvent
+from perstack.doors.cli.driving import standing
+from perstack.doors.cli.live import LiveView, RowPrinter
+from perstack.doors.cli.log_print import Wanted, select
+from perstack.doors.cli.terminal import Screen, data, out
+from perstack.doors.shared.activity import LiveState
+from perstack.doors.shared.log_view import entries_of
+from perstack.engine.log.event_log import StoredLine
+from perstack.engine.log.run_log import RunLog
 from perstack.host import Host
 
 
 class Following:
-    """Shows what is added to a Job's logs after what was in them when it was made."""
+    """A view of the events added to a Job's logs after those given at first."""
 
     def __init__(
         self, logs: Sequence[RunLog], run_id: str | None, wanted: Wanted, *, full: bool, as_json: bool
     ) -> None:
+        """Show what is added after these logs, of one Run or of all if `run_id` is None."""
         self.rows = RowPrinter(Screen.of_stdout(), full=full)
-        """What prints the rows, the first ones as well."""
         self._logs = {log.run_id: RunLog(log.run_id, list(log.lines)) for log in logs}
         self._known = {log.run_id: len(log.lines) for log in logs}
         self._run_id = run_id
@@ -34,7 +33,7 @@ class Following:
         self._as_json = as_json
 
     async def until_stopped(self, host: Host, job_id: str) -> None:
-        """Show it, and how the Job stands when nobody drives it any more."""
+        """Show new events, and at the end the Job's outcome, when no process drives it any more."""
         view = None if self._as_json else LiveView(rows=self.rows, state=LiveState(full=self._full))
         try:
             async for line in host.watch(job_id, queued=True):

@@ -1,15 +1,62 @@
-"""Which events of a Job are wanted, found without parsing those that are not."""
+"""Selecting events of a Job without parsing the others, and printing them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar, get_args
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar, get_args
 
-from perstack.core.events import CallDelegate, StoredEvent
+from perstack.core.base.ids import event_id_of
+from perstack.core.base.lifecycle import JobStatus
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.step_events import CallDelegate
 from perstack.dataclass import dataclass
+from perstack.doors.cli.live import RowPrinter
+from perstack.doors.cli.terminal import Screen, err, out
+from perstack.doors.shared.event_text import QUIET_TYPES, Around, Row, run_label, tokens
+from perstack.doors.shared.job_status import WITHOUT_EFFECT, after_job, status_of
+from perstack.doors.shared.log_view import Entry, calls_before, expert_of, is_delegate, parse_line, rows_of
+from perstack.doors.shared.next_steps import command
+from perstack.doors.shared.text import ago, count, duration, local_time
+from perstack.engine.log.run_log import RunLog
 from perstack.errors import UsageError
-from perstack.frontends.shared.log_entries import Entry, is_delegate, parse_line
+from perstack.host import Host
+from perstack.system.clock import SYSTEM
+
+# Signs next to events that the model no longer sees.
+
+Marks = Mapping[tuple[str, int], str]
+"""Signs by Run and index in its log."""
+
+_MEANINGS = {
+    "·": "· the model does not see this any more; its tool recallHistory does",
+    "~": "~ the model sees the ends of this result",
+}
+_SHORTENED = (b'{"type":"compactHistory"', b'{"type":"shrinkResults"')
+
+
+async def marks_of(host: Host, logs: Sequence[RunLog]) -> Marks:
+    """Return the signs for these logs. Runs whose model sees everything are not folded."""
+    marks: dict[tuple[str, int], str] = {}
+    for log in logs:
+        if not any(line.startswith(_SHORTENED) for line in log.lines):
+            continue
+        found = await host.jobs.left_out(log.run_id)
+        signs = dict.fromkeys(found.shortened, "~") | dict.fromkeys(found.hidden, "·")
+        for place in range(len(log.lines)):
+            sign = signs.get(event_id_of(log.run_id, place + 1))
+            if sign is not None:
+                marks[log.run_id, place] = sign
+    return marks
+
+
+def meanings(marks: Marks) -> Iterator[str]:
+    """Return the explanations of the signs that occur."""
+    used = set(marks.values())
+    return (meaning for sign, meaning in _MEANINGS.items() if sign in used)
+
 
 _T = TypeVar("_T")
 
@@ -17,7 +64,6 @@ _TOOL_CALL_ID = re.compile(rb'"toolCallId":"([^"\\]*)"')
 _STEPS = re.compile(r"(?P<sign>>=|<=|>|<|)(?P<first>\d+)(?:-(?P<last>\d+))?")
 
 TYPES: tuple[str, ...] = tuple(kind.model_fields["type"].default for kind in get_args(StoredEvent))
-"""Every kind of event that a log may have."""
 
 TOOL_TYPES = frozenset(
     {
@@ -37,7 +83,7 @@ DELEGATION_TYPES = frozenset({"callDelegate", "stopRunByDelegate"})
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `perstack log` was asked for. Kinds add up; steps narrow them."""
+    """The selection of `perstack log`. Kinds add up; steps narrow them."""
 
     types: frozenset[str] = frozenset()
     errors: bool = False
@@ -47,12 +93,12 @@ class Wanted:
 
     @property
     def any_kind(self) -> bool:
-        """Whether no kind of event was named."""
+        """True if no kind of event is named."""
         return not (self.types or self.errors or self.tools or self.delegations)
 
 
 def select(entries: Sequence[Entry], wanted: Wanted) -> list[Entry]:
-    """Those that were asked for."""
+    """Return the selected events."""
     found = entries
     if wanted.steps is not None:
         found = [entry for entry in found if wanted.steps(entry.step)]
@@ -63,13 +109,13 @@ def select(entries: Sequence[Entry], wanted: Wanted) -> list[Entry]:
 
 
 def newest(items: Sequence[_T], take: int, offset: int) -> list[_T]:
-    """The last `take` (0: all) before the last `offset`."""
+    """Return the last `take` items before the last `offset`; all of them if `take` is 0."""
     end = max(0, len(items) - offset)
     return list(items[max(0, end - take) if take else 0 : end])
 
 
 def parse_types(texts: Iterable[str]) -> frozenset[str]:
-    """The kinds named, separated by commas. Raises UsageError for one that does not exist."""
+    """Return the event types named in comma-separated lists. Raises UsageError for an unknown one."""
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     for name in names:
         if name not in TYPES:
@@ -78,7 +124,7 @@ def parse_types(texts: Iterable[str]) -> frozenset[str]:
 
 
 def parse_steps(text: str | None) -> Callable[[int], bool] | None:
-    """`5`, `>5`, `<5`, `>=5`, `<=5` or `1-10` as a test. Raises UsageError."""
+    """Return `5`, `>5`, `<5`, `>=5`, `<=5` or `1-10` as a predicate; None without text. Raises UsageError."""
     if text is None:
         return None
     found = _STEPS.fullmatch(text.replace(" ", ""))
@@ -116,7 +162,7 @@ def _is_error(entry: Entry) -> bool:
 
 
 def lacks_skills(entry: Entry) -> bool:
-    """Whether it tells of skills that cannot be reached."""
+    """Return whether the event reports skills that cannot be reached."""
     return entry.type == "startGeneration" and b'"unreachable":{' in entry.line
 
 
@@ -132,7 +178,7 @@ def _is_delegation(entry: Entry, delegated: frozenset[tuple[str, bytes]]) -> boo
 
 
 def _delegated_calls(entries: Iterable[Entry]) -> frozenset[tuple[str, bytes]]:
-    """The calls that delegates answer, for a failed one's result looks like any tool's."""
+    """Return the calls that delegates answer, by Run and id: the result of a failed one looks like any tool's."""
     return frozenset(
         (event.run_id, delegation.tool_call_id.encode())
         for entry in entries
@@ -149,3 +195,126 @@ def _delegations(entry: Entry) -> CallDelegate | None:
     except ValueError:
         return None
     return event if isinstance(event, CallDelegate) else None
+
+
+# The log for people: a summary, and one or more rows for each event.
+
+_STATUS_COLOURS: dict[JobStatus, str] = {
+    "running": "cyan",
+    "completed": "green",
+    "stoppedByInteractiveTool": "magenta",
+    "stoppedByMaxSteps": "yellow",
+    "stoppedByBudget": "yellow",
+    "stoppedByInterrupt": "yellow",
+    "stoppedByError": "red",
+    "queued": "cyan",
+}
+
+_MOST_RUNS = 6
+
+
+class _Line(NamedTuple):
+    entry: Entry
+    label: str
+    row: Row
+
+
+def print_summary(screen: Screen, job: JobSummary) -> None:
+    """Print a Job's status and what to do next."""
+    word, colour = status_of(job), _STATUS_COLOURS[job.status]
+    took = "" if job.status == "running" else f" {duration(job.updated_at - job.started_at)}"
+    out(
+        screen.paint(f"Job {job.id}", bold=True),
+        f"  {job.expert_key or '?'}  ",
+        screen.paint(word, fg=colour, bold=True),
+        took and f" after{took}",
+    )
+    steps = f"{job.total_steps:,} of at most {count(job.max_steps, 'step')}" if job.max_steps else ""
+    for name, text in (
+        ("query", job.query),
+        ("began", f"{local_time(job.started_at):%Y-%m-%d %H:%M:%S}, {ago(job.started_at, SYSTEM.now())}"),
+        ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage, job.unpriced_tokens)}"),
+        ("Runs", _runs(job) if len(job.runs) > 1 else ""),
+        ("asks", job.asks or ""),
+        ("closed", _closed(job)),
+        ("budget", job.exceeded or ""),
+        ("error", job.error or ""),
+        ("result", job.text or ""),
+        ("check", WITHOUT_EFFECT if job.without_effect else ""),
+        ("next", _next(job)),
+    ):
+        if text:
+            out("  ", screen.paint(f"{name:<6}", dim=True), "  ", screen.fit(text, 10))
+
+
+def _closed(job: JobSummary) -> str:
+    if job.closed is None:
+        return ""
+    why = f": {job.closed.reason}" if job.closed.reason else ""
+    return f"for good by {job.closed.by}, {local_time(job.closed.at):%Y-%m-%d %H:%M}{why}"
+
+
+def print_events(
+    rows: RowPrinter,
+    entries: Sequence[Entry],
+    every: Sequence[Entry],
+    wanted: Wanted,
+    full: bool,
+    marks: Marks | None = None,
+) -> None:
+    """Print the events with their time, Run and step. `every` holds all events, to look up when a step began."""
+    lines = [
+        _Line(entry, run_label(expert_of(entry.log), entry.log.run_id), row)
+        for entry, around in _surrounded(entries, every, wanted, full)
+        for row in rows_of(entry, around)
+    ]
+    for run_id in sorted({entry.log.run_id for entry in every}, key=lambda run: (len(run), run)):
+        rows.colour(run_id)
+    rows.widen(line.label for line in lines)
+    for line in lines:
+        mark = (marks or {}).get((line.entry.log.run_id, line.entry.place), " ")
+        rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row, mark)
+    for meaning in meanings(marks or {}):
+        out(rows.screen.paint(meaning, dim=True))
+
+
+def _surrounded(
+    entries: Sequence[Entry], every: Sequence[Entry], wanted: Wanted, full: bool
+) -> list[tuple[Entry, Around]]:
+    began = {
+        (entry.log.run_id, entry.step): entry.timestamp for entry in reversed(every) if entry.type == "startGeneration"
+    }
+    found: list[tuple[Entry, Around]] = []
+    for entry in entries:
+        calls = calls_before(entry) if entry.type == "callTools" else {}
+        start = began.get((entry.log.run_id, entry.step))
+        step_ms = entry.timestamp - start if start is not None and entry.type == "finishStep" else None
+        found.append((entry, Around(calls, step_ms, full or entry.type in wanted.types)))
+    return found
+
+
+def visible(entries: Sequence[Entry], wanted: Wanted, full: bool) -> list[Entry]:
+    """Return the events without those that only mark a position, unless these were requested."""
+    if full or not wanted.any_kind:
+        return list(entries)
+    return [entry for entry in entries if entry.type not in QUIET_TYPES or lacks_skills(entry)]
+
+
+def print_damage(logs: Sequence[RunLog]) -> bool:
+    """Report damaged logs on stderr, and return whether any is damaged."""
+    for log in logs:
+        if log.damage is not None:
+            err(f"damaged: {log.damage}")
+    return any(log.damage is not None for log in logs)
+
+
+def _runs(job: JobSummary) -> str:
+    if len(job.runs) > _MOST_RUNS:
+        experts = Counter(run.expert_key for run in job.runs)
+        return f"{len(job.runs)}: " + ", ".join(f"{number} {key}" for key, number in experts.items())
+    return ", ".join(f"{run_label(run.expert_key, run.id)} {count(run.steps, 'step')}" for run in job.runs)
+
+
+def _next(job: JobSummary) -> str:
+    step = after_job(job)
+    return command(step) if step is not None and job.status != "completed" else ""

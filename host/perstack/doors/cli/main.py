@@ -1,6 +1,6 @@
-"""`perstack`: the commands, and what every one of them does with an error.
+"""The command group `perstack`, and the handling of every error.
 
-Each command's module is imported when it is called, so that `perstack run` pays for itself only.
+A command's module is imported when the command is called, so that each command loads only what it needs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,58 @@ import importlib
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
 
 import click
 
-from perstack.core.plain import one_line
+from perstack.core.base.text import one_line
+from perstack.doors.cli.commands import COMMANDS, COMPLETING, EXAMPLES, GROUPS
+from perstack.doors.cli.terminal import discard_stdout, err, finish_stderr, finish_stdout, guard_streams
 from perstack.errors import DefinitionError, PerstackError
-from perstack.frontends.cli.commands import COMMANDS, COMPLETING, EXAMPLES, GROUPS
-from perstack.frontends.cli.privacy import keep_environment_private
-from perstack.frontends.cli.terminal import err, flush_stdout, guard_streams
 from perstack.version import VERSION
+
+# Hiding the keys in the host's environment from the programs that it starts, which run as the same user. Linux shows a
+# process's initial environment in /proc/PID/environ to all processes of its user, and its memory as well. On other
+# systems nothing is done.
+
+_PR_SET_DUMPABLE = 4
+_ENV_START, _ENV_END = 47, 48
+"""Indices, after the name in /proc/PID/stat, of the start and end address of the initial environment."""
+
+
+def keep_environment_private() -> None:
+    """Overwrite the environment that the system shows, and deny unprivileged processes access to this one.
+
+    `os.environ` and what libraries read (`getenv`) do not change. Call it before any thread starts.
+    """
+    if sys.platform != "linux":
+        return
+    with suppress(OSError, ValueError, IndexError):
+        _blank_the_first()
+    with suppress(OSError, AttributeError, ImportError):
+        _show_nobody()
+
+
+def _blank_the_first() -> None:
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
+    if not 0 < start < end:
+        return
+    # each variable moves to new memory, which the system does not show; then nothing refers to the old
+    for name, value in os.environb.items():
+        os.putenv(name, value)
+    with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
+        memory.seek(start)
+        memory.write(bytes(end - start))
+
+
+def _show_nobody() -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
 
 EXIT_CODES = {
     0: "completed",
@@ -29,27 +72,33 @@ EXIT_CODES = {
     4: "a limit: steps, or the budget",
     130: "interrupted",
 }
+_FREE_TEXTS = ("query", "text", "value", "error", "fields", "args", "command", "tool")
+"""Arguments that may be empty."""
 WIDEST_HELP = 120
-"""Columns that help is as wide as at most, on a wider terminal."""
+"""Maximum columns of the help on a wide terminal."""
 
 
 class LazyGroup(click.Group):
-    """Lists all commands, imports the one that is called."""
+    """A group that lists all commands and imports only the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"perstack.frontends.cli.{COMMANDS[cmd_name].module}")
+        module = importlib.import_module(f"perstack.doors.cli.{COMMANDS[cmd_name].module}")
         command = getattr(module, f"{cmd_name}_command")
         if not isinstance(command, click.Command):
             raise TypeError(f"{module.__name__}.{cmd_name}_command is not a command")
         _give_examples(command, cmd_name)
+        _refuse_empty_values(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in their groups."""
         first = max(map(len, COMMANDS))
         for title, commands in GROUPS.items():
             with formatter.section(title):
@@ -60,7 +109,7 @@ class LazyGroup(click.Group):
 
 
 def _give_examples(command: click.Command, name: str) -> None:
-    """The examples go to the end of the command's help, and of the help of those below it."""
+    """Append the examples to the help of the command and of its subcommands."""
     lines = "\n".join(f"  {line}" for line in EXAMPLES.get(name, ()))
     command.epilog = f"\b\nExamples:\n{lines}" if lines else None
     if isinstance(command, click.Group):
@@ -68,11 +117,29 @@ def _give_examples(command: click.Command, name: str) -> None:
             _give_examples(inner, f"{name} {word}")
 
 
+def _refuse_empty_values(command: click.Command) -> None:
+    """Refuse empty values: a script whose variable is unset must not start another Job or use the latest."""
+    for option in command.params:
+        is_flag = isinstance(option, click.Option) and option.is_flag
+        if not is_flag and option.name not in _FREE_TEXTS and option.callback is None:
+            option.callback = _not_empty
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _refuse_empty_values(inner)
+
+
+def _not_empty(context: click.Context, option: click.Parameter, value: object) -> object:
+    values = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    is_typed = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
+    if is_typed and "" in values:
+        raise click.BadParameter("it is empty: give a value, or leave it out", context, option)
+    return value  # pyright: ignore[reportUnknownVariableType]  # isinstance narrowed an object
+
+
 def _say_usage(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
-    from perstack.frontends.cli.usage import usage_error
+    from perstack.doors.cli.usage_errors import usage_error
 
     err(one_line(usage_error(error, sys.argv[1:])))
 
@@ -88,12 +155,12 @@ def perstack() -> None:
 
 
 def entry() -> None:
-    """The console script. Ends the process with the exit status of EXIT_CODES."""
+    """Run the command line, and end the process with an exit status of EXIT_CODES."""
     keep_environment_private()
-    gc.freeze()  # what is imported stays: no collection need look at it
+    gc.freeze()  # imported objects stay, so collections need not visit them
     guard_streams()
     if COMPLETING in os.environ:
-        from perstack.frontends.cli.completion import answer_shell
+        from perstack.doors.cli.completion import answer_shell
 
         answer_shell(perstack)
         return
@@ -101,7 +168,7 @@ def entry() -> None:
         try:
             perstack.main(prog_name="perstack", standalone_mode=False)
         finally:
-            flush_stdout()  # while it can still be said that it fails
+            finish_stdout()  # while a failure can still be reported
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
@@ -114,19 +181,19 @@ def entry() -> None:
             err(one_line(f"{problem.severity}: {problem}"))
         sys.exit(error.exit_code)
     except PerstackError as error:
-        from perstack.frontends.cli.next_steps import said
+        from perstack.doors.shared.next_steps import cli_phrase as said
 
         err(one_line(f"error: {error.said(said)}"))
         sys.exit(error.exit_code)
     except OSError as error:
-        # what is left of the output would fail once more at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if error.errno != errno.EPIPE:  # who has seen enough need not be told
+        discard_stdout()  # the rest of the output would fail once more at the end
+        if error.errno != errno.EPIPE:  # a reader that stopped early needs no message
             place = error.filename or "the output cannot be written"
             err(one_line(f"error: {place}: {(error.strerror or str(error)).lower()}"))
         sys.exit(1)
     finally:
-        # all is written: one more Ctrl-C must not make a traceback of the last moments
+        finish_stderr()
+        # everything is written: another Ctrl-C must not cause a traceback
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -1,4 +1,4 @@
-"""`perstack mcp`. The order of things in here is what makes its first answer fast."""
+"""The command `perstack mcp`. The order of its statements keeps the first answer fast: the SDK is imported after it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import click
 from click.core import ParameterSource
 
 from perstack.config.load import LoadedProject
-from perstack.config.places import find_config
-from perstack.core.context import Compaction, CompactionExpert
-from perstack.core.definitions import Project
+from perstack.config.project import find_config
+from perstack.core.definitions.experts import Compaction, CompactionExpert
+from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
+from perstack.doors.cli.options import PlaceOptions, Setup, driving_options
+from perstack.doors.cli.terminal import err, out
+from perstack.doors.mcp.client_config import CLIENTS, command_of
+from perstack.doors.mcp.greeting import greet, offers_roots
+from perstack.doors.mcp.tool_names import only_experts
+from perstack.doors.shared.stdio import Wire
 from perstack.errors import DefinitionError, PerstackError, UsageError
-from perstack.frontends.cli.options import PlaceOptions, Setup, driving_options
-from perstack.frontends.cli.terminal import err, out
-from perstack.frontends.mcp_server.greeting import greet, offers_roots
-from perstack.frontends.mcp_server.names import only_experts
-from perstack.frontends.mcp_server.snippets import CLIENTS, command_of
-from perstack.frontends.shared.wire import Wire
-from perstack.ports.variables import variables_in
+from perstack.support.variables import variables_in
 
 if TYPE_CHECKING:
-    from perstack.frontends.mcp_server.door import Guard
-    from perstack.frontends.mcp_server.workspaces import Offer, Workspace
+    from perstack.doors.http.access import Guard
+    from perstack.doors.mcp.workspaces import Offer, Workspace
 
 
 _HTTP = "Serve over HTTP there, in place of stdin and stdout: an address, or a socket for programs of your own user."
@@ -71,34 +71,34 @@ def mcp_command(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """What is served, wherever that is."""
+    """The project and options to serve, over either transport."""
 
     setup: Setup
     experts: tuple[str, ...]
     tasks: bool
     follows_roots: bool
-    """Whether each client's own folder is looked for."""
+    """True if the folder that each client has open is looked for."""
 
     def load(self) -> LoadedProject:
-        """Raises DefinitionError and UsageError."""
+        """Return the project. Raises DefinitionError and UsageError."""
         loaded = self.setup.place.load()
         only_experts(loaded.project, self.experts)
         return loaded
 
     def open(self, loaded: LoadedProject) -> Workspace:
-        """Raises UsageError."""
-        from perstack.frontends.mcp_server.sampling import SamplingPlugin
+        """Return the workspace of a loaded project. Raises UsageError."""
+        from perstack.doors.mcp.sampling import SamplingPlugin
 
         return self.setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded
 
     def open_root(self, folder: Path) -> Workspace:
-        """The same in another folder."""
+        """Return the workspace of another folder. Raises DefinitionError and UsageError."""
         there = replace(self, setup=replace(self.setup, place=replace(self.setup.place, folder=str(folder))))
         return there.open(there.load())
 
     def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> Offer:
-        """For a transport."""
-        from perstack.frontends.mcp_server.workspaces import Offer
+        """Return the offer for a transport."""
+        from perstack.doors.mcp.workspaces import Offer
 
         return Offer(home, self.open_root if self.follows_roots and asks_for_roots else None, self.experts, self.tasks)
 
@@ -110,7 +110,7 @@ def _names_no_place(context: click.Context) -> bool:
 def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
     import asyncio
 
-    from perstack.frontends.mcp_server.http import serve_http
+    from perstack.doors.http.server import serve_http
 
     loaded = serving.load()
     guard = _guard(serving.setup, loaded.project, text, names)
@@ -122,10 +122,9 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
 
 
 def _guard(setup: Setup, project: Project, text: str, names: tuple[str, ...]) -> Guard:
-    """Who is let in at that address: on this machine by a token that is made where none is set."""
-    from perstack.frontends.mcp_server.door import Guard
-    from perstack.frontends.mcp_server.tokens import TOKEN_VARIABLE, token_of
-    from perstack.frontends.shared.listening import Address
+    """Return the rules of access for the address; on this machine, a token is created if none is set."""
+    from perstack.doors.http.access import TOKEN_VARIABLE, Guard, token_of
+    from perstack.doors.http.connections import Address
 
     address = Address.parse(text)
     token = None
@@ -149,10 +148,10 @@ def _serve(serving: _Serving) -> None:
     greeted = greet(opening) if opening is not None else None
     if greeted is not None:
         wire.write(greeted.line)
-    # a second of imports, which the client need not wait for any more
+    # takes a second of imports, which the client need not wait for
     import asyncio
 
-    from perstack.frontends.mcp_server.stdio import serve_stdio
+    from perstack.doors.mcp.server import serve_stdio
 
     async def main() -> None:
         home = loaded if isinstance(loaded, PerstackError) else serving.open(loaded)
@@ -162,7 +161,7 @@ def _serve(serving: _Serving) -> None:
 
 
 def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
-    """The project here, or what is wrong with it, if the client may have another one open."""
+    """Return the project, or its error if the client may have another project open."""
     try:
         return serving.load()
     except PerstackError as error:
@@ -178,18 +177,18 @@ def _print_config(client: str, setup: Setup, keys: tuple[str, ...], *, tasks: bo
 
 
 def _print_remote(client: str, setup: Setup, text: str, names: tuple[str, ...]) -> None:
-    """Settings for a server that somebody starts, with the token that it will ask for."""
+    """Print the settings for a server that the user starts, with the token that it will require."""
     guard = _guard(setup, setup.place.project(required=True), text, names)
     if guard.token is None or guard.address.port == 0:
         raise UsageError(f"--http {text}: clients need an address that stays: write HOST:PORT")
     err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
-    from perstack.frontends.mcp_server.door import PATH
+    from perstack.doors.http.access import PATH
 
     out(CLIENTS[client].remote(guard.address.url(PATH, names[0] if names else None), guard.token))
 
 
 def _places(place: PlaceOptions) -> dict[str, object]:
-    """Where the project is. A workspace that perstack.toml names need not be below that."""
+    """Return the location options. A workspace named by perstack.toml need not be below its folder."""
     found = place.find()
     try:
         project = place.project(required=False)
@@ -212,7 +211,7 @@ def _seen_from(folder: Path, address: str) -> str:
 
 
 def _is_anywhere(address: str) -> bool:
-    """Whether it is that of a server, or in a variable: the same wherever one stands."""
+    """Return whether it is a server's address or in a variable, and so does not depend on the folder."""
     return bool(variables_in([address])) or "://" in address
 
 
@@ -221,7 +220,7 @@ def _compaction(asked: Compaction | None) -> str | None:
 
 
 def _arguments(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> list[str]:
-    """The options that were given, with absolute paths: the client starts the server wherever it likes."""
+    """Return the given options with absolute paths: the client starts the server in any folder."""
     overrides = setup.overrides
     given: dict[str, object] = {
         **_places(setup.place),
@@ -237,6 +236,7 @@ def _arguments(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> list[str]
         "--max-retries": overrides.max_retries,
         "--timeout": overrides.timeout,
         "--runtime": overrides.runtime,
+        "--recording": overrides.recording and Path(overrides.recording).resolve(),
         "--permissions": setup.permissions and Path(setup.permissions).resolve(),
         "--compaction": _compaction(overrides.compaction),
     }

@@ -1,7 +1,8 @@
-"""Options that several commands share, and the Host that they make."""
+"""Options that several commands share, and the Host opened from them."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -13,24 +14,53 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from perstack.config.load import LoadedProject, load_usable
-from perstack.config.places import ProjectPlace, check_workspace, find_place
-from perstack.core.context import Compaction, CompactionExpert
-from perstack.core.definitions import Project
-from perstack.core.definitions import ReasoningBudget as Budget
-from perstack.core.overrides import Overrides
-from perstack.core.policy.widening import Widening
-from perstack.core.rules import wrong_budget
+from perstack.config.project import ProjectPlace, check_workspace, find_place
+from perstack.core.definitions.experts import Compaction, CompactionExpert
+from perstack.core.definitions.experts import ReasoningBudget as Budget
+from perstack.core.definitions.keys import wrong_budget
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.permissions import Widening
+from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
-from perstack.engine.who import this_user
+from perstack.doors.cli.terminal import err
+from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import DefinitionError, UsageError
-from perstack.frontends.cli.next_steps import said
-from perstack.frontends.cli.terminal import err
 from perstack.ports.environment import Environment
+from perstack.system.user import this_user
 
 if TYPE_CHECKING:
+    from perstack.config.trust import Agreement
     from perstack.host import Host
+    from perstack.ports.dispatcher import Dispatcher
+
+
+# The dispatcher of a command.
 
 _F = TypeVar("_F", bound=Callable[..., object])
+
+_TEXT = "Who says which worker drives what; by default that of [workers], or a PostgreSQL storage."
+
+
+def dispatcher_option(command: _F) -> _F:
+    """Add `--dispatcher ADDRESS`, as `dispatcher: str | None`."""
+    return click.option("--dispatcher", metavar="ADDRESS", help=_TEXT)(command)
+
+
+def drive_options(command: _F) -> _F:
+    """Add `--drive`, as `is_driven: bool`, and `--dispatcher`."""
+    text = "Drive the Job here, and do not leave it to a worker."
+    return click.option("--drive", "is_driven", is_flag=True, help=text)(dispatcher_option(command))
+
+
+def dispatcher_of(host: Host) -> Dispatcher:
+    """Return the Host's dispatcher. Raises UsageError without one."""
+    found = host.dispatcher
+    if found is None:
+        raise UsageError(
+            "there is no dispatcher, which says who drives what: give --dispatcher postgresql://USER@HOST/DATABASE,"
+            " or keep Jobs in PostgreSQL"
+        )
+    return found
 
 
 WORKSPACE = "The directory Experts work in; by default `workspace` of perstack.toml, or where you are."
@@ -38,7 +68,7 @@ CONFIG = "perstack.toml; by default found from where you are, or from --workspac
 
 
 def place_options(command: _F) -> _F:
-    """Where the definition and the state are."""
+    """Add the options that locate the definition and the state."""
     for option in (
         click.option("--storage", metavar="SCHEME:PLACE", help="Where Jobs are kept, e.g. sqlite:perstack/state.db."),
         click.option("--workspace", metavar="DIR", help=WORKSPACE),
@@ -56,27 +86,27 @@ class PlaceOptions:
     workspace: str | None
     storage: str | None
     folder: str = "."
-    """Where one stands, if no workspace is named."""
+    """The current folder, used if no workspace is named."""
     into: Path | None = None
-    """A folder to work in that the project is not looked for from."""
+    """A folder to work in that does not change where the project is found."""
     dispatcher: str | None = None
-    """Who says which worker drives what, if that was named."""
+    """The address of the dispatcher; None for that of the definition or storage."""
 
     @property
     def named(self) -> str | Path:
-        """The workspace that is named; the default if none is."""
+        """The named workspace; the default if none is named."""
         if self.into is not None:
             return self.into.resolve()
         return "." if self.workspace is None else Path(self.workspace).resolve()
 
     @property
     def given(self) -> str:
-        """Those that were given, as in a shell, with a space before each."""
+        """The given options in shell form, each with a leading space."""
         options = {"--config": self.config, "--workspace": self.workspace, "--storage": self.storage}
         return "".join(f" {name} {quote(value)}" for name, value in options.items() if value is not None)
 
     def load(self) -> LoadedProject:
-        """The project and where it was read from. Warnings go to stderr. Raises UsageError if there is no file."""
+        """Return the project and its files. Warnings go to stderr. Raises UsageError if there is no file."""
         loaded = load_usable(self.find().required())
         for problem in loaded.warnings:
             err(f"warning: {problem}")
@@ -86,14 +116,14 @@ class PlaceOptions:
         return loaded
 
     def project(self, *, required: bool) -> Project:
-        """The project; an empty one if there is no file and none is required."""
+        """Return the project; an empty one if there is no file and it is not required."""
         if required:
             return self.load().project
         found = self.find().config
         return Project() if found is None else load_usable(found).project
 
     def find(self) -> ProjectPlace:
-        """Where the project is. Raises UsageError for a place that is named and not there."""
+        """Return where the project is. Raises UsageError for a named file or folder that does not exist."""
         if self.workspace is not None and not Path(self.workspace).is_dir():
             raise UsageError(f"--workspace {self.workspace}: no such directory")
         if self.config is not None and not Path(self.config).is_file():
@@ -101,7 +131,8 @@ class PlaceOptions:
         return find_place(self.workspace or self.folder, self.config)
 
     def reader(self) -> Host:
-        """A Host for looking at Jobs: a definition that is broken is no hindrance."""
+        """Return a Host for looking at Jobs, also if the definition is broken."""
+        gc.freeze()  # what was imported stays: among thousands of Jobs each collection would go through it again
         try:
             return self.writer()
         except DefinitionError:
@@ -112,13 +143,13 @@ class PlaceOptions:
             return self.host(project, env=dict(os.environ))
 
     def writer(self) -> Host:
-        """A Host for what is kept beside Jobs, with no Expert: there may be no definition.
+        """Return a Host for changing stored Jobs, without Experts, also if there is no definition.
 
-        One that there is has to be usable, for it says which anchor is sent what changes. Raises DefinitionError.
+        An existing definition must be usable, since it names the anchor that receives changes. Raises DefinitionError.
         """
-        # an editor is greeted before any of it is needed
-        from perstack.engine.state import state_environment
-        from perstack.engine.trust import environment_of
+        # imported late: an editor gets its first answer without this
+        from perstack.config.trust import environment_of
+        from perstack.engine.context.connections import state_environment
 
         project = self.project(required=False)
         place = self.find()
@@ -133,11 +164,12 @@ class PlaceOptions:
         env: Mapping[str, str],
         overrides: Overrides | None = None,
         plugins: Iterable[object] = (),
+        agreement: Agreement | None = None,
     ) -> Host:
-        """A Host on a project of this place. Says on stderr if its state is not where it belongs."""
+        """Return a Host on a project of this place."""
         from perstack.host import Host
 
-        host = Host(
+        return Host(
             project,
             workspace=self.named,
             storage=self.storage,
@@ -146,14 +178,12 @@ class PlaceOptions:
             plugins=plugins,
             place=self.find(),
             dispatcher=self.dispatcher,
+            agreement=agreement,
         )
-        if host.notice is not None:
-            err(f"note: {host.notice}")
-        return host
 
 
 def new_job_options(command: _F) -> _F:
-    """What a new Job begins with: `job_id`, and tuples `attach` and `label`."""
+    """Add the options of a new Job: `job_id`, and tuples `attach` and `label`."""
     attach = "An image, a PDF or a text that the model sees with QUERY; may be given again."
     label = "A label of the Job, to find it by; may be given again."
     for option in (
@@ -166,7 +196,7 @@ def new_job_options(command: _F) -> _F:
 
 
 def parse_budget(text: str | None) -> Budget | None:
-    """A reasoning budget as typed. Raises UsageError."""
+    """Return a typed reasoning budget. Raises UsageError."""
     if text is None or text in ("none", "minimal", "low", "medium", "high"):
         return text  # type: ignore[return-value]  # one of the words
     if text.isdigit():
@@ -175,7 +205,7 @@ def parse_budget(text: str | None) -> Budget | None:
 
 
 def parse_compaction(text: str | None) -> Compaction | None:
-    """`auto`, `off` or `expert=NAME` as typed. Raises UsageError."""
+    """Return a typed `auto`, `off` or `expert=NAME`. Raises UsageError."""
     if text is None:
         return None
     if text in ("auto", "off"):
@@ -188,7 +218,7 @@ def parse_compaction(text: str | None) -> Compaction | None:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a Job is driven with: the values of `driving_options`."""
+    """The settings that a Job is driven with: the values of `driving_options`."""
 
     place: PlaceOptions
     overrides: Overrides
@@ -197,40 +227,48 @@ class Setup:
     """The file that `overrides.widening` was read from."""
 
     def env(self, project: Project, *, confirm: bool = True) -> Environment:
-        """The environment with the `.env` files, by default with the addresses in them that a person has agreed to.
+        """Return the environment with the `.env` files, by default only with addresses that the user agreed to.
 
-        What is left out of them is said on stderr.
+        Reports on stderr what is left out of them.
         """
-        from perstack.engine.trust import environment_of
+        from perstack.config.trust import environment_of
 
         env = environment_of(project, self.place.find(), self.env_paths, confirm=confirm)
         for note in env.warnings:
-            err(f"warning: {note.said(said)}")
+            err(f"warning: {note.said(cli_phrase)}")
         return env
 
     def dispatched(self, dispatcher: str | None) -> Setup:
-        """The same with the dispatcher of that address, if one is given."""
+        """Return the setup with this dispatcher; None for the default one."""
         return replace(self, place=replace(self.place, dispatcher=dispatcher))
 
-    def host(self, project: Project | None = None, *, plugins: Iterable[object] = ()) -> Host:
-        """The Host for driving, on the project given or read now, with plugins besides the installed ones.
+    def host(
+        self,
+        project: Project | None = None,
+        *,
+        plugins: Iterable[object] = (),
+        agreement: Agreement | None = None,
+    ) -> Host:
+        """Return the Host for driving, for the given project or the one read now, with additional plugins.
 
         Raises DefinitionError or UsageError before anything is written.
         """
         project = project or self.place.project(required=True)
         check_workspace(project, self.place.find().workspace(project, self.place.named))
-        return self.place.host(project, env=self.env(project), overrides=self.overrides, plugins=plugins)
+        return self.place.host(
+            project, env=self.env(project), overrides=self.overrides, plugins=plugins, agreement=agreement
+        )
 
 
 def _widening(file: str) -> Widening:
-    """Raises UsageError and DefinitionError."""
-    from perstack.config.permissions_file import read_permissions
+    """Return the permissions of a file. Raises UsageError and DefinitionError."""
+    from perstack.config.load import read_permissions
 
     return Widening.of(read_permissions(Path(file)), f"{Path(file).name} [permissions]")
 
 
 def driving_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of a command that drives a Job, which it is given as one `setup: Setup`."""
+    """Add the options of a command that drives a Job, passed to it as one `setup: Setup`."""
 
     @wraps(command)
     def gather(
@@ -281,11 +319,11 @@ class _Dollars(click.FloatRange):
 
 
 DOLLARS = _Dollars(min=0, min_open=True)
-"""An amount of money: `nan` and `inf` are none."""
+"""An amount of money; `nan` and `inf` are refused."""
 
 
 def total_options(command: _F) -> _F:
-    """What all Jobs of iterations may spend together, as `total_cost` and `total_tokens`."""
+    """Add the limits for all Jobs of iterations together, as `total_cost` and `total_tokens`."""
     for option in (
         click.option(
             "--total-tokens",
@@ -305,7 +343,6 @@ def total_options(command: _F) -> _F:
 
 
 def _model_options(command: _F) -> _F:
-    """What overrides the definition."""
     for option in (
         click.option(
             "--unattended",

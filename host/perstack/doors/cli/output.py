@@ -1,4 +1,4 @@
-"""What a command that drives a Job shows: to programs on stdout, and to a person at a terminal."""
+"""Output of a command that drives a Job: for programs on stdout, and for the user at a terminal."""
 
 from __future__ import annotations
 
@@ -9,16 +9,27 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import click
 
-from perstack.core.events import Event, SkillDisconnected
-from perstack.core.job import JobSummary
-from perstack.core.plain import one_line
+from perstack.core.base.text import one_line
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.display_events import SkillDisconnected
+from perstack.core.runs.events import Event
 from perstack.dataclass import dataclass
+from perstack.doors.cli.terminal import (
+    data,
+    discard_stdout,
+    err,
+    has_screen,
+    is_attended,
+    is_stdout_behind,
+    out,
+    remark,
+    result,
+)
+from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import PerstackError
-from perstack.frontends.cli.next_steps import said
-from perstack.frontends.cli.terminal import data, discard_stdout, err, has_screen, is_attended, out, remark, result
 
 if TYPE_CHECKING:
-    from perstack.frontends.cli.live import LiveView
+    from perstack.doors.cli.live import LiveView
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -32,19 +43,19 @@ class Showing:
     """The values of `showing_options`."""
 
     output: Form | None = None
-    """None: for a person if stdout is a terminal, else JSON."""
+    """None for human at a terminal, otherwise jsonl."""
     stream: bool = False
     quiet: bool = False
     no_input: bool = False
 
     @property
     def form(self) -> Form:
-        """What stdout gets."""
+        """The form of stdout."""
         return self.output or ("human" if has_screen() else "jsonl")
 
 
 def showing_options(command: _F) -> _F:
-    """What is shown of a Job while it is driven, as `showing: Showing`."""
+    """Add the output options of a command that drives a Job, as `showing: Showing`."""
 
     @wraps(command)
     def gather(*, output: Form | None, stream: bool, quiet: bool, no_input: bool, **others: object) -> None:
@@ -66,19 +77,20 @@ def showing_options(command: _F) -> _F:
 
 
 class Output:
-    """Takes each event of a Job, and shows it where it belongs.
+    """A listener that shows each event of a Job.
 
-    When stdout cannot be written any more, `on_lost` is called once, and nothing is written there from then on.
+    When stdout can no longer be written, `on_lost` is called once, and nothing more is written there.
     """
 
     def __init__(self, showing: Showing) -> None:
+        """Show a Job in the form of `showing`."""
         self.form = showing.form
         self.job_id: str | None = None
         self.on_lost: Callable[[], object] = lambda: None
         self.lost: OSError | None = None
-        """Why stdout cannot be written any more."""
+        """Why stdout can no longer be written; None while it can."""
         self.asks = not showing.no_input
-        """Whether a person at the terminal may be asked."""
+        """True if the user at the terminal may be asked."""
         self.is_asking = False
         self._showing = showing
         self._warned: set[str] = set()
@@ -88,32 +100,33 @@ class Output:
         is_beside = self.form != "human" and not has_screen() and is_attended()
         if self.form != "human" and not is_beside:
             return None
-        from perstack.frontends.cli.live import LiveView  # a pipe needs none of it
+        from perstack.doors.cli.live import LiveView  # imported late: a pipe does not need it
 
         return LiveView(to_stderr=is_beside)
 
     async def begin(self, job: Callable[[], Awaitable[JobSummary]]) -> None:
-        """A Job is driven on: what it has spent so far counts in what is shown."""
+        """Start with the totals of a Job that was driven before."""
         if self.view is not None:
-            with suppress(PerstackError):  # whoever drives it says what is wrong
+            with suppress(PerstackError):  # driving it reports the error
                 self.view.begin(await job())
 
     def __call__(self, event: Event, line: bytes) -> None:
+        """Show an event: as a line of JSON, in the live view, or as a warning."""
         self.job_id = event.job_id
-        if event.type not in _STREAMED or self._showing.stream:
+        if event.type not in _STREAMED or (self._showing.stream and not is_stdout_behind()):
             self.write(line)
         if self.view is not None:
             self._watched(event)
         if isinstance(event, SkillDisconnected) and event.reason:
-            self._warn(event.skill_name, event.said(said))
+            self._warn(event.skill_name, event.said(cli_phrase))
 
     def write(self, line: bytes) -> None:
-        """One line of JSON, if that is what stdout gets."""
+        """Write a line of JSON, if that is the form of stdout."""
         if self.form == "jsonl":
             self._put(lambda: data(line))
 
     def result(self, text: str | None) -> None:
-        """What came of it, in full, unless stdout has the events."""
+        """Show the result in full, unless stdout has the events."""
         if self.form == "jsonl" or text is None:
             return
         if self.form == "human" and self.view is not None:
@@ -121,20 +134,23 @@ class Output:
         self._put(lambda: result(text) if self.form == "text" else out(text))
 
     def remark(self, text: str) -> None:
-        """Words for a person beside the result. In a pipe stderr is for what is wrong, and the events say the rest."""
+        """Show a message in addition to the result.
+
+        It goes to stderr if that is a terminal, otherwise to stdout if that is for people, otherwise nowhere.
+        """
         if self.form == "human" and not is_attended():
             self._put(lambda: out(one_line(text)))
         else:
             remark(text)
 
     def pause(self) -> None:
-        """Leave the terminal to others until the next event."""
+        """Erase the live lines until the next event."""
         if self.view is not None:
             with suppress(OSError):
                 self.view.pause()
 
     def forget(self) -> None:
-        """The terminal has been somebody else's meanwhile."""
+        """Forget the live lines, since another program used the terminal."""
         if self.view is not None:
             self.view.forget()
 
@@ -147,11 +163,10 @@ class Output:
             return
         try:
             view.take(event)
-        except OSError:  # nobody looks any more
+        except OSError:  # the terminal is gone
             self.view = None
 
     def _put(self, write: Callable[[], None]) -> None:
-        """Write to stdout, as long as that can be written."""
         if self.lost is not None:
             return
         try:

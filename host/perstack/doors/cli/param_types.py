@@ -1,29 +1,35 @@
-"""What is given to a command as JSON or as text: typed, in a file, or on stdin."""
+"""Values of command-line arguments: texts, JSON, files, stdin, and times."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
+import click
 from pydantic import JsonValue
 
-from perstack.config.toml import NotRead, read_bounded
-from perstack.core.base import JsonObject
-from perstack.core.json_reading import read_json
-from perstack.core.results import result_schema_of, schema_fault
+from perstack.config.source import NotRead, read_bounded
+from perstack.core.base.records import JsonObject, read_json
+from perstack.core.base.text import milliseconds
+from perstack.core.definitions.result_schemas import result_schema_of, schema_fault
+from perstack.doors.shared.text import shorten
 from perstack.errors import UsageError
+from perstack.system.clock import SYSTEM
 
 MOST = 16 << 20
-"""Bytes of a file, or of stdin."""
+"""Maximum bytes of a file or of stdin."""
 
 
 def given_text(text: str) -> str:
-    """The text, or stdin for `-`. What is not UTF-8 is replaced. Raises UsageError if there is too much of it."""
+    """Return the text, or stdin for `-`, with invalid UTF-8 replaced. Raises UsageError if it is too long."""
     return _stdin("stdin").decode("utf-8", "replace") if text == "-" else text
 
 
 def given_query(text: str | None) -> str:
-    """The text, or stdin for `-` and where nothing was typed. Raises UsageError if it is empty, or nobody pipes any."""
+    """Return the text, or stdin for `-` or no text. Raises UsageError if it is empty or stdin is a terminal."""
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         raise UsageError("there is no QUERY: type one, or pipe it to stdin")
     query = given_text("-" if text is None else text)
@@ -33,14 +39,14 @@ def given_query(text: str | None) -> str:
 
 
 def given_json(text: str | None, what: str) -> JsonValue:
-    """A JSON value: as typed, from `@FILE`, or from stdin by `-`. Raises UsageError."""
+    """Return a JSON value: as typed, from `@FILE`, or from stdin for `-`; None without text. Raises UsageError."""
     if text is None:
         return None
     return _json(_given(text, what), what, "give JSON, @FILE, or - for stdin")
 
 
 def given_object(text: str | None, what: str) -> JsonObject | None:
-    """The same for a JSON object."""
+    """Return a JSON object in the same way. Raises UsageError for any other value."""
     value = given_json(text, what)
     if value is not None and not isinstance(value, dict):
         raise UsageError(f"{what} must be a JSON object")
@@ -48,7 +54,7 @@ def given_object(text: str | None, what: str) -> JsonObject | None:
 
 
 def given_answer(text: str | None, what: str) -> JsonValue:
-    """The same for what may also be plain words."""
+    """Return a JSON value in the same way, or the text itself if it is not JSON. Raises UsageError."""
     if text is None or text.startswith("@") or text == "-":
         return given_json(text, what)
     if text.startswith("{"):
@@ -60,13 +66,13 @@ def given_answer(text: str | None, what: str) -> JsonValue:
 
 
 def given_error(text: str, what: str) -> str | JsonObject:
-    """Plain words, or a JSON object. Raises UsageError."""
+    """Return a text, or a JSON object if the text begins with `{`. Raises UsageError."""
     value = given_answer(text, what) if text.startswith("{") else text
     return value if isinstance(value, dict) else text
 
 
 def given_schema(file: str) -> JsonObject:
-    """The schema of a result in a file. Raises UsageError for what cannot be read, or be used."""
+    """Return the result schema in a file. Raises UsageError if it cannot be read or used."""
     text = _given(f"@{file}", "--output-schema").decode("utf-8-sig", "replace")
     try:
         schema = result_schema_of(text)
@@ -79,7 +85,7 @@ def given_schema(file: str) -> JsonObject:
 
 
 def json_on_stdin(remedy: str) -> JsonValue:
-    """The JSON on stdin. Raises UsageError, with the remedy, if there is none."""
+    """Return the JSON on stdin. Raises UsageError with the remedy if it is invalid."""
     return _json(_stdin("stdin"), "stdin", remedy)
 
 
@@ -113,5 +119,82 @@ def _stdin(what: str) -> bytes:
 
 
 def _bytes(typed: str) -> bytes:
-    # Python shows bytes of the command line that are not UTF-8 as halves of characters
+    # Python represents bytes of the command line that are not UTF-8 as lone surrogates
     return typed.encode("utf-8", "surrogateescape")
+
+
+# Moments: a date, or a time ago.
+
+_SPAN = re.compile(r"(\d{1,6})([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def moment(text: str) -> int:
+    """Return the moment of `--since` in milliseconds since 1970. Raises UsageError."""
+    ago = _SPAN.fullmatch(text)
+    if ago is not None:
+        return SYSTEM.now() - int(ago[1]) * _SECONDS[ago[2]] * 1000
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"--since {text}: write a date such as 2026-11-30, or a time ago such as 7d") from error
+
+
+# Durations.
+
+_SHOWN = 40
+"""Maximum cells of the typed text in an error."""
+
+
+def read_span(text: str | None, what: str) -> int | None:
+    """Return the milliseconds of `90s`, `5m`, `2h`, `7d`; None without text. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        return milliseconds(text)
+    except ValueError as error:
+        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a time such as 90s, 5m, 2h or 7d") from error
+
+
+# Parameter types.
+
+
+def read_moment(text: str | None, what: str) -> int | None:
+    """Return `+5m`, `2026-11-22T08:00` or a number as milliseconds since 1970; None without text. Raises UsageError."""
+    if text is None or re.fullmatch(r"[0-9]{1,15}", text):
+        return None if text is None else int(text)
+    if text.startswith("+"):
+        return SYSTEM.now() + (read_span(text[1:], what) or 0)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a moment such as +5m or 2026-11-22T08:00") from error
+
+
+class _Read(click.ParamType[object]):
+    """A parameter type with a function that reads the text, given the text and the option's name."""
+
+    def __init__(self, name: str, read: Callable[[str, str], object]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        if not isinstance(value, str) or param is None:
+            return value
+        is_option = param.param_type_name == "option"
+        return self._read(value, param.opts[0] if is_option else param.metavar or (param.name or "").upper())
+
+
+STATE = _Read("json", given_object)
+
+
+ANSWER = _Read("answer", given_answer)
+
+
+ERROR = _Read("error", given_error)
+
+
+SPAN = _Read("time", read_span)
+
+
+MOMENT = _Read("time", read_moment)

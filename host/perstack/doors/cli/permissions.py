@@ -1,33 +1,32 @@
-"""`perstack permissions`: what rules decide about a call, or about all calls that were made."""
+"""The commands `perstack permissions` and `perstack trust`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import click
-from pydantic import JsonValue
 
-from perstack.config.load import DefinitionFile
-from perstack.config.permissions_file import read_permissions
-from perstack.config.places import named_or_own
-from perstack.core.base import JsonObject
-from perstack.core.plain import one_line
-from perstack.core.policy.permissions import Permissions
+from perstack.config.load import DefinitionFile, read_permissions
+from perstack.config.project import named_or_own
+from perstack.config.trust import Agreed, Item, TrustStore, addresses, digests_of, executed, folder_of
+from perstack.core.base.records import JsonObject, read_json
+from perstack.core.base.text import one_line
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.permissions import Permissions
 from perstack.dataclass import dataclass
-from perstack.engine.backtest import Otherwise, Tested
-from perstack.engine.clock import SYSTEM
+from perstack.doors.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup, place_options
+from perstack.doors.cli.param_types import SPAN
+from perstack.doors.cli.terminal import Screen, confirm, data, err, out
+from perstack.doors.shared.text import count
+from perstack.engine.permissions.rule_testing import Otherwise, Tested
 from perstack.errors import UsageError
-from perstack.frontends.cli.options import CONFIG, WORKSPACE, PlaceOptions, place_options
-from perstack.frontends.cli.task_options import SPAN
-from perstack.frontends.cli.terminal import Screen, data, err, out
-from perstack.frontends.shared.words import count
+from perstack.system.clock import SYSTEM
 
 _File = tuple[str, Permissions] | None
-"""Rules, and the name of the file that they are from."""
 
 
 @click.group("permissions")
@@ -56,8 +55,8 @@ def test_command(
 
     TOOL is written as in rules: TOOL, SKILL/TOOL or delegate/EXPERT. Nothing is started and nothing runs.
     """
-    from perstack.engine.plugins import load_plugins
-    from perstack.engine.trying import try_call
+    from perstack.engine.permissions.rule_testing import try_call
+    from perstack.engine.plugins.registry import load_plugins
 
     place = PlaceOptions(config, workspace, None)
     definition = DefinitionFile(place.find().required())
@@ -119,7 +118,7 @@ class _Totals:
     calls: int = 0
     otherwise: int = 0
     denied: int = 0
-    """Those that ran, and would be denied."""
+    """Number of calls that ran and would be denied."""
     unknown: int = 0
     unreadable: int = 0
 
@@ -150,7 +149,6 @@ class _Totals:
 
 
 def _is_denied(one: Otherwise) -> bool:
-    """Whether a call that ran would be denied."""
     return one.call.ran and one.ruling.decision == "deny"
 
 
@@ -195,13 +193,77 @@ def _to_json(one: Otherwise) -> JsonObject:
 
 
 def _object(text: str) -> JsonObject:
-    """The arguments as typed. Raises UsageError."""
+    """Return the typed arguments. Raises UsageError."""
     try:
-        found = cast("JsonValue", json.loads(text))
-    except (ValueError, RecursionError) as error:
+        found = read_json(text.encode())
+    except ValueError as error:
         raise UsageError(
             f'the arguments are not JSON: {error}; write an object in quotes: \'{{"path": "a"}}\''
         ) from None
     if not isinstance(found, dict):
         raise UsageError('the arguments are no JSON object: write one in quotes: \'{"path": "a"}\'')
     return found
+
+
+# perstack trust
+
+
+@click.command("trust")
+@click.option("--show", is_flag=True, help="Only show what there is to agree to, and what has changed.")
+@click.option("--revoke", is_flag=True, help="Take back what was agreed to in this folder.")
+@click.option("--yes", is_flag=True, help="Agree without being asked.")
+@click.option("--config", metavar="FILE", help=CONFIG)
+@click.option("--workspace", metavar="DIR", help=WORKSPACE)
+def trust_command(show: bool, revoke: bool, yes: bool, config: str | None, workspace: str | None) -> None:
+    """Agree to what perstack.toml has executed, and to the addresses that it and .env name.
+
+    Until then no command opens an address outside this machine, or fills variables into one.
+
+    A server that runs, `mcp` or `acp`, then uses a changed definition. Exit status 0 if it is agreed to, 1 if not.
+    """
+    if sum((show, revoke, yes)) > 1:
+        raise UsageError("--show, --revoke and --yes exclude each other: choose one")
+    place = PlaceOptions(config, workspace, None)
+    if revoke and config is None and place.find().config is None:
+        raise UsageError("there is no perstack.toml here, so nothing is trusted: go to the folder of one")
+    project = place.load().project
+    found, store = place.find(), TrustStore.of_user()
+    folder = folder_of(project, found.folder)
+    if revoke:
+        was_there = store.remove(folder)
+        err(f"no longer trusted: {one_line(str(folder))}" if was_there else "nothing was agreed to here")
+        return
+    env = Setup(place, Overrides(), ()).env(project, confirm=False)
+    items = (*executed(project), *addresses(env))
+    trust = store.read(folder)
+    agreed = () if trust is None else trust.items
+    _print(str(folder), items, agreed)
+    if show:
+        return
+    if trust is not None and digests_of(items) == digests_of(agreed):
+        err("all of this is trusted already")
+        return
+    if not yes and not _asks():
+        err("nothing was changed")
+        sys.exit(1)
+    store.write(folder, [item.kept() for item in items])
+    err("trusted")
+
+
+def _asks() -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked here: look at it with --show, and agree with --yes")
+    return confirm("Agree to all of this?")
+
+
+def _print(folder: str, items: Sequence[Item], agreed: Sequence[Agreed]) -> None:
+    """Print a line for each item: `+` for a new one, `-` for a removed one."""
+    before, now = digests_of(agreed), digests_of(items)
+    out(f"{one_line(folder)}:")
+    for item in items:
+        out(f"{' ' if item.digest in before else '+'} {one_line(item.shown)}  ({one_line(item.name)})")
+    for one in agreed:
+        if one.digest not in now:
+            out(f"- {one.kind}  ({one_line(one.name)})")
+    if not items:
+        out("  nothing is executed, and no address is named")

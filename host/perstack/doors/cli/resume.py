@@ -1,28 +1,71 @@
-"""`perstack resume`."""
+"""The commands `perstack resume` and `perstack cancel`."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 
 import click
 
-from perstack.core.events import Settlement
 from perstack.core.iterations.state import SeriesState
-from perstack.core.job import JobSummary
-from perstack.core.runs.resuming import UnsettledCall
-from perstack.engine.emit import OnEvent
-from perstack.engine.who import this_user
+from perstack.core.jobs.resuming import UnsettledCall
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Settlement
+from perstack.doors.cli.driving import answered_in_place, job_of, say, until_done
+from perstack.doors.cli.iterations import SeriesLines, check_target, say_series
+from perstack.doors.cli.options import PlaceOptions, Setup, driving_options, place_options, total_options
+from perstack.doors.cli.output import Output, Showing, showing_options
+from perstack.doors.cli.terminal import data, err, out
+from perstack.doors.shared.job_status import after_job, spent, status_of
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.signals import INTERRUPTED
+from perstack.engine.log.emitter import OnEvent
 from perstack.errors import UsageError
-from perstack.frontends.cli.asking import answered_in_place
-from perstack.frontends.cli.drive import job_of, say, until_done
-from perstack.frontends.cli.iterate import check_target
-from perstack.frontends.cli.options import Setup, driving_options, total_options
-from perstack.frontends.cli.output import Output, Showing, showing_options
-from perstack.frontends.cli.series import SeriesLines, say_series
-from perstack.frontends.cli.terminal import err
-from perstack.frontends.shared.stopping import INTERRUPTED
 from perstack.host import Host
+from perstack.system.user import this_user
+
+# perstack cancel
+
+
+@click.command("cancel")
+@click.argument("job")
+@click.option("--final", is_flag=True, help="Close it for good, also if it waits or is paused: nothing continues it.")
+@click.option("--reason", metavar="TEXT", default="", help="With --final: why, for the record.")
+@click.option("--json", "as_json", is_flag=True, help="The Job's summary as one JSON object.")
+@place_options
+def cancel_command(
+    job: str,
+    final: bool,
+    reason: str,
+    as_json: bool,
+    config: str | None,
+    workspace: str | None,
+    storage: str | None,
+) -> None:
+    """Stop JOB, wherever it is driven, as Ctrl-C there would: it is recorded as interrupted, and can be resumed.
+
+    Exit status 2 if nobody drives it, and 1 if who does has not stopped within half a minute.
+    """
+    if reason and not final:
+        raise UsageError("--reason is recorded with --final only")
+    place = PlaceOptions(config, workspace, storage)
+
+    async def stop() -> JobSummary:
+        async with place.writer() as host:
+            job_id = await host.jobs.find(job)
+            await host.cancel(job_id, final=final, by=this_user("cli"), reason=reason)
+            return await host.job(job_id)
+
+    stopped = asyncio.run(stop())
+    if as_json:
+        data(stopped.to_json())
+        return
+    step = after_job(stopped)
+    after = "" if step is None else f"; {cli_phrase(step)}"
+    by = "" if stopped.closed is None else f" for good by {stopped.closed.by}"
+    out(f"Job {stopped.id}: {status_of(stopped)}{by}, {spent(stopped)}{after}")
+
 
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
 
@@ -127,7 +170,7 @@ def resume_command(
 
 
 def _check_options(resume_from: str | None, answer: str | None, before_compaction: bool, *, is_more: bool) -> None:
-    """Raises UsageError for options that do not go together."""
+    """Raise UsageError for options that do not go together."""
     if (resume_from is None) != (answer is None):
         raise UsageError("--resume-from and -i go together; what is asked now is answered by: perstack answer ID TEXT")
     if answer is not None and is_more:

@@ -1,4 +1,4 @@
-"""`perstack login` and `perstack logout`."""
+"""The commands `perstack install`, `login` and `logout`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,92 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar, assert_never
 
 import click
 
-from perstack.config.settings import Overrides
-from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
-from perstack.frontends.cli.terminal import err
+from perstack.core.base.text import one_line
+from perstack.core.definitions.overrides import Overrides
+from perstack.doors.cli.options import PlaceOptions, Setup, place_options
+from perstack.doors.cli.terminal import LiveRows, err, is_attended, out
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.text import count
+from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstall
 from perstack.host import Host
+
+# perstack install
+
+
+@click.command("install")
+@click.argument("experts", nargs=-1, metavar="[EXPERT]...")
+@click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
+@place_options
+def install_command(
+    experts: tuple[str, ...], env_path: tuple[str, ...], config: str | None, workspace: str | None, storage: str | None
+) -> None:
+    """Ask every skill what it offers, and keep that in perstack.lock, beside perstack.toml.
+
+    Of these Experts and their delegates, or of all. Exit status 1 if a skill failed; the others are locked.
+    """
+
+    async def main(on_step: OnInstall) -> Installed:
+        async with Setup(PlaceOptions(config, workspace, storage), Overrides(), env_path).host() as host:
+            return await host.install(*experts, on_step=on_step)
+
+    progress = _Table() if is_attended() else _Lines()
+    try:
+        with progress.shown():
+            done = asyncio.run(main(progress.take))
+    except KeyboardInterrupt:
+        err("interrupted: perstack.lock was not written")
+        sys.exit(130)
+    for step in done.failed:
+        problem = "" if step.problem is None else step.problem.said(cli_phrase)
+        err(f"error: {one_line(f'{step.skill}: {problem}')}")
+    ready = len(done.skills) - len(done.failed)
+    out(f"{done.path}: {count(ready, 'skill')} locked")
+    sys.exit(1 if done.failed else 0)
+
+
+def _words(step: InstallStep) -> str:
+    seconds = f"{step.duration_ms / 1000:.1f} s"
+    match step.status:
+        case "starting":
+            return "starting"
+        case "ready":
+            return f"ready with {count(step.tools, 'tool')} in {seconds}"
+        case "failed":
+            return f"failed after {seconds}"
+        case _:
+            assert_never(step.status)
+
+
+class _Lines:
+    """Progress as a line for each step, without a terminal."""
+
+    def shown(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def take(self, step: InstallStep) -> None:
+        err(f"{step.skill}: {_words(step)}")
+
+
+class _Table:
+    """Progress as a table with a row for each skill, on a terminal."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, InstallStep] = {}
+        self._rows = LiveRows()
+
+    def shown(self) -> AbstractContextManager[object]:
+        return self._rows.live
+
+    def take(self, step: InstallStep) -> None:
+        self._steps[step.skill] = step
+        style = {"starting": "dim", "ready": "green", "failed": "red"}
+        self._rows.update((name, _words(one), style[one.status]) for name, one in self._steps.items())
+
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _T = TypeVar("_T")
@@ -51,7 +129,7 @@ def login_command(
     async def present(url: str) -> None:
         err(f"Log in here:\n{url}")
         if not no_browser and _has_browser():
-            # some browsers end only when their window is closed: the answer is not to wait for that
+            # some browsers end only when their window is closed, and the login must not wait for that
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     async def work(host: Host) -> None:
@@ -90,6 +168,6 @@ def _with_host(place: PlaceOptions, env_path: tuple[str, ...], work: Callable[[H
 
 
 def _has_browser() -> bool:
-    """Whether one with a window may be opened: one in the terminal would take this program's place."""
+    """Return whether a browser with a window may be opened: one in the terminal would replace this program."""
     is_desktop = sys.platform in ("darwin", "win32")
     return is_desktop or any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""`perstack start`."""
+"""The command `perstack start`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from importlib.util import find_spec
 
 import click
 
+from perstack.doors.cli.options import Setup, dispatcher_of, drive_options, driving_options
+from perstack.doors.cli.terminal import err
 from perstack.errors import UsageError
-from perstack.frontends.cli.dispatching import dispatcher_of, drive_options
-from perstack.frontends.cli.options import Setup, driving_options
-from perstack.frontends.cli.terminal import err
 
 
 @click.command("start")
@@ -51,14 +50,14 @@ def start_command(
     loaded = setup.place.load()
     host = setup.dispatched(dispatcher).host(loaded.project)
     if dispatcher is not None:
-        dispatcher_of(host)  # what is wrong with it is said now, and not at the first answer
+        dispatcher_of(host)  # reports a missing dispatcher now, not at the first answer
     if expert is not None:
         host.experts.get(expert)
     if plain:
-        from perstack.frontends.tui.plain.run import run_plain
+        from perstack.doors.tui.plain.run import run_plain
 
         sys.exit(run_plain(host, loaded, expert=expert, query=query, job=job, drives=is_driven))
-    from perstack.frontends.tui.run import run_start
+    from perstack.doors.tui.app import run_start
 
     sys.exit(
         run_start(
@@ -76,5 +75,5 @@ def start_command(
 
 
 def _is_dumb() -> bool:
-    """Whether nothing can be drawn: the terminal takes line after line only."""
+    """Return whether the terminal can only append lines."""
     return os.environ.get("TERM", "dumb") in ("dumb", "unknown", "")

@@ -1,40 +1,37 @@
-"""What the `perstack task` commands share: how JSON is given, and how a task is shown."""
+"""Shared parts of the `perstack task` commands: options and tables of tasks; and `perstack task delete`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
+import sys
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
 from pydantic import JsonValue
 
-from perstack.core.shell import line_of
-from perstack.core.tasks.dependencies import in_words
-from perstack.core.tasks.state import TaskState
-from perstack.core.tasks.summary import TaskSummary
+from perstack.core.base.lifecycle import PauseReason
+from perstack.core.base.text import line_of
+from perstack.core.tasks.state import TaskState, TaskStatus, in_words
+from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
-from perstack.engine.clock import SYSTEM
-from perstack.engine.who import this_user
+from perstack.doors.cli.options import PlaceOptions, place_options
+from perstack.doors.cli.param_types import read_span
+from perstack.doors.cli.terminal import Screen, confirm, data, err, out, table
+from perstack.doors.shared.text import ago, local_time
 from perstack.errors import UsageError
-from perstack.frontends.cli.given import given_answer, given_error, given_object
-from perstack.frontends.cli.options import PlaceOptions, place_options
-from perstack.frontends.cli.spans import read_span
-from perstack.frontends.cli.terminal import Screen, table
-from perstack.frontends.shared.words import ago, local_time, shorten
+from perstack.system.clock import SYSTEM
+from perstack.system.user import this_user
 
 if TYPE_CHECKING:
-    from perstack.engine.memory import ExecutionMemory
+    from perstack.engine.tasks.memory import ExecutionMemory
     from perstack.host import Host
+
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _T = TypeVar("_T")
-_SHOWN = 40
-"""Cells of what was typed, in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +42,23 @@ class Tasks:
     as_json: bool
 
     def look(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
-        """What `work` gives, which changes none of them."""
+        """Return the result of `work`, which changes no task."""
         return self._on(self.place.reader(), work)
 
     def do(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
-        """What `work` gives, which may change them."""
+        """Return the result of `work`, which may change tasks."""
         return self._on(self.place.writer(), work)
 
     def _on(self, host: Host, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
         async def main() -> _T:
             async with host:
-                return await work(host.memory.signed(this_user("cli")))
+                return await work(host.tasks.signed(this_user("cli")))
 
         return asyncio.run(main())
 
 
 def task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Where the tasks are, and how one is shown, which the command is given as one `tasks: Tasks`."""
+    """Add the options for location and output, passed to the command as one `tasks: Tasks`."""
 
     @wraps(command)
     def gather(
@@ -75,7 +72,7 @@ def task_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def version_option(command: _F) -> _F:
-    """The fence."""
+    """Add `--expected-version`, which prevents changes of a task of another version."""
     return click.option(
         "--expected-version",
         type=click.IntRange(min=0),
@@ -84,41 +81,8 @@ def version_option(command: _F) -> _F:
     )(command)
 
 
-def read_moment(text: str | None, what: str) -> int | None:
-    """Milliseconds since 1970 from `+5m`, `2026-11-22T08:00`, or the number itself. Raises UsageError."""
-    if text is None or re.fullmatch(r"[0-9]{1,15}", text):
-        return None if text is None else int(text)
-    if text.startswith("+"):
-        return SYSTEM.now() + (read_span(text[1:], what) or 0)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError) as error:
-        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a moment such as +5m or 2026-11-22T08:00") from error
-
-
-class _Read(click.ParamType[object]):
-    """What is typed, as a function reads it that takes the text and the name of the option."""
-
-    def __init__(self, name: str, read: Callable[[str, str], object]) -> None:
-        self.name = name
-        self._read = read
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        if not isinstance(value, str) or param is None:
-            return value
-        is_option = param.param_type_name == "option"
-        return self._read(value, param.opts[0] if is_option else param.metavar or (param.name or "").upper())
-
-
-STATE = _Read("json", given_object)
-ANSWER = _Read("answer", given_answer)
-ERROR = _Read("error", given_error)
-SPAN = _Read("time", read_span)
-MOMENT = _Read("time", read_moment)
-
-
 def show_task(task: TaskState) -> None:
-    """A task, for a person."""
+    """Print a task as a table."""
     table(Screen.of_stdout(), ("task", task.task_id), [(name, value) for name, value in _facts(task) if value])
 
 
@@ -156,7 +120,7 @@ def _facts(task: TaskState) -> list[tuple[str, str]]:
 
 
 def show_all(tasks: list[TaskSummary]) -> None:
-    """A list of tasks, for a person."""
+    """Print tasks as a table."""
     now = SYSTEM.now()
     rows = [
         (
@@ -195,12 +159,144 @@ def _status(task: TaskState | TaskSummary, now: int) -> str:
 
 
 def when(moment: int | None) -> str:
-    """A moment, here."""
+    """Return a moment as local time; empty for None."""
     return "" if moment is None else f"{local_time(moment):%Y-%m-%d %H:%M:%S}"
 
 
 def text(value: JsonValue) -> str:
-    """A JSON value on one line; nothing for nothing."""
+    """Return a JSON value on one line; empty for None and {}."""
     if value is None or value == {}:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# perstack task delete: one task, or all that match
+
+_PAGE = 500
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The selection of tasks."""
+
+    status: TaskStatus | None
+    reason: PauseReason | None
+    agent: str | None
+    older_than: int | None
+    archived: bool
+
+    @property
+    def is_any(self) -> bool:
+        return self == _Kind(None, None, None, None, archived=False)
+
+    async def tasks(self, memory: ExecutionMemory) -> list[TaskSummary]:
+        """Return all selected tasks."""
+        found: list[TaskSummary] = []
+        after: str | None = None
+        while True:
+            page = await memory.list(
+                status=self.status,
+                reason=self.reason,
+                agent_id=self.agent,
+                older_than=self.older_than,
+                archived=self.archived,
+                limit=_PAGE,
+                after=after,
+            )
+            found += page.tasks
+            after = page.next
+            if after is None:
+                return found
+
+
+@click.command("delete")
+@click.argument("task_id", metavar="[TASK]", required=False)
+@click.option("--status", type=click.Choice(get_args(TaskStatus)), help="All of this status.")
+@click.option("--reason", type=click.Choice(get_args(PauseReason)), help="All that are paused for this reason.")
+@click.option("--agent", "--agent-id", metavar="ID", help="All of this agent.")
+@click.option("--older-than", metavar="TIME", help="All that were not written to for so long, such as 30d.")
+@click.option("--archived", is_flag=True, help="All archived ones, in place of the others.")
+@click.option("--yes", is_flag=True, help="Delete all that are meant without asking.")
+@version_option
+@task_options
+def delete(
+    task_id: str | None,
+    status: TaskStatus | None,
+    reason: PauseReason | None,
+    agent: str | None,
+    older_than: str | None,
+    archived: bool,
+    yes: bool,
+    expected_version: int | None,
+    tasks: Tasks,
+) -> None:
+    """Remove TASK for good, with its checkpoints, or all tasks that the options mean: those that `task list` shows.
+
+    All that are meant are asked for first. A task that another waits for, or that was written to meanwhile, is left,
+    and the exit status is 1. With --json: `{"deleted": "TASK"}`, or `{"deleted": [TASK, …], "kept": {TASK: why, …}}`.
+    """
+    kind = _Kind(status, reason, agent, read_span(older_than, "--older-than"), archived)
+    if task_id is not None and not kind.is_any:
+        raise UsageError("task delete takes a TASK, or options that mean many, and not both")
+    if task_id is None and expected_version is not None:
+        raise UsageError("--expected-version is for one TASK: name it")
+    if task_id is not None:
+        task = _delete_one(task_id, expected_version, tasks)
+        if tasks.as_json:
+            data(json.dumps({"deleted": task}))
+        else:
+            out(f"deleted {task}")
+    elif kind.is_any:
+        raise UsageError("name a TASK, or say which are meant, such as --status completed --older-than 30d")
+    else:
+        _delete_all(kind, tasks, is_sure=yes)
+
+
+def _delete_one(typed: str, expected_version: int | None, tasks: Tasks) -> str:
+    async def work(memory: ExecutionMemory) -> str:
+        task_id = await memory.find(typed)
+        await memory.delete(task_id, expected_version=expected_version)
+        return task_id
+
+    return tasks.do(work)
+
+
+def _delete_all(kind: _Kind, tasks: Tasks, *, is_sure: bool) -> None:
+    found = tasks.do(kind.tasks)
+    if found and not is_sure:
+        _ask(found)
+    deleted: list[str] = []
+    kept: dict[str, str] = {}
+
+    async def work(memory: ExecutionMemory) -> None:
+        async for task_id, why in memory.delete_each(found):
+            if why is None:
+                deleted.append(task_id)
+            else:
+                kept[task_id] = why
+
+    tasks.do(work)
+    if tasks.as_json:
+        data(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
+    else:
+        out(f"deleted {_count(len(deleted))}" if found else "no such tasks")
+        for why in kept.values():
+            err(f"kept: {why}")
+    sys.exit(1 if kept else 0)
+
+
+def _ask(found: list[TaskSummary]) -> None:
+    """Return if the user agrees; end the process otherwise. Raises UsageError if nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{_count(len(found))} would be deleted for good: see them with task list, and add --yes")
+    show_all(found[:_LISTED])
+    if len(found) > _LISTED:
+        out(f"… and {len(found) - _LISTED} more")
+    if not confirm(f"Delete {_count(len(found))} for good?"):
+        out("nothing is deleted")
+        sys.exit(1)
+
+
+def _count(number: int) -> str:
+    return f"{number:,} task{'' if number == 1 else 's'}"

@@ -1,23 +1,171 @@
-"""`perstack task`: the operations on tasks at a terminal, made of their table and of the words that are here."""
+"""The commands `perstack task`: the operations table as commands, with help texts for the terminal.
+
+Operations, their arguments and fallback texts come from `core.tasks.operation_table`; `SAID` replaces texts and
+options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 
 import click
+from pydantic.fields import FieldInfo
 
-from perstack.core.job import PauseReason
-from perstack.core.shell import argv_of
+from perstack.core.base.lifecycle import PauseReason
+from perstack.core.base.records import Fact
+from perstack.core.base.text import argv_of
+from perstack.core.tasks.arguments import FirstStatus
 from perstack.core.tasks.events import OnFailure, TaskConfig, WaitingFor
-from perstack.core.tasks.state import TaskStatus
-from perstack.core.tasks.table import OPERATIONS
-from perstack.core.tasks.words import FirstStatus
+from perstack.core.tasks.operation_table import OPERATIONS, Argument, Checkpoints, Operation
+from perstack.core.tasks.state import TaskState, TaskStatus
+from perstack.core.tasks.summaries import TaskPage
+from perstack.dataclass import dataclass
+from perstack.doors.cli.param_types import ANSWER, ERROR, MOMENT, SPAN, STATE
+from perstack.doors.cli.scheduler import run_due
+from perstack.doors.cli.task_view import Tasks, delete, show_all, show_task, task_options, text, when
+from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.errors import UsageError
-from perstack.frontends.cli.task_commands import Said, argument, command_of, option
-from perstack.frontends.cli.task_delete import delete
-from perstack.frontends.cli.task_options import ANSWER, ERROR, MOMENT, SPAN, STATE
-from perstack.frontends.cli.task_run_due import run_due
+from perstack.ports.tasks import read_command
+
+if TYPE_CHECKING:
+    from perstack.engine.tasks.memory import ExecutionMemory
+
+
+# An operation as a command: its arguments as options, its result as rows or JSON.
+
+Made = Callable[[], click.Parameter]
+"""Makes a parameter, since each command needs its own."""
+
+
+def option(*names: str, **about: Any) -> Made:
+    """Return a maker of an option; the first name may be the argument's name."""
+    return lambda: click.Option(names, **about)
+
+
+def argument(name: str, **about: Any) -> Made:
+    """Return a maker of a positional argument."""
+    return lambda: click.Argument([name], **about)
+
+
+def _as_they_are(given: Mapping[str, object]) -> dict[str, object]:
+    return dict(given)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The texts and options of one command."""
+
+    help: str
+    parameters: Mapping[str, Made | tuple[Made, ...] | None] = field(default_factory=dict[str, Made])
+    """Makers by argument, in order. None means the shared one; () leaves the argument out."""
+    gather: Callable[[Mapping[str, object]], dict[str, object]] = _as_they_are
+    """Returns the operation's arguments for the typed values."""
+
+
+_SHARED: dict[str, Made] = {
+    "task_id": argument("task_id", metavar="TASK"),
+    "state": option("--state", type=STATE, help="The whole state: a JSON object, @FILE, or - for stdin."),
+    "checkpoint_data": option(
+        "--checkpoint-data", type=STATE, help="What else to keep, as a checkpoint: a JSON object, @FILE, or -"
+    ),
+    "depends_on": option(
+        "--depends-on", metavar="TASK", multiple=True, help="Wait until this task is completed. May be repeated."
+    ),
+    "expected_version": option(
+        "--expected-version",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Do nothing if the task is of another version.",
+    ),
+}
+
+
+def command_of(operation: Operation, said: Said | None = None) -> click.Command:
+    """Return the command. Without `said` it has the operation's own description."""
+    words = Said(operation.description) if said is None else said
+
+    @task_options
+    def run(*, tasks: Tasks, **given: object) -> None:
+        named = {name: value for name, value in given.items() if value not in (None, ())}
+        words.gather(named)  # reports invalid values before the storage is opened
+
+        async def work(memory: ExecutionMemory) -> Fact:
+            await _find(memory, named, () if operation.makes else ("task_id",))
+            command = read_command(operation.command, **words.gather(named))
+            return operation.shown(command, await memory.do(command))
+
+        _show((tasks.look if operation.reads else tasks.do)(work), as_json=tasks.as_json)
+
+    return click.command(operation.name, params=_parameters(operation, words), help=words.help)(run)
+
+
+async def _find(memory: ExecutionMemory, named: dict[str, object], own: Sequence[str]) -> None:
+    """Replace typed ids by whole ones."""
+    for name in own:
+        if isinstance(typed := named.get(name), str):
+            named[name] = await memory.find(typed)
+    others = named.get("depends_on")
+    if isinstance(others, tuple):
+        named["depends_on"] = tuple([await memory.find(str(one)) for one in cast("tuple[object, ...]", others)])
+
+
+def _parameters(operation: Operation, said: Said) -> list[click.Parameter]:
+    arguments = {one.name: one for one in operation.arguments("program")}
+    names = dict.fromkeys(("task_id", *said.parameters, *arguments))
+    return [made() for name in names if name in arguments for made in _made(arguments[name], said)]
+
+
+def _made(given: Argument, said: Said) -> Sequence[Made]:
+    own = said.parameters.get(given.name)
+    if own is None:
+        return (_SHARED.get(given.name) or _plain(given),)
+    return (own,) if callable(own) else own
+
+
+def _plain(given: Argument) -> Made:
+    """Return a maker for an argument without texts here."""
+    about = get_args(given.type)[1:] if get_origin(given.type) is Annotated else ()
+    words = next((one.description for one in about if isinstance(one, FieldInfo)), None)
+    if given.default is ...:
+        return argument(given.name)
+    return option(f"--{given.name.replace('_', '-')}", metavar="TEXT", help=words)
+
+
+def _show(done: Fact, *, as_json: bool) -> None:
+    match done:
+        case Checkpoints() if as_json:
+            for one in done.checkpoints:
+                data(one.to_json())
+        case _ if as_json:
+            data(done.to_json())
+        case TaskState():
+            show_task(done)
+        case TaskPage():
+            _show_page(done)
+        case Checkpoints():
+            _show_checkpoints(done)
+        case _:
+            data(done.to_json())
+
+
+def _show_page(page: TaskPage) -> None:
+    if not page.tasks:
+        out("no such tasks")
+        return
+    show_all(list(page.tasks))
+    if page.next is not None:
+        err(f"there are more: see them with --after {page.next}")
+
+
+def _show_checkpoints(found: Checkpoints) -> None:
+    if not found.checkpoints:
+        out("no checkpoint yet")
+        return
+    rows = [(one.id, one.name or "", when(one.timestamp), text(one.state)) for one in found.checkpoints]
+    table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)
+
 
 _REASON = f"What it waits for: {', '.join(get_args(PauseReason))}; or a text, which puts it aside."
 _AGENT = ("agent_id", "--agent", "--agent-id")
@@ -25,14 +173,14 @@ _OF_CONFIG = ("max_retries", "timeout", "on_failure", "checkpoint_interval")
 
 
 def _created(given: Mapping[str, object]) -> dict[str, object]:
-    """With the config of its options; without `--start` nothing is said of that."""
+    """Return the arguments with the config of its options; without `--start`, `start` is left out."""
     config = TaskConfig.model_validate({name: given[name] for name in _OF_CONFIG if name in given})
     rest = {name: value for name, value in given.items() if name not in _OF_CONFIG and value is not False}
     return {**rest, "config": config}
 
 
 def _paused(given: Mapping[str, object]) -> dict[str, object]:
-    """With what is waited for outside. Raises UsageError for an option that is missing."""
+    """Return the arguments with the external dependency of its options. Raises UsageError for a missing option."""
     if "reason" not in given and not given.get("depends_on"):
         raise UsageError(f"--reason is missing: {_REASON}")
     if given.get("reason") == "scheduled_wait" and "resume_at" not in given:
@@ -185,13 +333,14 @@ SAID: dict[str, Said] = {
     ),
     "archive": Said("Leave TASK, which has ended, out of lists."),
 }
-"""The words for each operation at a terminal; one without gets those of the table."""
+"""Texts and options by operation; an operation without an entry uses those of the table."""
 
 
 class InOrder(click.Group):
-    """Lists its commands as they were added."""
+    """A group that lists its commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order in which they were added."""
         return list(self.commands)
 
 

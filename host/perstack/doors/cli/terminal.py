@@ -1,8 +1,9 @@
-"""The one way from a command to stdout and stderr.
+"""The only way from commands to stdout and stderr.
 
-What is written is cleaned here, not where it comes from, so that no command can forget it: text may come from a model,
-a server, a file or a path. Styles are added to parts that are clean by then. Whatever else writes, a library, a log, a
-warning, a traceback, goes through `Cleaned`, which `guard_streams` puts in place of both streams.
+Output is sanitized here, not at its sources, so that no command can forget it: text may come from a model, a server, a
+file or a path. Styles are added to sanitized parts. Everything else that writes, such as a library, a log, a warning or
+a traceback, goes through `Cleaned`, which `guard_streams` puts in place of both streams. Beneath it is a stream that
+never blocks the event loop (`doors/shared/output_stream.py`).
 """
 
 from __future__ import annotations
@@ -10,58 +11,64 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from io import TextIOBase
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, TextIO, cast
 
 import click
 
-from perstack.core.plain import one_line, plain_json, plain_text
+from perstack.core.base.text import one_line, plain_json, plain_text
 from perstack.dataclass import dataclass
-from perstack.frontends.shared.columns import GAP, fitting
-from perstack.frontends.shared.words import cells, pad, shorten
+from perstack.doors.shared.output_stream import channel_of, finish_output, pending_bytes, unblocked
+from perstack.doors.shared.text import GAP, cells, fitting, pad, shorten
 
 if TYPE_CHECKING:
     from rich.live import Live
 
+
 WIDEST = 1000
-"""What a line is cut at where no terminal says how wide it is."""
+"""Line width if the output is not a terminal."""
+
+LIVE_BYTES = 1 << 20
+"""Bytes queued for the reader of stdout beyond which streamed text and reasoning are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Painted:
-    """Text in a style. As a plain string it has none."""
+    """Styled text. As a plain string it has no style."""
 
     text: str
     style: dict[str, str | bool]
 
     def __str__(self) -> str:
+        """Return the text without its style."""
         return self.text
 
     def render(self) -> str:
-        """With escape sequences of ours, around text that has none."""
+        """Return the sanitized text with our escape sequences around it."""
         text = plain_text(self.text)
         return click.style(text, **self.style) if self.style and text else text  # type: ignore[arg-type]  # click's own
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where the output goes."""
+    """The properties of an output stream."""
 
     width: int
     """Cells that a line may have."""
     colours: bool
 
     height: int = 0
-    """Lines that it has; 0 if it is no terminal, or one that only takes line after line."""
+    """Number of lines; 0 if it is no terminal or one that only appends lines."""
 
     @classmethod
     def of_stdout(cls) -> Screen:
-        """Colours only on a terminal, and none if NO_COLOR is set."""
+        """Return the screen of stdout. Colours are used only on a terminal without NO_COLOR."""
         return cls._of(sys.stdout)
 
     @classmethod
     def of_stderr(cls) -> Screen:
-        """The same of stderr."""
+        """Return the screen of stderr, by the same rules."""
         return cls._of(sys.stderr)
 
     @classmethod
@@ -73,26 +80,26 @@ class Screen:
         return cls(width, not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb", 0 if is_dumb else height)
 
     def paint(self, text: str, **style: str | bool) -> Painted:
-        """The text in a style of `click.style`; as it is where there are no colours."""
+        """Return the text in a style of `click.style`; without style if there are no colours."""
         return Painted(text, style if self.colours else {})
 
     def fit(self, text: str, used: int) -> str:
-        """The text on one line, cut to what is left of the width after `used` cells."""
+        """Return the text on one line, cut to the width left after `used` cells."""
         return shorten(text, max(10, self.width - used))
 
 
 def out(*parts: str | Painted) -> None:
-    """A line, or several, on stdout; parts follow each other without a space."""
+    """Write a line, or several, to stdout; parts are joined without a space."""
     _put(sys.stdout, _rendered(parts).rstrip(" ") + "\n")
 
 
 def err(*parts: str | Painted) -> None:
-    """The same on stderr."""
+    """Write a line, or several, to stderr; parts are joined without a space."""
     _put(sys.stderr, _rendered(parts) + "\n")
 
 
 def result(text: str) -> None:
-    """A text that is asked for on stdout: the very text in a pipe or a file, and clean at a terminal."""
+    """Write a requested text to stdout: unchanged in a pipe or file, sanitized at a terminal."""
     if _is_terminal(sys.stdout):
         out(text)
     elif not _is_closed(sys.stdout):
@@ -103,19 +110,18 @@ def result(text: str) -> None:
 
 
 def rendered(*parts: str | Painted) -> str:
-    """A line as `out` would write it."""
+    """Return the line that `out` would write."""
     return _rendered(parts).rstrip(" ") + "\n"
 
 
 def remark(text: str) -> None:
-    """Words for a person at a terminal, beside what goes to stdout. Elsewhere stderr is for what is wrong."""
+    """Write a message to stderr if that is a terminal. Otherwise stderr is for errors."""
     if is_attended():
         err(one_line(text))
 
 
 def prompt(question: str, *, default: str, choices: Sequence[str] = ()) -> str:
-    """What the person at stdin types, after the question on stderr; asked again until it is one of `choices`, if there
-    are any. Raises click.Abort if there is nobody."""
+    """Ask on stderr and return the typed text, repeated until in `choices`. Raises click.Abort if nobody answers."""
 
     def chosen(said: str) -> str:
         if choices and said not in choices:
@@ -130,26 +136,23 @@ def prompt(question: str, *, default: str, choices: Sequence[str] = ()) -> str:
 
 
 def is_attended() -> bool:
-    """Whether stderr is a terminal."""
+    """Return whether stderr is a terminal."""
     return _is_terminal(sys.stderr)
 
 
 def has_screen() -> bool:
-    """Whether stdout is a terminal."""
+    """Return whether stdout is a terminal."""
     return _is_terminal(sys.stdout)
 
 
 def data(line: str | bytes) -> None:
-    """A line of JSON on stdout: the very bytes in a pipe, and at a terminal the same JSON with escapes.
-
-    Raises OSError if nobody reads stdout.
-    """
-    # what is not a character has in JSON the form that Python gives it here
+    """Write a line of JSON to stdout: unchanged in a pipe, escaped at a terminal. Raises OSError if nobody reads."""
+    # JSON represents lone surrogates in the form that Python produces here
     stored(line.encode("utf-8", "backslashreplace") + b"\n" if isinstance(line, str) else line + b"\n")
 
 
 def stored(content: bytes) -> None:
-    """JSON that is more than a line, with its newlines, like `data`."""
+    """Write several lines of JSON, with their newlines, as `data` does."""
     if _is_closed(sys.stdout):
         return
     stream = _beneath(sys.stdout)
@@ -158,17 +161,29 @@ def stored(content: bytes) -> None:
     stream.buffer.flush()
 
 
-def flush_stdout() -> None:
-    """Write what is still in the buffer of stdout. Raises OSError."""
+def finish_stdout() -> None:
+    """Write the rest of stdout at the end of the process. Raises OSError."""
     if not _is_closed(sys.stdout):
-        sys.stdout.flush()
+        finish_output(_beneath(sys.stdout), is_stdout=True)
+
+
+def finish_stderr() -> None:
+    """Write the rest of stderr at the end of the process, if it is being read."""
+    if not _is_closed(sys.stderr):
+        with suppress(OSError):
+            finish_output(_beneath(sys.stderr), is_stdout=False)
+
+
+def is_stdout_behind() -> bool:
+    """Return whether so much is queued for the reader of stdout that streamed events are left out."""
+    return not _is_closed(sys.stdout) and pending_bytes(_beneath(sys.stdout)) > LIVE_BYTES
 
 
 def discard_stdout() -> None:
-    """What is still in the buffer of stdout goes nowhere: Python would fail over it when the process ends."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
+    """Drop the rest of stdout's buffer, which Python would fail to write at exit."""
+    channel = None if _is_closed(sys.stdout) else channel_of(_beneath(sys.stdout))
+    if channel is not None:
+        channel.discard()
 
 
 def table(
@@ -182,11 +197,11 @@ def table(
     drops: Sequence[int] | None = None,
     before: Sequence[str] = (),
 ) -> None:
-    """Print columns, a row a line: as wide as the screen on a terminal, unshortened elsewhere.
+    """Print a table, a row a line: as wide as the screen on a terminal, unshortened otherwise.
 
-    `right` are numbers' columns. On a narrow terminal ids (`whole`) stay as they are, `texts` (the last column, if
-    nothing is said) are cut, and then columns go in the order `drops` (the rightmost first). `before` is drawn before
-    the first cell of each row, and is ours.
+    Columns in `right` are aligned right. On a narrow terminal the columns in `whole` are kept; those in `texts` (by
+    default the last) are cut; then columns are dropped in the order `drops` (by default the rightmost first). `before`
+    is put before the first cell of each row and must be trusted text.
     """
     lines = [[one_line(cell) for cell in row] for row in (headings, *rows)]
     for line, drawn in zip(lines[1:], before, strict=False):
@@ -204,27 +219,29 @@ def table(
 
 
 class Region:
-    """The last lines of a terminal, drawn anew again and again. Whatever else is written meanwhile goes above them.
+    """The last lines of a terminal, redrawn repeatedly. Other output appears above them.
 
-    Nothing about the terminal is changed, so nothing has to be put back at the end, even of a process that is killed.
+    It changes no terminal mode, so nothing must be restored at the end, even if the process is killed.
     """
 
     _shown: ClassVar[Region | None] = None
-    """The one that is on a terminal now."""
+    """The region that is on a terminal now."""
 
     def __init__(self, *, to_stderr: bool) -> None:
+        """Draw on stderr or stdout."""
         self._stream = _beneath(sys.stderr if to_stderr else sys.stdout)
         self._cells: list[int] = []
-        """How wide each of its lines is."""
         self._above = ""
 
     def add(self, line: str) -> None:
-        """A line that stays, as `rendered` makes it: above the region when that is drawn next."""
+        """Add a permanent line, in the form of `rendered`, above the region at its next drawing."""
         self._above += line
         Region._shown = self
 
     def draw(self, lines: Sequence[Sequence[str | Painted]]) -> None:
-        """Draw these lines, each narrower than the screen. Raises OSError."""
+        """Draw these lines, each narrower than the screen, unless earlier output is still queued. Raises OSError."""
+        if lines and pending_bytes(self._stream):
+            return
         text = self._erasing() + self._above + "\n".join(_rendered(line) for line in lines)
         self._above = ""
         self._cells = [cells("".join(map(str, line))) for line in lines]
@@ -234,22 +251,22 @@ class Region:
             self._stream.flush()
 
     def erase(self) -> None:
-        """Take its lines away, until it is drawn again. Raises OSError."""
+        """Erase the lines until the next drawing. Raises OSError."""
         self.draw(())
 
     def forget(self) -> None:
-        """Somebody else has used the terminal: what was drawn is left where it is."""
+        """Forget the lines without erasing them, since another program used the terminal."""
         self._cells = []
         Region._shown = None
 
     @classmethod
     def make_way(cls) -> None:
-        """Take away what is on a terminal now. Raises OSError."""
+        """Erase the region that is on a terminal now. Raises OSError."""
         if cls._shown is not None:
             cls._shown.erase()
 
     def _erasing(self) -> str:
-        """What takes its lines away. In a window that was made narrower the terminal has broken them."""
+        """Return the sequence that erases the lines. A narrowed window has wrapped them."""
         if not self._cells:
             return ""
         width = max(1, _size(self._stream)[0])
@@ -258,16 +275,17 @@ class Region:
 
 
 class LiveRows:
-    """Rows on a terminal's stderr that are kept up to date."""
+    """Rows on a terminal's stderr that are updated in place."""
 
     def __init__(self) -> None:
+        """Prepare the rows; they appear within the context of `live`."""
         from rich.console import Console
         from rich.live import Live
 
         self.live: Live = Live(console=Console(file=_beneath(sys.stderr)), refresh_per_second=10)
 
     def update(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """Two columns, and the style of the second."""
+        """Show rows of two columns, and the style of the second."""
         from rich.table import Table
         from rich.text import Text
 
@@ -278,55 +296,64 @@ class LiveRows:
 
 
 class Cleaned(TextIOBase):
-    """A stream that cleans what is written to it; for all but this module."""
+    """A stream that sanitizes what other modules write to it."""
 
     def __init__(self, beneath: TextIO) -> None:
+        """Write to the stream `beneath`."""
         self.beneath = beneath
 
     def write(self, text: str, /) -> int:
+        """Write the text without control sequences, and return its length."""
         _put(self.beneath, plain_text(text), flush=False)
         return len(text)
 
     def writelines(self, lines: Iterable[str], /) -> None:  # type: ignore[override]  # typeshed's is of bytes too
+        """Write each line without control sequences."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
+        """Flush the stream beneath."""
         self.beneath.flush()
 
     def fileno(self) -> int:
+        """Return the descriptor of the stream beneath."""
         return self.beneath.fileno()
 
     def isatty(self) -> bool:
+        """Return whether the stream beneath is a terminal."""
         return self.beneath.isatty()
 
     def writable(self) -> bool:
+        """Return True, as for any output stream."""
         return True
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # typeshed's is an attribute
+        """The encoding of the stream beneath."""
         return self.beneath.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]  # typeshed's is an attribute
+        """The error handler of the stream beneath."""
         return self.beneath.errors
 
     @property
     def buffer(self) -> BinaryIO:
-        """Bytes, which are data, as they are."""
+        """The stream beneath for bytes, which are passed unchanged."""
         return self.beneath.buffer
 
 
 def guard_streams() -> None:
-    """From now on, whatever writes to stdout or stderr is cleaned, up to the last traceback of the process."""
+    """Sanitize everything written to stdout or stderr from now on, up to the last traceback of the process."""
     if not _is_closed(sys.stdout):
-        sys.stdout = _guarded(sys.stdout)
+        sys.stdout = _guarded(unblocked(sys.stdout))
     if not _is_closed(sys.stderr):
-        sys.stderr = _guarded(sys.stderr)
+        sys.stderr = _guarded(unblocked(sys.stderr))
 
 
 def _guarded(stream: TextIO) -> TextIO:
-    # typeshed has no stream that is one without being a file
+    # typeshed has no type for a text stream that is not a file
     return cast("TextIO", Cleaned(stream))
 
 
@@ -335,7 +362,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _size(stream: TextIO) -> tuple[int, int]:
-    """Columns and lines: of COLUMNS and LINES if they are set, else of the terminal."""
+    """Return columns and lines: of COLUMNS and LINES if set, otherwise of the terminal."""
     columns, lines = (os.environ.get(name, "") for name in ("COLUMNS", "LINES"))
     try:
         found = os.get_terminal_size(stream.fileno())
@@ -348,7 +375,7 @@ def _size(stream: TextIO) -> tuple[int, int]:
 
 
 def _is_closed(stream: TextIO | None) -> bool:
-    """Whether the process was started without it (`>&-`): typeshed does not know that it is None then."""
+    """Return whether the process was started without the stream (`>&-`), a None that typeshed does not know."""
     return stream is None
 
 
@@ -371,3 +398,20 @@ def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
         stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
     if flush:
         stream.flush()
+
+
+# A yes-or-no question to the user at the terminal.
+
+
+def confirm(question: str) -> bool:
+    """Ask on stderr and return whether the user agrees, in any of an approval's words; empty input is a no.
+
+    Raises click.Abort if nobody answers: at the end of stdin, and by Ctrl-C.
+    """
+    from perstack.core.jobs.answers import yes_or_no  # few commands ask
+
+    while True:
+        found = yes_or_no(prompt(f"{question} [y/N]", default="no"))
+        if found is not None:
+            return found.is_yes
+        err("say yes or no")

@@ -1,34 +1,222 @@
-"""`perstack test`."""
+"""The command `perstack test`, and its reports for people and programs."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as Xml
 
 import click
 
 from perstack.config.expert_tests import WrittenTest, chosen, read_tests
 from perstack.config.load import DefinitionFile
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Project
-from perstack.core.expert_tests import MOST_REPEATS
-from perstack.errors import DefinitionError, UsageError
-from perstack.frontends.cli.options import CONFIG, PlaceOptions, Setup
-from perstack.frontends.cli.terminal import data, err, out, remark
-from perstack.frontends.cli.verdict_forms import junit, to_json
-from perstack.frontends.cli.verdict_table import print_failures, print_outcomes
-from perstack.frontends.shared.stopping import INTERRUPTED, on_stop_signals
-from perstack.testing.experts.attempt import Bench
-from perstack.testing.experts.models import check_models
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.expert_tests import MOST_REPEATS
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.jobs.expert_test_results import status_word
+from perstack.doors.cli.live import RowPrinter
+from perstack.doors.cli.log_print import Wanted, print_events
+from perstack.doors.cli.options import CONFIG, PlaceOptions, Setup
+from perstack.doors.cli.terminal import Screen, data, err, out, remark, table
+from perstack.doors.shared.log_view import in_order
+from perstack.doors.shared.signals import INTERRUPTED, on_stop_signals
+from perstack.doors.shared.text import cost, count, duration
+from perstack.errors import DefinitionError, PerstackError, UsageError
+from perstack.host import Host
+from perstack.testing.experts.attempt import Attempt, Bench, check_models
 from perstack.testing.experts.running import AT_ONCE, Outcome, run_tests
 
 if TYPE_CHECKING:
-    from perstack.testing.experts.taking import Taken
+    from perstack.testing.experts.record_test import Taken
+
+
+# Test results for programs: JSON, and JUnit XML.
+
+_NOT_XML = "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+
+
+def to_json(outcomes: Sequence[Outcome], path: Path, *, is_whole: bool) -> str:
+    """Return one JSON object; `costUsd` is null if nothing was spent, and may be `unknown`."""
+    document: JsonObject = {
+        "file": str(path),
+        "ok": is_whole and all(one.is_good for one in outcomes),
+        "interrupted": not is_whole,
+        "tests": [_outcome(one) for one in outcomes],
+    }
+    return json.dumps(document, ensure_ascii=False)
+
+
+def junit(outcomes: Sequence[Outcome]) -> bytes:
+    """Return JUnit XML with a suite for each Expert and a case for each test."""
+    suites = Xml.Element("testsuites", _counts(outcomes))
+    for expert in dict.fromkeys(one.written.expert for one in outcomes):
+        own = [one for one in outcomes if one.written.expert == expert]
+        suite = Xml.SubElement(suites, "testsuite", {"name": expert, **_counts(own)})
+        for outcome in own:
+            _case(suite, outcome)
+    written: bytes = Xml.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return written
+
+
+def _outcome(outcome: Outcome) -> JsonObject:
+    low, high = outcome.interval
+    done = len(outcome.attempts)
+    return {
+        "expert": outcome.written.expert,
+        "name": outcome.written.test.name,
+        "place": outcome.written.place,
+        "ok": outcome.is_good,
+        "passed": outcome.passed,
+        "done": done,
+        "repeats": outcome.planned,
+        "passRate": outcome.written.test.pass_rate,
+        "rate": outcome.passed / done if done else None,
+        "interval": [round(low, 4), round(high, 4)],
+        "tokens": outcome.usage.total_tokens,
+        "costUsd": outcome.cost,
+        "attempts": [_attempt(one) for one in outcome.attempts],
+    }
+
+
+def _attempt(one: Attempt) -> JsonObject:
+    return {
+        "number": one.number,
+        "passed": one.passed,
+        "reasons": [*one.reasons],
+        "status": None if one.status is None else status_word(one.status),
+        "steps": one.steps,
+        "tokens": one.usage.total_tokens,
+        "costUsd": one.cost_usd,
+        "milliseconds": one.milliseconds,
+        "job": one.job or None,
+        "storage": one.storage or None,
+    }
+
+
+def _case(suite: Xml.Element, outcome: Outcome) -> None:
+    name, seconds = outcome.written.test.name, sum(one.milliseconds for one in outcome.attempts) / 1000
+    about = {"classname": outcome.written.expert, "name": _clean(name), "time": f"{seconds:.3f}"}
+    case = Xml.SubElement(suite, "testcase", about)
+    if not outcome.is_whole:
+        Xml.SubElement(case, "skipped", {"message": "interrupted"})
+    elif not outcome.is_good:
+        words = f"{outcome.passed} of {outcome.planned} passed"
+        failure = Xml.SubElement(case, "failure", {"message": words})
+        lines = [f"{one.number}: {reason}" for one in outcome.attempts for reason in one.reasons]
+        failure.text = _clean("\n".join(lines))
+
+
+def _counts(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    seconds = sum(one.milliseconds for outcome in outcomes for one in outcome.attempts) / 1000
+    return {
+        "tests": str(len(outcomes)),
+        "failures": str(sum(one.is_whole and not one.is_good for one in outcomes)),
+        "skipped": str(sum(not one.is_whole for one in outcomes)),
+        "errors": "0",
+        "time": f"{seconds:.3f}",
+    }
+
+
+def _clean(text: str) -> str:
+    return re.sub(_NOT_XML, "\ufffd", text)
+
+
+# Test results for people: failures with reasons, then a table of all tests.
+
+_SHOWN_REASONS = 6
+_LAST_EVENTS = 6
+
+
+async def print_failures(outcomes: Sequence[Outcome]) -> None:
+    """Print the reasons of each failed test, the end of its first failed Job, and how to look at it."""
+    screen = Screen.of_stdout()
+    for outcome in outcomes:
+        failed = [one for one in outcome.attempts if not one.passed]
+        if not failed or outcome.is_good:
+            continue
+        of = f" ({len(failed)} of {len(outcome.attempts)})" if len(outcome.attempts) > 1 else ""
+        out(screen.paint(f"FAILED {outcome.written.title}{of}", fg="red", bold=True))
+        out("  ", screen.paint(outcome.written.place, dim=True))
+        _print_reasons(outcome, failed)
+        kept = next((one for one in failed if one.job), None)
+        if kept is not None:
+            await _print_end(screen, kept)
+        out()
+
+
+def _print_reasons(outcome: Outcome, failed: Sequence[Attempt]) -> None:
+    """Print each reason once, the most frequent first."""
+    times = Counter(reason for one in failed for reason in one.reasons).most_common()
+    for reason, number in times[:_SHOWN_REASONS]:
+        out("  ", f"{number} of {outcome.planned}: " if number < outcome.planned else "", reason)
+    if len(times) > _SHOWN_REASONS:
+        out(f"  … and {count(len(times) - _SHOWN_REASONS, 'other reason')}, which --json shows")
+
+
+async def _print_end(screen: Screen, one: Attempt) -> None:
+    try:
+        async with Host(Project(), storage=one.storage, env={}) as host:
+            entries = in_order(await host.logs(one.job))
+    except PerstackError:
+        return  # the reasons already tell what is wrong
+    print_events(RowPrinter(screen), entries[-_LAST_EVENTS:], entries, Wanted(), full=False)
+    out("  ", screen.paint(f"perstack log {one.job} --storage {one.storage}", dim=True))
+
+
+def print_outcomes(outcomes: Sequence[Outcome], *, is_whole: bool) -> None:
+    """Print a row for each test, and a line with the totals."""
+    rows = [_row(one) for one in outcomes]
+    headings = ("test", "", "passed", "rate", "steps", "tokens", "cost", "time")
+    table(Screen.of_stdout(), headings, rows, right=(2, 4, 5, 6, 7), whole=(), texts=(0,), drops=(7, 4, 5, 6, 3))
+    good = sum(one.is_good for one in outcomes)
+    done = sum(len(one.attempts) for one in outcomes)
+    usage = sum((one.usage for one in outcomes[1:]), outcomes[0].usage)
+    spent = cost(usage, sum(one.unpriced_tokens for one in outcomes))
+    words = [f"{good} of {count(len(outcomes), 'test')} passed", count(done, "Job"), spent]
+    planned = sum(one.planned for one in outcomes)
+    if not is_whole:
+        words.append(f"interrupted: {planned - done:,} not run")
+    out(", ".join(word for word in words if word))
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    done = outcome.attempts
+    mark = "ok" if outcome.is_good else "FAILED" if outcome.is_whole else "cut short"
+    if not done:
+        return (outcome.written.title, mark, f"0/{outcome.planned}", "-", "-", "-", "-", "-")
+    return (
+        outcome.written.title,
+        mark,
+        f"{outcome.passed}/{outcome.planned}",
+        _rate(outcome),
+        f"{sum(one.steps for one in done) / len(done):.3g}",
+        f"{outcome.usage.total_tokens // len(done):,}",
+        _mean_cost(outcome),
+        duration(sum(one.milliseconds for one in done) // len(done)),
+    )
+
+
+def _rate(outcome: Outcome) -> str:
+    """Return `67 % (30–90)`: the rate with its 95 % confidence interval."""
+    number = len(outcome.attempts)
+    low, high = outcome.interval
+    return f"{100 * outcome.passed / number:.0f} % ({100 * low:.0f}–{100 * high:.0f})"
+
+
+def _mean_cost(outcome: Outcome) -> str:
+    number = len(outcome.attempts)
+    spent = outcome.cost
+    return "-" if spent is None else "unknown" if spent == "unknown" else f"${spent / number:,.4f}"
+
 
 _MOST_AT_ONCE = 64
 
@@ -109,8 +297,8 @@ def test_command(
 
 
 def _take(place: PlaceOptions, job: str, name: str, files: str | None) -> None:
-    """Add a test of a Job, and say what it expects."""
-    from perstack.testing.experts.taking import take_test
+    """Add a test made from a Job, and print what it expects."""
+    from perstack.testing.experts.record_test import take_test
 
     if files is not None and not Path(files).is_dir():
         raise UsageError(f"--files {files}: no such directory")
@@ -133,7 +321,7 @@ def _take(place: PlaceOptions, job: str, name: str, files: str | None) -> None:
 
 
 def _read(path: Path) -> tuple[Project, tuple[WrittenTest, ...]]:
-    """The project and its tests; warnings go to stderr. Raises DefinitionError if a test is wrong."""
+    """Return the project and its tests; warnings go to stderr. Raises DefinitionError if a test is invalid."""
     definition = DefinitionFile(path)
     loaded = definition.loaded(strict=False)
     before = len(definition.problems)
@@ -147,14 +335,14 @@ def _read(path: Path) -> tuple[Project, tuple[WrittenTest, ...]]:
 
 
 def _check(project: Project, tests: Sequence[WrittenTest]) -> None:
-    """Raises DefinitionError for an Expert with errors, and UsageError for a script or a recording that is wrong."""
+    """Raise DefinitionError for an Expert with errors, and UsageError for an invalid script or recording."""
     for written in tests:
         project.check_broken(written.expert)
     check_models(tests)
 
 
 async def _run(outcomes: Sequence[Outcome], bench: Bench, at_once: int) -> bool:
-    """Whether all was run: the first Ctrl-C ends what is at work, and the second the process."""
+    """Return whether all tests were run. The first Ctrl-C stops the running ones, the second the process."""
 
     def done(outcome: Outcome) -> None:
         remark(f"{outcome.written.title}: {outcome.passed} of {outcome.planned} passed")

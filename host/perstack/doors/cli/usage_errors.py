@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in the form that every error has: where, what, and what to write instead."""
+"""Errors of a command line in the form of all errors: place, problem, and what to write instead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RANGES = (
 
 
 def usage_error(error: click.ClickException, called: Sequence[str] = ()) -> str:
-    """One line. The command itself is the place; `called` is what was written after `perstack`."""
+    """Return the error as one line. The place is the command; `called` are the words after `perstack`."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     place = " ".join(("perstack", *called[:1])) if context is None else context.command_path
     what, remedy = _said(error, context, place)
@@ -65,7 +65,7 @@ def _options(context: click.Context | None) -> list[str]:
 
 
 def _form(context: click.Context | None, otherwise: str) -> str:
-    """How the command is written."""
+    """Return the syntax of the command, or `otherwise` without a context."""
     if context is None:
         return otherwise
     pieces = " ".join(context.command.collect_usage_pieces(context))
@@ -73,7 +73,7 @@ def _form(context: click.Context | None, otherwise: str) -> str:
 
 
 def _quoted(context: click.Context | None, otherwise: str) -> str:
-    """A text of several words has to be quoted where a command ends with one."""
+    """Return the advice to quote a final argument of several words, or `otherwise` for other commands."""
     *before, last = ("",) if context is None else (*context.command.collect_usage_pieces(context),)
     text = last.strip("[]")
     if context is None or text not in ("QUERY", "TEXT"):
@@ -86,7 +86,6 @@ def _known(context: click.Context | None) -> click.Context:
 
 
 def _plain(message: str) -> str:
-    """In the words of the other errors."""
     text = message.removesuffix(".")
     for kind, plain in _KINDS.items():
         text = text.replace(f"is not a valid {kind}", f"is not a {plain}")

@@ -1,26 +1,110 @@
-"""`perstack validate`."""
+"""The command `perstack validate`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from perstack.config.load import DefinitionFile
-from perstack.config.problems import describe_problems, problems_to_json
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, Project
-from perstack.core.models import Models
-from perstack.errors import Problem
-from perstack.frontends.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup
-from perstack.frontends.cli.terminal import Screen, data, out, table
-from perstack.frontends.cli.tool_costs import can_run, print_tools, tools_of, tools_to_json
-from perstack.frontends.shared.checked import checked
-from perstack.frontends.shared.words import count
+from perstack.config.source import describe_problems, problems_to_json
+from perstack.core.base.records import JsonObject
+from perstack.core.base.text import one_line
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.models import Models
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.tool_search import tokens_of
+from perstack.doors.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup
+from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.create.experts import checked
+from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.text import count
+from perstack.engine.diagnostics.prompt_preview import OfferedTools
+from perstack.errors import Problem, SkillError
+from perstack.host import Host
+
+# The cost of each Expert's tools at every step, for `perstack validate --tools`.
+
+
+def tools_of(project: Project, place: PlaceOptions) -> dict[str, OfferedTools]:
+    """Return the offered tools by Expert. Starts and stops the skills of one Expert after the other."""
+
+    async def ask() -> dict[str, OfferedTools]:
+        async with Setup(place, Overrides(), ()).host(project) as host:
+            return {key: await _offered(host, key) for key in project.experts}
+
+    return asyncio.run(ask())
+
+
+async def _offered(host: Host, key: str) -> OfferedTools:
+    try:
+        return await host.tools(key)
+    except SkillError as error:
+        # the costs of the other Experts are still reported
+        return OfferedTools((), problems=(error.note,))
+
+
+def can_run(tools: OfferedTools) -> bool:
+    """Return whether the Expert's Runs could begin: an unreachable server costs only its own tools."""
+    return bool(tools.shown) or not tools.problems
+
+
+def tools_to_json(offered: Mapping[str, OfferedTools]) -> JsonObject:
+    """Return the tools as JSON; tokens are estimates."""
+    return {
+        key: {
+            "tokens": _tokens(tools.shown),
+            "tools": [
+                {"name": spec.name, "skill": spec.skill_name, "tokens": tokens_of(spec), "deferred": deferred}
+                for specs, deferred in ((tools.shown, False), (tools.deferred, True))
+                for spec in specs
+            ],
+            "problems": [problem.said(cli_phrase) for problem in tools.problems],
+        }
+        for key, tools in offered.items()
+    }
+
+
+def print_tools(offered: Mapping[str, OfferedTools]) -> None:
+    """Print a table for each Expert with a row for each skill."""
+    screen = Screen.of_stdout()
+    for key, tools in offered.items():
+        for problem in tools.problems:
+            err(f"{'warning' if can_run(tools) else 'error'}: {key}: {one_line(problem.said(cli_phrase))}")
+        if not can_run(tools):
+            continue
+        out()
+        rows = [
+            (skill, str(len(specs)), f"{_tokens(specs):,}" if not waits else f"({_tokens(specs):,})", names)
+            for (skill, waits), specs in _by_skill(tools).items()
+            if (names := ", ".join(spec.name for spec in specs))
+        ]
+        table(screen, (f"{key}: skill", "tools", "tokens", "names"), rows, right=(1, 2))
+        out(f"{key}: about {_tokens(tools.shown):,} tokens of tools at every step{_deferred(tools)}")
+
+
+def _deferred(tools: OfferedTools) -> str:
+    if not tools.deferred:
+        return ""
+    return f"; {count(len(tools.deferred), 'tool')} of {_tokens(tools.deferred):,} (in brackets) found by a search"
+
+
+def _by_skill(tools: OfferedTools) -> dict[tuple[str, bool], list[ToolSpec]]:
+    found: dict[tuple[str, bool], list[ToolSpec]] = {}
+    for specs, waits in ((tools.shown, False), (tools.deferred, True)):
+        for spec in specs:
+            found.setdefault((spec.skill_name, waits), []).append(spec)
+    return found
+
+
+def _tokens(specs: Iterable[ToolSpec]) -> int:
+    return sum(map(tokens_of, specs))
 
 
 @click.command("validate")

@@ -1,37 +1,48 @@
-"""`perstack worker`."""
+"""The commands `perstack worker` and `perstack workers`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import socket
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from pydantic import JsonValue
 
-from perstack.core.labels import parse_labels
-from perstack.core.overrides import Overrides
-from perstack.engine.slots import slots_for
+from perstack.core.base.text import one_line
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.jobs.queries import parse_labels
+from perstack.doors.cli.options import PlaceOptions, Setup, dispatcher_of, dispatcher_option, place_options
+from perstack.doors.cli.param_types import read_span
+from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.shared.signals import leave, on_stop_signals
+from perstack.doors.shared.text import ago, count, local_time
+from perstack.engine.context.job_limit import slots_for
+from perstack.engine.workers.reports import News
 from perstack.errors import PerstackError, UsageError
-from perstack.frontends.cli.dispatching import dispatcher_of, dispatcher_option
-from perstack.frontends.cli.options import PlaceOptions, Setup, place_options
-from perstack.frontends.cli.spans import read_span
-from perstack.frontends.cli.terminal import err
-from perstack.frontends.shared.stopping import leave, on_stop_signals
+from perstack.system.clock import SYSTEM
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perstack.engine.workers.folders import JobFolders
-    from perstack.engine.workers.news import News, Tell
+    from perstack.engine.workers.reports import Tell
     from perstack.engine.workers.worker import Worker, WorkerSettings
     from perstack.host import Host
+    from perstack.ports.dispatcher import Load, WorkerInfo
+
 
 _LONGEST_NAME = 64
 _MOST_NAMED = 5
 _PATIENCE = 15.0
-"""Seconds, once the time to drain is over, for what is in hand to be recorded."""
+"""Seconds after the drain time for running steps to be recorded."""
 
 
 @click.command("worker")
@@ -92,7 +103,20 @@ def worker_command(
     )
     place = PlaceOptions(config, workspace, storage, dispatcher=dispatcher)
     setup = Setup(place, Overrides(), env_path)
-    asyncio.run(_work(setup.host(), settings, address, workspaces, as_json=form == "json"))
+    asyncio.run(_work(_host(setup), settings, address, workspaces, as_json=form == "json"))
+
+
+def _host(setup: Setup) -> Host:
+    """Return the Host of a worker. It may reach what stored Jobs name, which was checked when they began.
+
+    Raises UsageError if the user has not agreed to what the worker's own definition names.
+    """
+    from perstack.config.trust import Agreement, executed
+
+    place, project = setup.place, setup.place.project(required=True)
+    replaced = {"storage": place.storage, "dispatcher": place.dispatcher}
+    Agreement(project).check(item for item in executed(project) if replaced.get(item.kind) is None)
+    return setup.host(project, agreement=Agreement(Project()))
 
 
 def _possible(concurrency: int) -> int:
@@ -122,7 +146,6 @@ async def _work(
 ) -> None:
     from perstack.engine.workers.folders import JobFolders
     from perstack.engine.workers.worker import Worker
-    from perstack.frontends.workers.log import json_line, text_line
 
     def tell(news: News) -> None:
         now = host.clock.now()
@@ -144,8 +167,8 @@ async def _work(
             tell=tell,
         )
         if address is not None:
-            from perstack.frontends.shared.listening import Address
-            from perstack.frontends.workers.http import app_of, served
+            from perstack.doors.http.connections import Address
+            from perstack.doors.http.worker_health import app_of, served
 
             where = Address.parse(address)
             place = await stack.enter_async_context(served(app_of(worker, dispatcher, host.clock, where), where))
@@ -158,8 +181,8 @@ async def _work(
 
 
 async def _look_through(folders: JobFolders, tell: Tell) -> None:
-    """Beside the work: an earlier worker may have left thousands."""
-    from perstack.engine.workers.news import News, error_text
+    """Check the folders of earlier Jobs in the background: an earlier worker may have left thousands."""
+    from perstack.engine.workers.reports import News, error_text
 
     try:
         strange = await folders.look_through()
@@ -173,7 +196,7 @@ async def _look_through(folders: JobFolders, tell: Tell) -> None:
 
 
 async def _until_it_left(worker: Worker, drain: float) -> None:
-    """The first signal lets it leave, the second ends the process; so does what does not end in time."""
+    """Run the worker. The first signal lets it leave; the second, or exceeding the time to leave, ends the process."""
     loop = asyncio.get_running_loop()
 
     def late() -> None:
@@ -186,3 +209,81 @@ async def _until_it_left(worker: Worker, drain: float) -> None:
 
     with on_stop_signals(first):
         await worker.run()
+
+
+@click.command("workers")
+@click.option("--json", "as_json", is_flag=True, help="Each one as JSON, one a line.")
+@dispatcher_option
+@place_options
+def workers_command(
+    as_json: bool, dispatcher: str | None, config: str | None, workspace: str | None, storage: str | None
+) -> None:
+    """List the workers that there are, what each drives, and since when; then how much waits for them."""
+    place = PlaceOptions(config, workspace, storage, dispatcher=dispatcher)
+
+    async def look() -> tuple[Sequence[WorkerInfo], Load]:
+        async with place.reader() as host:
+            engine = dispatcher_of(host)
+            return await engine.workers(), await engine.load()
+
+    found, load = asyncio.run(look())
+    if as_json:
+        for one in found:
+            data(json.dumps(_as_json(one), ensure_ascii=False))
+        return
+    if found:
+        _print(found)
+    else:
+        out("no workers; start one with: perstack worker")
+    _print_load(load)
+
+
+def _print(found: Sequence[WorkerInfo]) -> None:
+    screen, now = Screen.of_stdout(), SYSTEM.now()
+    rows = [
+        (
+            one.name,
+            f"{len(one.jobs)}/{one.concurrency}",
+            ago(one.since, now),
+            ", ".join(f"{key}={value}" for key, value in sorted(one.labels.items())) or "-",
+            " ".join(one.jobs) or "-",
+        )
+        for one in found
+    ]
+    table(screen, ("worker", "busy", "since", "labels", "jobs"), rows, right=(1,), drops=(3, 2))
+
+
+def _print_load(load: Load) -> None:
+    waits = f", the longest since {ago(load.oldest, SYSTEM.now())}" if load.oldest is not None else ""
+    out(f"{count(load.queued, 'Job')} queued{waits}; {load.later} later; {load.running} at work")
+
+
+def _as_json(one: WorkerInfo) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "since": one.since,
+        "seen": one.seen,
+        "labels": dict(one.labels),
+        "concurrency": one.concurrency,
+        "jobs": list(one.jobs),
+    }
+
+
+# Log lines of a worker: text for people, or JSON objects for programs.
+
+
+def text_line(news: News, now: int) -> str:
+    """Return the line for people; `now` is in milliseconds since 1970."""
+    about = "" if news.job is None else f"job {news.job} "
+    level = "" if news.level == "info" else f"{news.level}: "
+    return one_line(f"{local_time(now):%H:%M:%S} {level}{about}{news.text}")
+
+
+def json_line(news: News, worker: str, now: int) -> str:
+    """Return the JSON line: `time`, `level`, `event`, `worker`, `job` if there is one, `text`, and other facts."""
+    moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    said: dict[str, JsonValue] = {"time": moment, "level": news.level, "event": news.event, "worker": worker}
+    if news.job is not None:
+        said["job"] = news.job
+    facts = {key: value for key, value in news.facts.items() if key not in said}
+    return json.dumps({**said, "text": one_line(news.text), **facts}, ensure_ascii=False)

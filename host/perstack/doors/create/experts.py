@@ -1,13 +1,47 @@
-"""The Experts that write definitions: those that ship with perstack, with the settings of the folder they work for."""
+"""The shipped Experts that write definitions, under the settings of the project they work for.
+
+Also checks a definition, and lists what it would start or reach that its predecessor did not.
+"""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from perstack.config.load import load_project
-from perstack.core.definitions import Project
-from perstack.core.policy.permissions import Permissions
+from perstack.config.expert_tests import read_tests
+from perstack.config.load import DefinitionFile, load_project
+from perstack.config.trust import Kind, digests_of, executed
+from perstack.core.definitions.experts import ProviderSetting
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.project import Project
+from perstack.errors import DefinitionError, PluginError, Problem, UsageError
+from perstack.ports.environment import Environment
+
+# Additional reach of a changed definition.
+
+IN_A_RUN: frozenset[Kind] = frozenset({"command", "endpoint", "plugin", "provider"})
+EVER: frozenset[Kind] = frozenset({*IN_A_RUN, "evaluator", "anchor", "include", "storage", "dispatcher"})
+
+
+def new_reach(before: Project, after: Project, kinds: frozenset[Kind] = EVER) -> list[str]:
+    """Return a line for each program, endpoint, plugin and the like that only `after` uses.
+
+    A provider that is only named is not listed: its address does not come from the definition.
+    """
+    settings = (after.provider, *(expert.provider for expert in after.experts.values()))
+    named = (Project(provider=ProviderSetting(provider_name=one.provider_name)) for one in settings if one)
+    known = digests_of(executed(before)).union(*(digests_of(executed(one)) for one in named))
+    return [one.shown for one in executed(after) if one.kind in kinds and one.digest not in known]
+
+
+def commands_of_tests(path: Path) -> list[str]:
+    """Return a line for each program that judges a test: Runs do not start them, `perstack test` does."""
+    said = ((one.title, one.test.expect.command) for one in read_tests(DefinitionFile(path)))
+    lines = ((title, one if isinstance(one, str) else shlex.join(one)) for title, one in said if one is not None)
+    return [f"test {title}: {line}" for title, line in lines]
+
 
 COORDINATOR = "create-expert"
 DEFINITION = "perstack.toml"
@@ -18,15 +52,15 @@ WRITES = ("writeTextFile", "editTextFile")
 
 @cache
 def team() -> Project:
-    """The Experts as they ship."""
+    """Return the Experts as they ship."""
     return load_project(_FILE).project
 
 
 def team_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
-    """The Experts that write, under the settings of a project and the rules that it has; its Experts are left out.
+    """Return the shipped Experts under the project's settings and permission rules, without the project's own Experts.
 
-    A person is asked before a file that is there is changed, unless who began `says_yes`. Where no perstack.toml is
-    there it may be written, and in a folder with nothing of anybody's other files too.
+    Changing an existing file asks the user, unless they agreed in advance (`says_yes`). A missing perstack.toml may be
+    written without asking, and in a folder without the user's work other files too.
     """
     shipped = team()
     opened = Permissions() if shipped.permissions is None else shipped.permissions
@@ -56,5 +90,44 @@ def team_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether nothing is there that a person would miss."""
+    """Return whether the folder holds nothing that the user would miss."""
     return all(path.name in _NO_WORK_OF_ANYBODY for path in folder.iterdir())
+
+
+# Validation of a definition, with the checks of the installed plugins.
+
+
+async def checked(
+    definition: DefinitionFile, env: Environment, plugins: Iterable[object] = ()
+) -> tuple[Project | None, tuple[Problem, ...]]:
+    """Return the project, or None if it has errors, and every problem including warnings.
+
+    Starts nothing. `plugins` are checked in addition to the installed ones.
+    """
+    if not definition.drafts and not definition.problems and definition.report is not None:
+        what, tell = "declares no Expert", definition.report.warn
+        if not definition.project.model_fields_set:
+            what, tell = "is empty", definition.report.error
+        tell((), f"{what}: write [experts.NAME] and its `instruction`")
+    await _ask_plugins(definition, env, plugins)
+    if any(draft.tests is not None for draft in definition.drafts.values()):
+        from perstack.config.expert_tests import read_tests  # imported late: few definitions have tests
+
+        read_tests(definition)
+    try:
+        return definition.loaded(strict=True).project, definition.in_order()
+    except DefinitionError as error:
+        return None, error.problems
+
+
+async def _ask_plugins(definition: DefinitionFile, env: Environment, plugins: Iterable[object]) -> None:
+    from perstack.engine.permissions.definition_checks import check_with_plugins
+    from perstack.engine.plugins.registry import EXTRA_MODULES, load_plugins
+
+    try:
+        loaded = load_plugins(plugins, env)
+    except (UsageError, PluginError) as error:
+        # without its plugins, the sections that they define cannot be checked
+        definition.problems.append(Problem(str(error).removeprefix(f"{EXTRA_MODULES}: "), EXTRA_MODULES))
+        return
+    await check_with_plugins(definition, loaded, env)

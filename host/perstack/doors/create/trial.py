@@ -1,4 +1,4 @@
-"""Trying an Expert of a definition that a model wrote: in a copy, bounded, and with nothing started or reached."""
+"""Trial Runs of an Expert whose definition a model wrote: in a copy of the project, bounded, with nothing started."""
 
 from __future__ import annotations
 
@@ -10,60 +10,95 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
-from perstack.config.load import load_usable
-from perstack.config.problems import describe_problems
-from perstack.core.definitions import Project
-from perstack.core.events import CallTools, Event
-from perstack.core.job import JobSummary
-from perstack.core.overrides import Overrides
-from perstack.core.policy.widening import Widening
-from perstack.core.protected import is_variables
-from perstack.core.teams import with_delegates
+from perstack.config.load import DefinitionFile, load_usable
+from perstack.config.source import describe_problems
+from perstack.config.trust import Agreement
+from perstack.core.base.file_names import is_variables
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.permissions import Widening
+from perstack.core.definitions.project import Project, with_delegates
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Event
+from perstack.core.runs.step_events import CallTools
 from perstack.dataclass import dataclass
-from perstack.errors import DefinitionError, PerstackError, SkillError
-from perstack.frontends.making.reach import IN_A_RUN, new_reach
-from perstack.frontends.making.team import DEFINITION
-from perstack.frontends.shared.copying import copy_project
-from perstack.frontends.shared.words import count, spent
+from perstack.doors.create.experts import DEFINITION, IN_A_RUN, checked, new_reach
+from perstack.doors.shared.job_status import spent
+from perstack.doors.shared.text import count
+from perstack.engine.context.host_context import STATE_DIR
+from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
+from perstack.toolkit import ToolContext, Toolkit
+
+# A copy of the project for a trial.
+
+_LEFT_OUT = (".git", ".venv", "node_modules", "__pycache__")
+_COPIED = (S_IFREG, S_IFDIR, S_IFLNK)
+"""File types that are copied: a socket has no content, and reading a pipe would block."""
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+def copy_project(folder: Path, to: Path, leaves_out: Callable[[str], bool] = lambda name: False) -> None:
+    """Copy a project without its state and the names in `leaves_out`. Raises UsageError if it is too large."""
+    left = _MOST_BYTES
+
+    def leave_out(base: str, names: list[str]) -> set[str]:
+        nonlocal left
+        out = set[str]()
+        for name in names:
+            status = Path(base, name).lstat()
+            is_state = name == STATE_DIR and Path(base) == folder
+            if name in _LEFT_OUT or is_state or leaves_out(name) or S_IFMT(status.st_mode) not in _COPIED:
+                out.add(name)
+            elif not S_ISDIR(status.st_mode):
+                left -= status.st_size
+        if left < 0:
+            raise UsageError(
+                f"{folder} is larger than {_MOST_BYTES >> 20} MB, and is copied to be tried: copy perstack.toml and"
+                " what it needs into a folder of their own, and name it with --config"
+            )
+        return out
+
+    shutil.copytree(folder, to, symlinks=True, ignore=leave_out)
+
 
 MOST_TRIALS = 4
 _STEPS = 12
 _MILLISECONDS = 180_000
 _TOKENS = 200_000
 _LONGEST = 4_000
-"""Characters of a result, and of all files together, that are shown."""
+"""Maximum characters of a result, and of all written files together, in a trial's report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What may still be spent on trials."""
+    """The remaining allowance for trials."""
 
     trials: int = MOST_TRIALS
     tokens: int | None = None
     cost: float | None = None
 
     def after(self, job: JobSummary) -> Left:
-        """What is left when this has been spent."""
+        """Return the allowance that remains after this Job."""
         tokens = None if self.tokens is None else self.tokens - job.usage.total_tokens
         cost = None if self.cost is None else self.cost - (job.usage.cost_usd or 0)
         return Left(self.trials - 1, tokens, cost)
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no trial can begin."""
+        """True if the allowance is used up."""
         return self.trials < 1 or any(one is not None and one <= 0 for one in (self.tokens, self.cost))
 
 
 class Trials:
-    """The trials of one Job that makes a definition."""
+    """The trials of one Job that writes a definition."""
 
     def __init__(
         self, folder: Path, env: Environment, overrides: Overrides, plugins: Sequence[object], own: Project, left: Left
     ) -> None:
-        """`own` is the project as it was before: what it starts, reaches and says of prices is a person's own."""
+        """Start without trials. `own` is the project before the Job, whose programs and endpoints the user chose."""
         self._folder = folder
         self._env = env
         self._overrides = overrides
@@ -73,7 +108,7 @@ class Trials:
         self._one_at_a_time = asyncio.Lock()
 
     async def tried(self, key: str, query: str, on_progress: Callable[[str], None]) -> str:
-        """What came of a Run of the Expert, for a model to read. Raises SkillError if there can be none."""
+        """Run the Expert on the query and return a report for the model. Raises SkillError if no trial is possible."""
         async with self._one_at_a_time:
             if self._left.is_nothing:
                 raise SkillError("nothing is left to try with: judge by what has been seen, and say so")
@@ -94,7 +129,7 @@ class Trials:
         await asyncio.to_thread(copy_project, self._folder, copy, is_variables)
         if not (copy / DEFINITION).is_file():
             raise SkillError(f"there is no {DEFINITION} yet: write it first")
-        # what is read is tried, and not what has come to be in the folder meanwhile
+        # The copy is loaded, not the folder: the folder may have changed since.
         project = self._confined(load_usable(copy / DEFINITION).project, key)
         before = _files(copy)
         called: Counter[str] = Counter()
@@ -110,6 +145,7 @@ class Trials:
             env=self._env,
             overrides=self._bounded(),
             plugins=self._plugins,
+            agreement=Agreement(self._own),
         )
         async with host:
             on_progress(f"trying {key}")
@@ -118,7 +154,10 @@ class Trials:
         return _told(job, called, copy, before)
 
     def _confined(self, project: Project, key: str) -> Project:
-        """The Expert and its delegates, and nothing that reaches out of the copy. Raises SkillError."""
+        """Return the project with only this Expert and its delegates, and nothing that reaches out of the copy.
+
+        Raises SkillError if the Expert does not exist or would start or reach something new.
+        """
         if key not in project.experts:
             project.check_broken(key)
             raise SkillError(f"there is no Expert {key!r} in {DEFINITION}; there are: {', '.join(project.experts)}")
@@ -189,3 +228,59 @@ def _is_plain(path: Path) -> bool:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+# Tools of the Experts that write definitions.
+
+NAME = "@perstack/create"
+_MOST = 1 << 20
+"""Maximum characters of a definition."""
+
+
+def kit_for(
+    folder: Path,
+    env: Environment,
+    plugins: Sequence[object],
+    trials: Trials,
+    on_tried: Callable[[str, str], None],
+) -> Toolkit:
+    """Return the skill `@perstack/create` for one folder. `on_tried` receives each Expert and query that is tried."""
+    kit = Toolkit(NAME)
+
+    @kit.tool(name="validateDefinition", effect="readOnly")
+    async def validate(text: str = "") -> str:
+        """Check perstack.toml as `perstack validate` does: every problem with its line. Writes and starts nothing.
+
+        Args:
+            text: the whole text that perstack.toml would have; empty to check the file as it is
+        """
+        if len(text) > _MOST:
+            raise SkillError(f"a definition has at most {_MOST:,} characters")
+        path = folder / DEFINITION
+        if not text and not path.is_file():
+            raise SkillError(f"there is no {DEFINITION} yet: give its text")
+        definition = await asyncio.to_thread(DefinitionFile, path, text or None)
+        project, problems = await checked(definition, env, plugins)
+        return "\n".join(
+            _definition_lines(project, [line.replace(f"{folder}/", "") for line in describe_problems(problems)])
+        )
+
+    @kit.tool(name="tryExpert")
+    async def attempt(expert: str, query: str, context: ToolContext) -> str:  # noqa: D417 - shown to a model, which gives no context
+        """Run an Expert of perstack.toml on a query in a copy of the folder, with few steps. Programs are not started.
+
+        Args:
+            expert: its name
+            query: what it is asked
+        """
+        on_tried(expert, query)
+        return await trials.tried(expert, query, context.call.on_progress)
+
+    return kit
+
+
+def _definition_lines(project: Project | None, problems: Sequence[str]) -> Sequence[str]:
+    said = problems if len(problems) > 1 else ()
+    if project is None:
+        return said
+    return (*said, f"ok: {count(len(project.experts), 'Expert')}: {', '.join(project.experts)}")

@@ -1,21 +1,125 @@
-"""Who is let in over HTTP, and with what: names of the server, the token, and bodies within bounds."""
+"""Access to the HTTP server: its allowed names, the token, and limits on request bodies."""
 
 from __future__ import annotations
 
 import hmac
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
+from perstack.doors.http.connections import Address, connection_of
+from perstack.doors.http.routes import LARGEST, is_open
 from perstack.errors import UsageError
-from perstack.frontends.mcp_server.bodies import Gone, TooLarge, problem_of, read, replayed
-from perstack.frontends.mcp_server.connections import connection_of
-from perstack.frontends.mcp_server.tokens import SHORTEST, TOKEN_VARIABLE
-from perstack.frontends.shared.listening import Address
-from perstack.frontends.tasks.http import LARGEST, is_open
+from perstack.system.files import sync
+
+# Request bodies, read whole and checked to be JSON that can be stored.
+
+
+class TooLarge(Exception):
+    """A body is larger than allowed."""
+
+
+class Gone(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+async def read(receive: Receive, most: int) -> bytes:
+    """Return a request's body of at most `most` bytes. Raises TooLarge and Gone."""
+    content = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Gone
+        content += message.get("body", b"")
+        if len(content) > most:
+            raise TooLarge
+        if not message.get("more_body", False):
+            return bytes(content)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a receive function that repeats the body and then continues with `receive`."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return again
+
+
+def problem_of(body: bytes) -> str | None:
+    """Return why a body is not JSON that can be read again, or None if it is.
+
+    Invalid are too deep a nesting, NaN or infinite numbers, and lone surrogates.
+    """
+    try:
+        read_json(body)
+    except ValueError as error:
+        return f"the body is not JSON: {error}"
+    return None
+
+
+# The token of the HTTP server on this machine: created once for a project and kept readable by its user only.
+
+TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of a variable
+SHORTEST = 32
+"""Minimum characters of a token."""
+
+_MODE = 0o600
+_MOST = 4096
+
+
+def token_of(project: Path, env: Mapping[str, str]) -> str:
+    """Return the project's token, created if there is none.
+
+    It is kept in the user's state directory, outside every workspace. Raises UsageError if that fails, or if other
+    users may read the file.
+    """
+    base = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or Path.home()) / ".local" / "state")
+    folder = Path(base) / "perstack" / "http"
+    path = folder / f"{sha256(os.fsencode(project)).hexdigest()[:32]}.token"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _make(path)
+        return _read(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}: set {TOKEN_VARIABLE} to a secret instead") from error
+
+
+def _make(path: Path) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent)  # mkstemp makes it readable by the user only
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_urlsafe(SHORTEST))
+            file.flush()
+            sync(file.fileno())
+        # of two processes that create it at once, the first one's token is used
+        with suppress(FileExistsError):
+            path.hardlink_to(name)
+    finally:
+        Path(name).unlink()
+
+
+def _read(path: Path) -> str:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != _MODE:
+            raise UsageError(f"{path} may be read by others: remove it, so that a new one is made")
+        return file.read(_MOST)
+
 
 PATH = "/mcp"
 LARGEST_REQUEST = 16 << 20
@@ -27,16 +131,16 @@ _PARSE_ERROR = -32700
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Who is let in."""
+    """The rules of access."""
 
     address: Address
     token: str | None
-    """None: only for a Unix socket, where the system says whose the other end is."""
+    """None only for a Unix socket, where the system tells the peer's user."""
     names: tuple[str, ...] = ()
-    """Names that clients know the server by, besides its address."""
+    """Names by which clients know the server, in addition to its address."""
 
     def check(self) -> None:
-        """Raises UsageError if strangers could get in."""
+        """Raise UsageError if unauthorized clients could connect."""
         if self.address.socket_path is not None:
             return
         if self.token is None:
@@ -55,7 +159,7 @@ class Guard:
             )
 
     def security(self) -> TransportSecuritySettings:
-        """Which Host and Origin are answered: against DNS rebinding (MCP, transports, security warning)."""
+        """Return the accepted Host and Origin values, against DNS rebinding (MCP, transports, security warning)."""
         own = (
             ()
             if self.address.is_everywhere
@@ -74,21 +178,23 @@ class Guard:
 
 
 class Door:
-    """Lets in whole requests of those who know the token (RFC 6750) and one of the server's names."""
+    """ASGI middleware that passes on complete requests with the token (RFC 6750) and an accepted server name."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        """Pass requests that `guard` admits on to `app`."""
         self._app = app
         self._expected = None if guard.token is None else f"Bearer {guard.token}".encode()
         self._names = TransportSecurityMiddleware(guard.security())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the names and the token, then read the whole body, then call the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         connection = connection_of(scope)
         refusal = await self._names.validate_request(Request(scope)) or self._unknown(scope)
         if refusal is not None:
-            # of a request that is refused nothing more is read
+            # nothing more is read of a refused request
             refusal.headers.update(_CLOSE)
             await refusal(scope, receive, send)
             return

@@ -1,33 +1,166 @@
-"""What a connection may cost before anybody is known: a place of a few, and ten seconds for a whole request.
+"""Limits for connections that are not authenticated: their number, and ten seconds for a complete request.
 
-uvicorn is handed a protocol of ours around its own (`http` of its Config may be a class). The connection stands in the
-state of each request, so that whoever reads the request can say that it is whole.
+uvicorn gets a protocol class that wraps its own (`http` of its Config may be a class). The connection is put into the
+state of each request, so that the reader of the request can report it as complete. Also the listening sockets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import stat
+import struct
+import sys
 import time
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from ipaddress import IPv6Address, ip_address
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
 from starlette.types import Scope
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from perstack.dataclass import dataclass
-from perstack.engine.notices import notice
-from perstack.frontends.shared.listening import is_of_this_user
+from perstack.doors.shared.http_protocol import StrictProtocol
+from perstack.errors import UsageError
+from perstack.system.user import notice
+
+# Listening sockets: an address, or a Unix socket for the same user.
+
+_UNIX = "unix:"
+_WAITING = 128
+"""Connections that the system queues until they are accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address to listen on."""
+
+    host: str
+    port: int
+    """0 for any free port."""
+    socket_path: Path | None = None
+    """A Unix socket, instead of host and port."""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address for `HOST:PORT`, `[::1]:PORT`, `PORT` on loopback, or `unix:PATH`. Raises UsageError."""
+        if text.startswith(_UNIX):
+            if sys.platform != "linux":
+                raise UsageError(f"--http {text}: only Linux says who connects to a socket: write HOST:PORT")
+            return cls("localhost", 0, Path(text.removeprefix(_UNIX)).absolute())
+        host, separator, port = text.rpartition(":")
+        is_number = port.isascii() and port.isdigit() and len(port) <= 5
+        if not is_number or int(port) > 65535 or (separator and not host):
+            raise UsageError(f"--http {text}: write HOST:PORT, such as 127.0.0.1:8765, or unix:PATH")
+        return cls(host.strip("[]") or "127.0.0.1", int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_everywhere(self) -> bool:
+        """True if it means all addresses of the machine."""
+        try:
+            return ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+    def url(self, path: str, name: str | None = None, port: int | None = None) -> str:
+        """Return the URL for clients, with the port that was chosen if any free one was requested."""
+        host = name or self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{port or self.port}{path}"
+
+
+@contextmanager
+def listening(address: Address) -> Generator[socket.socket]:
+    """Yield a listening socket. Raises UsageError if that fails."""
+    with _unix(address.socket_path) if address.socket_path is not None else _tcp(address) as listener:
+        yield listener
+
+
+def place_of(address: Address, listener: socket.socket, path: str) -> str:
+    """Return the address that clients connect to, for display."""
+    if address.socket_path is not None:
+        return f"{_UNIX}{address.socket_path}"
+    return address.url(path, port=listener.getsockname()[1])
+
+
+def is_of_this_user(connection: socket.socket) -> bool:
+    """Return whether the process at the other end of a Unix socket runs as this user."""
+    if sys.platform != "linux":
+        return False
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return bool(uid == os.geteuid())
+
+
+def _tcp(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=_WAITING)
+    except OSError as error:
+        raise UsageError(f"--http {address.host}:{address.port}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _unix(path: Path) -> Generator[socket.socket]:
+    listener = socket.socket(socket.AF_UNIX)
+    with listener:
+        try:
+            _remove_left(path)
+            before = os.umask(0o177)
+            try:
+                listener.bind(str(path))
+            finally:
+                os.umask(before)
+            listener.listen(_WAITING)
+            made = path.stat()
+        except OSError as error:
+            raise UsageError(f"--http {_UNIX}{path}: {error.strerror or error}") from error
+        try:
+            yield listener
+        finally:
+            with suppress(OSError):
+                # a socket that another server has put in its place stays
+                if os.path.samestat(made, path.stat()):
+                    path.unlink()
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the socket of a server that has ended. Raises OSError, and UsageError for anything else at the path."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        raise UsageError(f"--http {_UNIX}{path}: there is something else: name another path")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise UsageError(f"--http {_UNIX}{path}: another server listens there")
+
 
 TIME_FOR_REQUEST = 10.0
-"""Seconds from the first byte of a request, or from connecting, to its last."""
+"""Seconds from the first byte of a request, or from connecting, to its last byte."""
 MOST_CONNECTIONS = 256
 MOST_STRANGERS = 64
-"""Connections of one address on which nobody has shown the token yet."""
+"""Maximum connections of one address that have not shown the token."""
 
 _KEY = "perstack.connection"
 _BETWEEN_NOTICES = 60.0
@@ -36,7 +169,7 @@ _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 
 
 @dataclass(slots=True)
 class Census:
-    """The connections that there are."""
+    """The open connections, counted in total and, while not authenticated, by address."""
 
     most: int = MOST_CONNECTIONS
     most_strangers: int = MOST_STRANGERS
@@ -46,7 +179,7 @@ class Census:
     _said_at: float | None = None
 
     def enter(self, address: str) -> bool:
-        """Whether there is a place for one more of this address."""
+        """Count a new connection and return True, or return False if a limit is reached."""
         if self.count >= self.most or self.strangers[address] >= self.most_strangers:
             self._say()
             return False
@@ -55,7 +188,7 @@ class Census:
         return True
 
     def know(self, address: str) -> None:
-        """One of them is no stranger any more."""
+        """Count a connection of the address as authenticated or closed."""
         self.strangers[address] -= 1
         if self.strangers[address] <= 0:
             del self.strangers[address]
@@ -71,7 +204,7 @@ class Census:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: refused if there are too many, closed if a request does not come whole in time."""
+    """One connection: refused beyond the limits, closed if a request is not complete in time."""
 
     census: Census
 
@@ -82,16 +215,18 @@ class Connection(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._inner = H11Protocol(config, server_state, {**app_state, _KEY: self}, _loop)
+        """Wrap uvicorn's protocol and put this connection into its application state."""
+        self._inner = StrictProtocol(config, server_state, {**app_state, _KEY: self}, _loop)
         self._transport: asyncio.Transport | None = None
         self._address = ""
         self._is_in = False
         self._is_known = False
         self._is_between = False
-        """Whether the next byte begins a request."""
+        """True if the next byte begins a request."""
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the connection, refuse it with 503, or abort that of another user."""
         self._transport = cast("asyncio.Transport", transport)
         connection: socket.socket = transport.get_extra_info("socket")
         is_local = connection.family == socket.AF_UNIX
@@ -107,6 +242,7 @@ class Connection(asyncio.Protocol):
             self._start()
 
     def data_received(self, data: bytes) -> None:
+        """Pass data on; the first byte of a request starts its deadline."""
         if not self._is_in:
             return
         if self._is_between:
@@ -115,10 +251,12 @@ class Connection(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> None:
+        """Pass the end of the client's data on."""
         if self._is_in:
             self._inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Release the connection's place."""
         self._stop()
         if not self._is_in:
             return
@@ -129,25 +267,27 @@ class Connection(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
+        """Pass the pause on."""
         if self._is_in:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        """Pass the resumption on."""
         if self._is_in:
             self._inner.resume_writing()
 
     def knows(self) -> None:
-        """Its client has shown that it may be here."""
+        """Record that the client is authenticated."""
         if not self._is_known:
             self._is_known = True
             self.census.know(self._address)
 
     def has_request(self) -> None:
-        """A request has come whole."""
+        """Stop the deadline: a request is complete."""
         self._stop()
 
     def has_answered(self) -> None:
-        """The answer has been given. The next request may be here already, in part."""
+        """Restart the deadline after a response: the next request may have begun to arrive."""
         if self._is_in:
             self._is_between = True
             self._start()
@@ -167,7 +307,7 @@ class Connection(asyncio.Protocol):
 
 
 def protocol(census: Census) -> type[Connection]:
-    """The class that uvicorn makes a connection of."""
+    """Return the protocol class for uvicorn, with its own counts."""
 
     class Counted(Connection):
         pass
@@ -177,13 +317,13 @@ def protocol(census: Census) -> type[Connection]:
 
 
 def connection_of(scope: Scope) -> Connection | None:
-    """That which a request came by; None for one that uvicorn did not bring."""
+    """Return the connection of a request; None if it did not come through this protocol."""
     found = scope.get("state", {}).get(_KEY)
     return found if isinstance(found, Connection) else None
 
 
 def _network(host: str) -> str:
-    """What is counted as one client: an IPv4 address, or the 64 bits of IPv6 that one client has."""
+    """Return what counts as one client: an IPv4 address, or the 64-bit IPv6 network that one client has."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv6Address):
         return str(address.ipv4_mapped or (int(address) >> 64))

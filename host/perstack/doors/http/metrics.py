@@ -1,4 +1,4 @@
-"""A worker's figures in the format of Prometheus. Names of models are bounded, and no label names a Job."""
+"""A worker's metrics in the Prometheus format. Model names are bounded, and no label names a Job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from perstack.engine.workers.tally import Tally
+from perstack.engine.workers.reports import Tally
 from perstack.ports.dispatcher import Load
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,7 +33,7 @@ class _Figures(Collector):
         yield _counter("perstack_takeovers", "Jobs taken over from workers that fell silent.", tally.takeovers)
 
     def _of_dispatcher(self) -> Iterator[Metric]:
-        """The same from each worker; nothing while the dispatcher does not answer."""
+        """Yield the dispatcher's figures, which are the same from every worker; only `up` if it does not answer."""
         load = self._load
         yield _gauge("perstack_dispatcher_up", "Whether the dispatcher has answered this request.", load is not None)
         if load is None:
@@ -45,7 +45,7 @@ class _Figures(Collector):
 
 
 def figures(tally: Tally, load: Load | None, now: int) -> bytes:
-    """All of it; `load` is None if the dispatcher did not answer, `now` in milliseconds since 1970."""
+    """Return all metrics. `load` is None if the dispatcher did not answer; `now` is in milliseconds since 1970."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(tally, load, now))
     return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description of the HTTP door, made from the operations, and a page of it for people."""
+"""The OpenAPI 3.1 description of the HTTP door, generated from the operations, and an HTML page of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import cast
 from pydantic import BaseModel, JsonValue
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from perstack.core.base import JsonObject
-from perstack.core.tasks.table import OPERATIONS, Operation
-from perstack.frontends.tasks.approval_models import Decision, OpenApproval
-from perstack.frontends.tasks.job_models import Submission
-from perstack.frontends.tasks.next_steps import BASE
-from perstack.frontends.tasks.operations import arguments_of
+from perstack.core.base.records import JsonObject
+from perstack.core.tasks.operation_table import OPERATIONS, Operation
+from perstack.doors.operations.arguments import arguments_of
+from perstack.doors.operations.jobs import Decision, OpenApproval, Submission
+from perstack.doors.shared.next_steps import BASE
 from perstack.version import VERSION
 
 HOOKS = "/v1/hooks"
@@ -52,7 +51,7 @@ _REFUSALS = {
 
 
 def description_of_all(server: str, operations: Sequence[Operation] = OPERATIONS) -> JsonObject:
-    """The whole description, for the server at this address."""
+    """Return the whole description, for the server at this address."""
     schemas = _schemas(operations)
     paths: dict[str, JsonObject] = {}
     for operation in operations:
@@ -81,7 +80,7 @@ def description_of_all(server: str, operations: Sequence[Operation] = OPERATIONS
 
 
 def page() -> str:
-    """The description for people: one table."""
+    """Return the description as an HTML table."""
     rows = "".join(
         f"<tr><td>{one.method}</td><td><code>{escape(BASE + one.path)}</code></td><td>{escape(one.summary)}</td></tr>"
         for one in OPERATIONS
@@ -129,7 +128,7 @@ def _described(operation: Operation, schemas: dict[str, JsonObject]) -> JsonObje
 
 
 def _body(properties: dict[str, JsonObject], needed: Sequence[str], spellings: Mapping[str, str]) -> JsonObject:
-    """The schema of an object of arguments, of which each may be spelled in two ways."""
+    """Return the schema of an arguments object whose keys may each be spelled in camelCase or snake_case."""
     body: JsonObject = {
         "type": "object",
         "properties": cast("JsonObject", properties),
@@ -143,7 +142,6 @@ def _body(properties: dict[str, JsonObject], needed: Sequence[str], spellings: M
 
 
 def _spelled(camel: str, snake: str, about: JsonObject) -> list[tuple[str, JsonObject]]:
-    """An argument by both of the names that are taken."""
     if camel == snake:
         return [(camel, about)]
     same = f"The same as `{camel}`."

@@ -1,38 +1,51 @@
-"""Execution memory over HTTP: `/v1/execution`, webhooks, and the OpenAPI description of both."""
+"""HTTP routes: `/v1/execution` for tasks, webhooks, `/v1/approvals`, `/v1/jobs`, and their description."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from perstack.core.base import Fact, JsonObject
-from perstack.core.by import By
-from perstack.core.cloudevents import is_cloud_event, read_cloud_event
-from perstack.core.json_reading import read_json
-from perstack.core.tasks.table import OPERATIONS, Operation
-from perstack.engine.memory import ExecutionMemory
+from perstack.core.base.actor import By
+from perstack.core.base.ids import check_job_id, place_of
+from perstack.core.base.records import Fact, JsonObject, read_json
+from perstack.core.jobs.cloud_events import is_cloud_event, read_cloud_event
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.tasks.operation_table import OPERATIONS, Operation
+from perstack.doors.http.openapi import APPROVALS, HOOKS, JOBS, description_of_all, page
+from perstack.doors.operations.arguments import Hides, arguments_of, hides_none, perform, read_arguments
+from perstack.doors.operations.jobs import Decision, OpenApproval, Submission
+from perstack.doors.shared.next_steps import BASE, http_phrase
+from perstack.doors.shared.questions import call_shown
+from perstack.engine.jobs.inbox import InboxItem
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, DispatcherError, NotAllowed, NotFound, PerstackError, UsageError
-from perstack.frontends.shared.arguments import read_arguments
-from perstack.frontends.tasks.next_steps import BASE, said
-from perstack.frontends.tasks.openapi import HOOKS, description_of_all, page
-from perstack.frontends.tasks.operations import arguments_of, perform
+from perstack.host import Host
 
 LARGEST = 4 << 20
-"""Bytes of a request."""
+"""Maximum bytes of a request body."""
 
 _DESCRIPTION, _PAGE = _DESCRIBED = ("/openapi.json", "/docs")
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def routes(memory: ExecutionMemory, operations: Sequence[Operation] = OPERATIONS) -> list[Route]:
-    """All of it. Whoever serves it lets in only who may; the webhooks have tokens of their own."""
+def routes(
+    memory: ExecutionMemory, operations: Sequence[Operation] = OPERATIONS, hides: Hides = hides_none
+) -> list[Route]:
+    """Return the routes for tasks, webhooks and the description.
+
+    The server must check access; webhooks have own tokens.
+
+    Tasks of agents that `hides` names are left out.
+    """
     found = [
-        Route(f"{BASE}{operation.path}", _endpoint(memory, operation), methods=[operation.method])
+        Route(f"{BASE}{operation.path}", _endpoint(memory, operation, hides), methods=[operation.method])
         for operation in operations
     ]
     return [
@@ -44,16 +57,16 @@ def routes(memory: ExecutionMemory, operations: Sequence[Operation] = OPERATIONS
 
 
 def is_open(path: str) -> bool:
-    """Whether a path needs no token of the server: webhooks bring one of their own, and a browser has none."""
+    """Return whether a path needs no server token: webhooks carry their own, and a browser has none."""
     return path.startswith(f"{HOOKS}/") or path in _DESCRIBED
 
 
-def _endpoint(memory: ExecutionMemory, operation: Operation) -> Endpoint:
+def _endpoint(memory: ExecutionMemory, operation: Operation, hides: Hides) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             given = _with_path(await given_to(request), request.path_params)
             arguments = read_arguments(arguments_of(operation), given)
-            done = await perform(operation, memory.signed(caller_of(request)), arguments)
+            done = await perform(operation, memory.signed(caller_of(request)), arguments, hides)
         except PerstackError as error:
             return refusal(error)
         return _json(done, 201 if operation.makes else 200)
@@ -78,7 +91,7 @@ def _webhook(memory: ExecutionMemory) -> Endpoint:
 
 
 def caller_of(request: Request) -> By:
-    """Who an answer that comes with a request is from; of a person nothing is known."""
+    """Return the author of an answer that a request brings; the person is unknown."""
     return By(door="http", client=request.headers.get("user-agent", ""))
 
 
@@ -94,7 +107,7 @@ async def _page(request: Request) -> Response:
 
 
 async def given_to(request: Request) -> JsonObject:
-    """The arguments: of a GET or DELETE its query, else its body. Raises UsageError for a body that is no object."""
+    """Return the query of a GET or DELETE, otherwise the body. Raises UsageError for a body that is no object."""
     if request.method in ("GET", "DELETE"):
         return dict(request.query_params.items())
     body = await _body(request)
@@ -106,7 +119,7 @@ async def given_to(request: Request) -> JsonObject:
 
 
 def _with_path(given: JsonObject, path: Mapping[str, str]) -> JsonObject:
-    """The arguments with those in the path. Raises UsageError if both are given, and not the same."""
+    """Return the arguments merged with those in the path. Raises UsageError if the two differ."""
     merged = dict(given)
     for name, value in path.items():
         for key in (name, "task_id"):
@@ -134,8 +147,8 @@ def _json(fact: Fact, status: int) -> Response:
 
 
 def refusal(error: PerstackError) -> Response:
-    """Problem details (RFC 9457): what is wrong, and what may be done."""
-    told: JsonObject = {"title": type(error).__name__, "detail": error.said(said)}
+    """Return problem details (RFC 9457): the error and its next steps."""
+    told: JsonObject = {"title": type(error).__name__, "detail": error.said(http_phrase)}
     if isinstance(error, NotAllowed):
         told["allowed"] = list(error.allowed)
     told["status"] = status = _status(error)
@@ -154,3 +167,138 @@ def _status(error: PerstackError) -> int:
             return 503
         case _:
             return 500
+
+
+# Approvals over HTTP: the calls that wait for one, and decisions about them.
+
+
+class OpenJobs(Protocol):
+    """The Jobs that a server offers."""
+
+    async def job(self, job_id: str) -> JobSummary:
+        """Return an offered Job. Raises NotFound for any other."""
+        ...
+
+    async def inbox(self) -> tuple[InboxItem, ...]:
+        """Return the open questions of the offered Jobs and tasks."""
+        ...
+
+
+Decide = Callable[[str, str, By, bool], Awaitable[JobSummary]]
+"""Answer a question and drive its Job, given the question's id, the answer, its author, and whether to wait for a stop.
+
+Raises PerstackError.
+"""
+
+
+def approval_routes(offered: OpenJobs, decide: Decide) -> list[Route]:
+    """Return the routes for approvals. The server must check access."""
+
+    async def listed(request: Request) -> Response:
+        try:
+            items = [one.asking for one in await offered.inbox() if one.asking is not None and one.asking.call_digest]
+        except PerstackError as error:
+            return refusal(error)
+        return JSONResponse({"approvals": [_open(one).model_dump(mode="json", by_alias=True) for one in items]})
+
+    async def decided(request: Request) -> Response:
+        question = request.path_params["id"]
+        try:
+            arguments = read_arguments(Decision, await given_to(request), "approval")
+            await _check(offered, question, arguments.call_digest)
+            job = await decide(question, arguments.said, caller_of(request), arguments.wait)
+        except PerstackError as error:
+            return refusal(error)
+        told: JsonObject = {"jobId": job.id, "status": job.status}
+        told |= {name: value for name, value in (("text", job.text), ("result", job.result)) if value is not None}
+        return JSONResponse(told, 200 if arguments.wait else 202)
+
+    return [
+        Route(APPROVALS, listed, methods=["GET"]),
+        Route(f"{APPROVALS}/{{id}}", decided, methods=["POST"]),
+    ]
+
+
+async def _check(offered: OpenJobs, question: str, digest: str | None) -> None:
+    """Raise UsageError if the question is no approval, and Conflict if it is decided or about another call."""
+    asking = (await offered.job(place_of(question)[0])).asking
+    if asking is None or asking.id != question:
+        raise Conflict(f"question {question} has been answered already, or was never asked")
+    if not asking.call_digest:
+        raise UsageError(f"question {question} asks for no approval of a call")
+    if digest is not None and digest != asking.call_digest:
+        raise Conflict(f"question {question} is about another call: its digest is {asking.call_digest}")
+
+
+def _open(asking: OpenQuestion) -> OpenApproval:
+    facts = {name: getattr(asking, name) for name in OpenApproval.model_fields if name not in ("job_id", "text")}
+    return OpenApproval(**facts, job_id=place_of(asking.id)[0], text=call_shown(asking))
+
+
+# Jobs over HTTP: submission for workers, and status.
+
+_KEY = "idempotency-key"
+
+CheckOffered = Callable[[str], Awaitable[None]]
+"""Raise UsageError for an Expert that this server leaves out."""
+
+
+FindJob = Callable[[str], Awaitable[JobSummary]]
+"""Return a Job by its id. Raises NotFound also for one of an Expert that this server leaves out."""
+
+
+def job_routes(host: Host, check_offered: CheckOffered, find: FindJob) -> list[Route]:
+    """Return the routes for Jobs. The server must check access."""
+
+    async def submitted(request: Request) -> Response:
+        try:
+            asked = read_arguments(Submission, await given_to(request), "job")
+            await check_offered(asked.expert)
+            job = await _submitted(host, asked, asked.id_by(request.headers.get(_KEY)), caller_of(request))
+        except PerstackError as error:
+            return refusal(error)
+        return JSONResponse({"id": job.id, "status": job.status}, 202, {"Location": f"{JOBS}/{job.id}"})
+
+    async def shown(request: Request) -> Response:
+        try:
+            job = await find(check_job_id(request.path_params["id"]))
+        except PerstackError as error:
+            return refusal(error)
+        return Response(job.to_json(), media_type="application/json")
+
+    return [Route(JOBS, submitted, methods=["POST"]), Route(f"{JOBS}/{{id}}", shown, methods=["GET"])]
+
+
+async def _submitted(host: Host, asked: Submission, job_id: str | None, by: By) -> JobSummary:
+    """Return a new Job, or the one that the same request started before. Raises PerstackError."""
+    before = await _begun(host, asked, job_id)
+    if before is not None:
+        return before
+    try:
+        return await host.submit(
+            asked.expert,
+            asked.query,
+            at=asked.at,
+            priority=asked.priority,
+            labels=asked.labels,
+            job_id=job_id,
+            by=by,
+        )
+    except (UsageError, Conflict):
+        meanwhile = await _begun(host, asked, job_id)
+        if meanwhile is None:
+            raise
+        return meanwhile
+
+
+async def _begun(host: Host, asked: Submission, job_id: str | None) -> JobSummary | None:
+    """Return the Job with this id, or None. Raises Conflict if it was started by a different request."""
+    if job_id is None:
+        return None
+    try:
+        job = await host.job(job_id)
+    except NotFound:
+        return None
+    if not asked.is_of(job):
+        raise Conflict(f"Job {job_id} is another one: send the Expert, query and labels that it was begun with")
+    return job

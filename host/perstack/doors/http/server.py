@@ -13,46 +13,42 @@ from pathlib import Path
 
 import uvicorn
 
-from perstack.config.places import find_config
-from perstack.core.by import By
-from perstack.core.ids import place_of as place_of_event
-from perstack.core.job import JobSummary
-from perstack.engine.notices import notice
+from perstack.config.project import find_config
+from perstack.core.base.actor import By
+from perstack.core.base.ids import place_of as place_of_event
+from perstack.core.jobs.summary import JobSummary
+from perstack.doors.http.access import LARGEST_REQUEST, PATH, Door, Guard
+from perstack.doors.http.connections import Census, listening, place_of, protocol
+from perstack.doors.http.routes import approval_routes, job_routes, routes
+from perstack.doors.mcp.project import ServerState
+from perstack.doors.mcp.server import build_server
+from perstack.doors.mcp.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
+from perstack.doors.shared.signals import on_stop_signals
 from perstack.errors import UsageError
-from perstack.frontends.mcp_server.connections import Census, protocol
-from perstack.frontends.mcp_server.door import LARGEST_REQUEST, PATH, Door, Guard
-from perstack.frontends.mcp_server.server import build_server
-from perstack.frontends.mcp_server.state import ServerState
-from perstack.frontends.mcp_server.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
-from perstack.frontends.shared.listening import listening, place_of
-from perstack.frontends.shared.stopping import on_stop_signals
-from perstack.frontends.tasks.approvals import approval_routes
-from perstack.frontends.tasks.http import routes
-from perstack.frontends.tasks.jobs import job_routes
+from perstack.system.user import notice
 
 _LONGEST_HEAD = 64 << 10
-"""Bytes of a request's line and headers."""
+"""Maximum bytes of a request's line and headers."""
 _LONGEST_IDLE = 30 * 60.0
-"""Seconds."""
+"""Seconds without a message after which an idle session is dropped."""
 _PATIENCE = 5
-"""Seconds for open connections to end once the Jobs have been stopped."""
+"""Seconds for open connections to end after the Jobs have been stopped."""
 
 
 async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) -> None:
-    """Serve until a signal comes. The Jobs that are driven then are recorded as interrupted.
+    """Serve until a stop signal; the Jobs driven at that time are recorded as interrupted.
 
-    A session from which nothing has come for `idle` seconds, and which waits for nothing, is given up.
-
-    Raises UsageError if the address cannot be listened on.
+    A session is dropped when it has sent nothing for `idle` seconds and waits for nothing. Raises UsageError if the
+    address cannot be listened on.
     """
     guard.check()
     async with serving_all(replace(offer, open_root=_only_own(offer.open_root))) as workspaces:
         with listening(guard.address) as listener:
             app = build_server(workspaces).streamable_http_app(
                 custom_starlette_routes=[
-                    *routes(workspaces.home.host.memory),
-                    *approval_routes(workspaces.home.host, partial(_decide, workspaces.home)),
-                    *job_routes(workspaces.home.host, partial(_check_offered, workspaces.home)),
+                    *routes(workspaces.home.host.tasks, hides=workspaces.home.definitions.hides),
+                    *approval_routes(workspaces.home, partial(_decide, workspaces.home)),
+                    *job_routes(workspaces.home.host, partial(_check_offered, workspaces.home), workspaces.home.job),
                 ],
                 streamable_http_path=PATH,
                 transport_security=guard.security(),
@@ -62,11 +58,11 @@ async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) ->
             server = _Server(
                 uvicorn.Config(
                     Door(app, guard),
-                    # on h11: the other parser leaves blanks after a header's value, which mean nothing
+                    # based on h11: uvicorn's other parser keeps blanks after a header's value, which have no meaning
                     http=protocol(Census()),
                     ws="none",
                     h11_max_incomplete_event_size=_LONGEST_HEAD,
-                    log_level="error",  # what strangers send is no news
+                    log_level="error",  # errors of unknown clients are not worth logging
                     access_log=False,
                     timeout_graceful_shutdown=_PATIENCE,
                 )
@@ -84,14 +80,15 @@ async def _decide(state: ServerState, question: str, answer: str, by: By, wait: 
 
 
 async def _check_offered(state: ServerState, expert_key: str) -> None:
-    """By the definition as it is now. Raises UsageError."""
+    """Check the Expert against the current definition. Raises UsageError."""
     await state.refresh()
     state.definitions.check_offered(expert_key)
 
 
 def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:
-    """Not what another user of this machine has laid out: whoever reaches a port names the folder, and a definition
-    is a program.
+    """Return an `open_root` that refuses folders which another user owns or everyone can write to.
+
+    Any client of the port names the folder, and a definition can execute programs.
     """
     if open_root is None:
         return None
@@ -110,7 +107,7 @@ def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Signals are ours: the Jobs are stopped first, so that the calls that wait for them can end."""
+        """Leave the signals to us: Jobs are stopped first, so that the calls waiting for them can end."""
         yield
 
 

@@ -1,4 +1,4 @@
-"""`/healthz` and `/metrics` of a worker. Nothing else, and nothing that changes anything."""
+"""`/healthz` and `/metrics` of a worker; both only read."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from perstack.doors.http.connections import Address, listening
+from perstack.doors.shared.http_protocol import StrictProtocol
 from perstack.engine.workers.worker import Worker
 from perstack.errors import DispatcherError, UsageError
-from perstack.frontends.shared.listening import Address, listening
-from perstack.ports.clock import Clock
 from perstack.ports.dispatcher import Dispatcher, Load
+from perstack.system.clock import Clock
 
 _PATIENCE = 5.0
-"""Seconds for the dispatcher to say how much there is to do."""
+"""Seconds for the dispatcher to report its load."""
 _OWN_NAMES = ("localhost", "127.0.0.1")
 _LONGEST_HEAD = 16 << 10
 _MOST_CONNECTIONS = 64
 
 
 def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: Address) -> Starlette:
-    """What is served at that address. Raises UsageError if the library that writes the figures is not installed."""
+    """Return the application for that address. Raises UsageError if prometheus-client is not installed."""
     try:
-        from perstack.frontends.workers.metrics import CONTENT_TYPE, figures
+        from perstack.doors.http.metrics import CONTENT_TYPE, figures
     except ModuleNotFoundError as error:
         raise UsageError("a worker's figures need prometheus-client: install `perstack[workers]`") from error
 
@@ -43,7 +44,7 @@ def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: Addres
         load = await _load(dispatcher)
         return Response(figures(worker.tally, load, clock.now()), media_type=CONTENT_TYPE)
 
-    # a page in a browser of this machine may call it by a name of its own
+    # a page in a browser on this machine could reach it under a name of its own
     names = list(_OWN_NAMES) if address.is_loopback and ":" not in address.host else ["*"]
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
     return Starlette(routes=[Route("/healthz", health), Route("/metrics", metrics)], middleware=[guard])
@@ -59,15 +60,15 @@ async def _load(dispatcher: Dispatcher) -> Load | None:
 
 @asynccontextmanager
 async def served(app: Starlette, address: Address) -> AsyncGenerator[str]:
-    """Serves it meanwhile; what clients connect to. Raises UsageError if the address cannot be listened on."""
+    """Serve the application within the block and yield its URL. Raises UsageError if it cannot listen."""
     with listening(address) as listener:
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=StrictProtocol,
             ws="none",
             h11_max_incomplete_event_size=_LONGEST_HEAD,
             limit_concurrency=_MOST_CONNECTIONS,
-            log_level="error",  # what strangers send is no news
+            log_level="error",  # errors of unknown clients are not worth logging
             access_log=False,
             timeout_graceful_shutdown=1,
         )
@@ -83,5 +84,5 @@ async def served(app: Starlette, address: Address) -> AsyncGenerator[str]:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Signals are the worker's."""
+        """Leave the signals to the worker."""
         yield

@@ -1,4 +1,4 @@
-"""What a person puts into their editor's or agent's settings, in the format of each."""
+"""Settings for the editors and agents that use the server, each in its own format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perstack.dataclass import dataclass
-from perstack.frontends.mcp_server.greeting import NAME
+from perstack.doors.mcp.greeting import NAME
 
 _HOUR = 3600
 _MINUTE = 60
@@ -16,14 +16,14 @@ _MINUTE = 60
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A client's settings."""
+    """The settings for one client."""
 
     file: str
-    """Where they go."""
+    """The file they belong to."""
     text: Callable[[str, Sequence[str]], str]
-    """Made from a command and its arguments."""
+    """Return the settings for a command and its arguments."""
     remote: Callable[[str, str], str]
-    """Made from the address of a server over HTTP, and its token."""
+    """Return the settings for a server's URL and its token."""
 
 
 def _mcp_servers(command: str, args: Sequence[str]) -> str:
@@ -39,13 +39,13 @@ def _vscode(command: str, args: Sequence[str]) -> str:
 
 
 def _zed(command: str, args: Sequence[str]) -> str:
-    # in seconds, and the most that it takes; progress is not listened to
+    # seconds for a whole call, the maximum that Zed accepts; it ignores progress
     server: dict[str, object] = {"command": command, "args": list(args), "env": {}, "timeout": 10 * _MINUTE}
     return _json({"context_servers": {NAME: server}})
 
 
 def _opencode(command: str, args: Sequence[str]) -> str:
-    # in milliseconds since the last progress
+    # milliseconds since the last progress
     server = {"type": "local", "command": [command, *args], "enabled": True, "timeout": _MINUTE * 1000}
     return _json({"$schema": "https://opencode.ai/config.json", "mcp": {NAME: server}})
 
@@ -53,7 +53,7 @@ def _opencode(command: str, args: Sequence[str]) -> str:
 def _codex(command: str, args: Sequence[str]) -> str:
     import tomli_w
 
-    # a "connection", which is what it waits for else, is there a second before the tools are
+    # the default, "connection", is ready a second before the tools are
     server = {"command": command, "args": list(args), "tool_timeout_sec": _HOUR, "startup_readiness": "catalog"}
     return tomli_w.dumps({"mcp_servers": {NAME: server}}).rstrip()
 
@@ -101,15 +101,15 @@ CLIENTS = {
     "gemini": Snippet(".gemini/settings.json in the project, or ~/.gemini/settings.json", _gemini, _gemini_http),
     "opencode": Snippet("opencode.json in the project, or ~/.config/opencode/opencode.json", _opencode, _opencode_http),
 }
-"""By the names that `--print-config` takes."""
+"""The settings by the names that `--print-config` takes."""
 
 
 def command_of(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The absolute command that starts this very perstack, and its arguments: editors have a PATH of their own."""
+    """Return the absolute command that starts this perstack, and its arguments: editors have a PATH of their own."""
     script = Path(sys.executable).with_name("perstack")
     if script.is_file():
         return str(script), ["mcp", *arguments]
-    return sys.executable, ["-m", "perstack", "mcp", *arguments]
+    return sys.executable, ["-P", "-m", "perstack", "mcp", *arguments]
 
 
 def _json(value: object) -> str:

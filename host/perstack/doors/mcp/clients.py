@@ -1,4 +1,4 @@
-"""Who is to be told when something changes: the tools, or what an address shows."""
+"""The clients to notify when the tools, or the contents of a resource, change."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from mcp.server.subscriptions import (
 )
 from starlette.requests import Request
 
-from perstack.core.by import By
-from perstack.engine.who import this_user
-from perstack.frontends.mcp_server.asking import Context
+from perstack.core.base.actor import By
+from perstack.doors.mcp.elicitation import Context
+from perstack.system.user import this_user
 
 _SESSION_ID = "mcp-session-id"
 
 _PATIENCE = 2.0
-"""Seconds that a client has to take a notification."""
+"""Seconds that a client has to accept a notification."""
 
 
 def client_of(context: Context) -> str:
-    """Which client a request is from: over HTTP that of its session, on a pipe the only one."""
+    """Return the id of a request's client: its session over HTTP; empty on a pipe, which has one client."""
     request: object = context.request
     return request.headers.get(_SESSION_ID, "") if isinstance(request, Request) else ""
 
 
 def caller(context: Context) -> By:
-    """Who an answer that comes with a request is from. On a pipe it is this user; over HTTP, nobody knows."""
+    """Return the author of an answer that a request brings: this user on a pipe, unknown over HTTP."""
     params = context.session.client_params
     client = f"{params.client_info.name} {params.client_info.version}" if params is not None else ""
     is_remote = isinstance(context.request, Request)
@@ -43,46 +43,43 @@ def caller(context: Context) -> By:
 
 
 def when_gone(context: Context, callback: Callable[[], object]) -> None:
-    """Have something done when the connection that a request came on ends.
-
-    Over HTTP that is when the client ends its session, or has not been heard of for as long as the SDK waits.
-    """
-    # handlers are to use the connection's exit stack, says the SDK, and as yet shows it to none
+    """Call `callback` when a request's connection ends: over HTTP, its session, or after the SDK's idle time."""
+    # The SDK wants handlers to use the connection's exit stack, but does not expose it yet.
     connection: object = getattr(context.session, "_connection", None)
     if isinstance(connection, Connection):
         connection.exit_stack.callback(callback)
 
 
 class Clients:
-    """Clients of the handshake, and streams that clients of the stateless era listen to."""
+    """Clients with a handshake, and the streams that stateless clients listen to."""
 
     def __init__(self) -> None:
+        """Begin without clients."""
         self._bus = InMemorySubscriptionBus()
         self.listening = ListenHandler(self._bus)
-        """Answers `subscriptions/listen`."""
         self._sessions: dict[str, ServerSession] = {}
         self._subscribed: dict[str, dict[str, ServerSession]] = {}
 
     def add(self, context: Context) -> None:
-        """A client whose handshake is done. It is forgotten when its connection ends."""
+        """Add a client after its handshake. It is removed when its connection ends."""
         client = client_of(context)
         if client not in self._sessions:
             when_gone(context, lambda: self.remove(client))
         self._sessions[client] = context.session
 
     def remove(self, client: str) -> None:
-        """It is told nothing any more."""
+        """Remove a client and its subscriptions."""
         self._sessions.pop(client, None)
         for uri in tuple(self._subscribed):
             self._unsubscribe(uri, client)
 
     def subscribe(self, uri: str, context: Context) -> None:
-        """A client wants to be told when what this address shows has changed."""
+        """Subscribe a client to changes of a resource."""
         self.add(context)
         self._subscribed.setdefault(uri, {})[client_of(context)] = context.session
 
     def unsubscribe(self, uri: str, context: Context) -> None:
-        """It no longer does."""
+        """Cancel a client's subscription."""
         self._unsubscribe(uri, client_of(context))
 
     def _unsubscribe(self, uri: str, client: str) -> None:
@@ -92,26 +89,26 @@ class Clients:
             self._subscribed.pop(uri, None)
 
     async def definitions_changed(self) -> None:
-        """The three `list_changed` notifications to all of them. To one that has gone it is not an error."""
+        """Send the three `list_changed` notifications to all clients. A client that is gone is no error."""
         for event in (ToolsListChanged(), PromptsListChanged(), ResourcesListChanged()):
             await self._bus.publish(event)
         await _all_in_time(tell_lists_changed(session) for session in self._sessions.values())
 
     async def resource_updated(self, uri: str) -> None:
-        """`notifications/resources/updated` to those that subscribed to it."""
+        """Send `notifications/resources/updated` to the resource's subscribers."""
         await self._bus.publish(ResourceUpdated(uri=uri))
         await _all_in_time(session.send_resource_updated(uri) for session in self._subscribed.get(uri, {}).values())
 
 
 async def tell_lists_changed(session: ServerSession) -> None:
-    """The three `list_changed` notifications to one client."""
+    """Send the three `list_changed` notifications to one client."""
     await session.send_tool_list_changed()
     await session.send_prompt_list_changed()
     await session.send_resource_list_changed()
 
 
 async def _all_in_time(telling: Iterable[Coroutine[object, object, None]]) -> None:
-    """A client that does not read goes without, and holds up no other."""
+    """Await all notifications with a timeout each: a client that does not read misses it and delays no other."""
 
     async def in_time(one: Coroutine[object, object, None]) -> None:
         with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Asking the person behind the client whether a changed definition may have something else executed."""
+"""Asking the client's user whether to use a changed definition that would execute something new."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from pydantic import ValidationError
 
-from perstack.core.base import Fact, JsonObject
-from perstack.engine.live import Held
-from perstack.frontends.mcp_server.asking import asks_by_returning, can_ask
-from perstack.frontends.mcp_server.state import Call, ServerState
-from perstack.frontends.mcp_server.task_tools import TASK_TOOLS
-from perstack.frontends.mcp_server.tools import JOB_TOOLS
-from perstack.frontends.shared.consent import CHOICES, agrees
+from perstack.core.base.records import Fact, JsonObject
+from perstack.doors.mcp.elicitation import asks_by_returning, can_ask
+from perstack.doors.mcp.project import Call, ServerState
+from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
+from perstack.doors.shared.questions import CHOICES, agrees
+from perstack.engine.permissions.live_project import Held
 
 _INPUT = "trust"
 _SCHEMA: JsonObject = {
@@ -25,16 +24,16 @@ _SCHEMA: JsonObject = {
 
 
 class _State(Fact):
-    """What the client gives back with the answer."""
+    """The state that the client returns with the answer."""
 
     trust: str
     """The digest of the change that it was shown."""
 
 
 async def with_consent(call: Call) -> Call | InputRequiredResult:
-    """The call, to be answered by the definition that holds once a person was asked; or the result that asks them.
+    """Return the call once the definition is settled, or the result that asks the user about a change.
 
-    Only calls that drive a Job ask, one at a time, and of clients that can show a form. Raises StorageError.
+    Only calls that drive a Job ask, one at a time, and only clients that can show a form. Raises StorageError.
     """
     before = _returned(call)
     if before is not None:
@@ -82,7 +81,7 @@ async def _settle(state: ServerState, digest: str, reply: object) -> None:
 
 
 def _returned(call: Call) -> str | None:
-    """The digest of the change that the client was asked about, if that is what the call brings an answer to."""
+    """Return the digest of the change that the call brings an answer about; None if it brings none."""
     try:
         return _State.model_validate_json(call.params.request_state or "").trust
     except ValidationError:

@@ -1,14 +1,14 @@
-"""Driving a Job for a call: with progress, with questions put to the person, until it ends, stops, or goes on alone."""
+"""Driving a Job for a call, with progress and questions, until it ends, stops, or continues without the call."""
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import count
 
-from perstack.core.job import JobSummary
-from perstack.core.runs.asking import OpenQuestion
-from perstack.errors import Conflict, UsageError
-from perstack.frontends.mcp_server.asking import (
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.mcp.clients import caller
+from perstack.doors.mcp.elicitation import (
     Context,
     Returned,
     answer_in,
@@ -18,19 +18,18 @@ from perstack.frontends.mcp_server.asking import (
     can_ask,
     returned,
 )
-from perstack.frontends.mcp_server.clients import caller
-from perstack.frontends.mcp_server.jobs import Work
-from perstack.frontends.mcp_server.next_steps import said
-from perstack.frontends.mcp_server.progress import Progress, Tell, reporting
-from perstack.frontends.mcp_server.results import job_result
-from perstack.frontends.mcp_server.sampling import CALLER
-from perstack.frontends.mcp_server.state import Call, Outcome
-from perstack.frontends.shared.answering import answered
+from perstack.doors.mcp.progress import Progress, Tell, reporting
+from perstack.doors.mcp.project import Call, Outcome, Work
+from perstack.doors.mcp.sampling import CALLER
+from perstack.doors.mcp.views import job_result
+from perstack.doors.operations.jobs import answered
+from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer
 
 
 async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
-    """Do the work, or, if the call brings the answer to a question that it was asked before, go on from there."""
+    """Start the work, or, if the call brings the answer to an earlier question, continue with that."""
     CALLER.set(call.context)
     before = returned(call.params)
     if before is None and not wait:
@@ -45,10 +44,7 @@ async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
 
 
 async def put_approval(call: Call, job: JobSummary) -> Outcome:
-    """Put the call that a Job waits to have approved to the person, by a form: no model approves of it in their place.
-
-    Raises UsageError if the client shows no forms.
-    """
+    """Ask the user, never a model, by a form to approve the call. Raises UsageError if the client shows no forms."""
     if not can_ask(call.context):
         step = Answer(job.asking.id if job.asking is not None else job.id, is_approval=True)
         raise UsageError("only a person can approve a call, and this client cannot ask one", next_steps=(step,))
@@ -63,10 +59,7 @@ async def put_approval(call: Call, job: JobSummary) -> Outcome:
 async def _converse(
     call: Call, job: JobSummary, progress: Progress | None, *, text: str | None = None, shown: str | None = None
 ) -> Outcome:
-    """Put the Job's questions, one after the other, as long as the person answers.
-
-    `text` answers the first of them already; the question `shown` is not put again.
-    """
+    """Ask the Job's questions while the user answers. `text` answers the first; `shown` is not asked again."""
     while (asking := job.asking) is not None:
         if text is None:
             if asking.id == shown or not can_ask(call.context):
@@ -81,13 +74,13 @@ async def _converse(
         try:
             job, text = await _answer(call, job, asking, text, progress), None
         except UsageError as error:
-            return job_result(job, f"The answer was not taken: {error.said(said)}", *call.notes)
+            return job_result(job, f"The answer was not taken: {error.said(mcp_phrase)}", *call.notes)
     return job_result(job, *call.notes)
 
 
 async def _taken_up(call: Call, before: Returned) -> tuple[JobSummary, str | None]:
-    """The Job that a call brings an answer to, and the answer, if that question is still open."""
-    job = await call.host.job(before.job_id)
+    """Return the Job that a call brings an answer to, and the answer if that question is still open."""
+    job = await call.state.job(before.job_id)
     asking = job.asking
     if asking is None or asking.id != before.question_id or before.reply is None:
         return job, None
@@ -102,11 +95,11 @@ async def _answer(
     try:
         return await call.state.jobs.start(work, call.key, progress).outcome()
     except Conflict:
-        return await call.host.job(job.id)  # somebody else has answered it
+        return await call.host.job(job.id)  # it was answered meanwhile
 
 
 def _teller(context: Context) -> Tell | None:
-    """Sends progress to the call's client; None if it asked for none."""
+    """Return a function that sends progress to the call's client; None if it requested none."""
     if context.meta is None or context.meta.get("progress_token") is None:
         return None
     numbers = count(1)

@@ -1,9 +1,8 @@
-"""Putting a question to the person behind the client, in the way of the client's era.
+"""Questions to the client's user, in the way of the client's protocol revision.
 
-Up to 2025-11-25 the client is sent `elicitation/create` in the middle of the call. From 2026-07-28 on the call returns
-that input is required, and the client calls again with the answer. The state that it then gives back names the
-question, which the caller may name without it as well: so it is not sealed, and holds when the server has been started
-again in between.
+Up to 2025-11-25 the client receives `elicitation/create` during the call. From 2026-07-28 on the call returns that
+input is required, and the client calls again with the answer. The state that it returns names the question, which the
+caller may name without it as well: so it is not signed, and stays valid when the server restarts in between.
 """
 
 from __future__ import annotations
@@ -24,55 +23,56 @@ from mcp_types import (
 )
 from pydantic import JsonValue, ValidationError
 
-from perstack.core.base import Fact
-from perstack.core.ids import place_of
-from perstack.core.runs.asking import OpenQuestion
+from perstack.core.base.ids import place_of
+from perstack.core.base.records import Fact
+from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
+from perstack.doors.mcp.greeting import STATELESS_VERSIONS
+from perstack.doors.shared.forms import Form, form_of
 from perstack.errors import UsageError
-from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
-from perstack.frontends.shared.forms import Form, form_of
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
-"""The SDK's; what it is parametrized with is not used here."""
+"""The SDK's context; its type parameters are not used here."""
 
 _INPUT = "answer"
 _LISTS_SINCE = "2025-11-25"
 
 
 class _State(Fact):
-    """What the client gives back with the answer."""
+    """The state that the client returns with the answer."""
 
     question: str
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a client that calls again says."""
+    """The answer that a repeated call brings."""
 
     question_id: str
-    """Which question it was shown; another may be open by now."""
+    """The question that the client was shown; another may be open by now."""
     reply: ElicitResult | None
 
     @property
     def job_id(self) -> str:
+        """The Job that asked the question."""
         return place_of(self.question_id)[0]
 
 
 def can_ask(context: Context) -> bool:
-    """Whether the client shows forms."""
+    """Return whether the client shows forms."""
     capabilities = context.session.client_capabilities
     found = capabilities.elicitation if capabilities is not None else None
-    # before 2025-11-25 there was one mode, which had no name
+    # before 2025-11-25 there was one unnamed mode
     return found is not None and (found.form is not None or found.url is None)
 
 
 def asks_by_returning(context: Context) -> bool:
-    """Whether questions are put by a result, not in the middle of the call."""
+    """Return whether questions are put by a result rather than during the call."""
     return context.protocol_version in STATELESS_VERSIONS
 
 
 async def ask_now(context: Context, asking: OpenQuestion) -> str | None:
-    """The answer; None if the person, or the client, would rather not."""
+    """Return the answer; None if the user or the client declines to give one."""
     form = form_of(asking, has_lists=context.protocol_version >= _LISTS_SINCE)
     try:
         reply = await context.session.elicit_form(form.message, form.schema, related_request_id=context.request_id)
@@ -82,7 +82,7 @@ async def ask_now(context: Context, asking: OpenQuestion) -> str | None:
 
 
 def ask_by_result(asking: OpenQuestion) -> InputRequiredResult:
-    """The result that asks the client to call again with the answer."""
+    """Return the result that asks the client to call again with the answer."""
     form = form_of(asking)
     request = ElicitRequest(params=ElicitRequestFormParams(message=form.message, requested_schema=form.schema))
     state = _State(question=asking.id)
@@ -90,7 +90,7 @@ def ask_by_result(asking: OpenQuestion) -> InputRequiredResult:
 
 
 def returned(params: CallToolRequestParams) -> Returned | None:
-    """The answer that a call brings, if it is the second. Raises MCPError if its state is none of ours."""
+    """Return the answer that a repeated call brings; None for a first call. Raises MCPError for a foreign state."""
     if params.request_state is None:
         return None
     try:
@@ -103,15 +103,14 @@ def returned(params: CallToolRequestParams) -> Returned | None:
 
 
 def answer_in(asking: OpenQuestion, reply: ElicitResult) -> str | None:
-    """What was said to the form of `ask_by_result`, as `Host.answer` takes it; None if nothing."""
+    """Return the reply to the form of `ask_by_result` as `Host.answer` takes it; None without an answer."""
     return _said(form_of(asking), asking, reply)
 
 
 def _said(form: Form, asking: OpenQuestion, reply: ElicitResult) -> str | None:
-    """What the person said, as `Host.answer` takes it; None if nothing.
+    """Return the reply as `Host.answer` takes it; None without an answer.
 
-    A tool that asks, unlike a model, knows what it means to be refused: it is told so.
-    Who declines an approval says no.
+    A tool that asks, unlike a model, handles a refusal itself, so it gets «decline». Declining an approval is a no.
     """
     match reply.action:
         case "accept":

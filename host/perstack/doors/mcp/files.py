@@ -1,4 +1,4 @@
-"""What Jobs did to files, and the way back: shown to whoever asks, and gone by a person's yes alone."""
+"""The tools `diff` and `rewind`: changes of files by Jobs, and their reversal, which needs the user's consent."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from pydantic import Field, ValidationError
 
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.plain import plain_text
-from perstack.core.snapshots.difference import ChangeKind
-from perstack.core.snapshots.file_diff import FileDiff
-from perstack.core.snapshots.plan import KeptWhy
-from perstack.engine.rewinding.rewinder import Rewind
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.text import plain_text
+from perstack.core.files.text_diff import FileDiff
+from perstack.core.files.tree_diff import ChangeKind, KeptWhy
+from perstack.doors.mcp.clients import caller
+from perstack.doors.mcp.elicitation import asks_by_returning, can_ask
+from perstack.doors.mcp.project import Call, Outcome
+from perstack.doors.mcp.views import result
+from perstack.doors.operations.arguments import Arguments
+from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
+from perstack.doors.shared.questions import CHOICES, agrees
+from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import UsageError
-from perstack.frontends.mcp_server.asking import asks_by_returning, can_ask
-from perstack.frontends.mcp_server.clients import caller
-from perstack.frontends.mcp_server.results import result
-from perstack.frontends.mcp_server.state import Call, Outcome
-from perstack.frontends.shared.arguments import Arguments
-from perstack.frontends.shared.consent import CHOICES, agrees
-from perstack.frontends.shared.patch import file_rows, patch_bytes, stat_words
 
 _LONGEST = 60_000
-"""Characters of a patch that a caller is shown."""
+"""Maximum characters of a patch in a result."""
 _MOST = 500
-"""Files that are named."""
+"""Maximum files listed in a result."""
 _SHOWN = 30
-"""Of those that a person is asked about."""
+"""Maximum files listed in the question to the user."""
 _INPUT = "rewind"
 _SCHEMA: JsonObject = {
     "type": "object",
@@ -94,14 +93,14 @@ class RewindView(Fact):
 
 
 class _State(Fact):
-    """What the client gives back with the answer."""
+    """The state that the client returns with the answer."""
 
     rewind: str
-    """The digest of what it was shown."""
+    """The digest of the plan that it was shown."""
 
 
 async def show_diff(call: Call, args: DiffArguments) -> Outcome:
-    """What was done to files, as a patch."""
+    """Return the changes of files as a patch."""
     found = await call.host.jobs.diff(args.job, args.what, run_id=args.run)
     text = plain_text(patch_bytes(found.files).decode("utf-8", "backslashreplace"))
     if len(text) > _LONGEST:
@@ -111,7 +110,7 @@ async def show_diff(call: Call, args: DiffArguments) -> Outcome:
 
 
 async def rewind(call: Call, args: RewindArguments) -> Outcome:
-    """Make files what they were, once a person has agreed to just that."""
+    """Restore files to a checkpoint after the user has agreed to exactly this plan."""
     jobs = call.host.jobs
     before = _returned(call)
     plan = await jobs.plan_rewind(args.job, args.checkpoint, only=args.only)
@@ -159,7 +158,7 @@ def _question(plan: Rewind) -> str:
 
 
 def _returned(call: Call) -> str | None:
-    """The digest that the client was asked about, if that is what the call brings an answer to."""
+    """Return the digest that the call brings an answer about; None if it brings none."""
     try:
         return _State.model_validate_json(call.params.request_state or "").rewind
     except ValidationError:

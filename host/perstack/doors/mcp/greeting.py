@@ -1,10 +1,9 @@
-"""The first answer of the server, given before anything heavy is imported.
+"""The first answer of the server, sent before anything heavy is imported.
 
-Clients wait for the answer to their opening request, and some drop a server that takes a second over it. The MCP SDK
-takes 0.6 s to import. So this module, which imports nothing of it, says who the server is and what it can do; the SDK's
-server is made from the same facts, is shown the opening request as well, and its answer to it is not sent.
-
-Spec: MCP 2025-11-25, lifecycle (`initialize`); MCP 2026-07-28, `server/discover`.
+Clients wait for the answer to their opening request, and some drop a server that takes a second. Importing the MCP SDK
+takes 0.6 s. So this module, which imports none of it, answers with the server's name and capabilities. The SDK's server
+is built from the same facts and gets the opening request as well; its answer to it is dropped. Spec: MCP 2025-11-25,
+lifecycle (`initialize`); MCP 2026-07-28, `server/discover`.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ CAPABILITIES: JsonTable = {
     "resources": {"listChanged": True, "subscribe": True},
     "tools": {"listChanged": True},
 }
-"""The same in both eras. Whoever adds handlers to the server adds what they are for here; a test compares."""
+"""The capabilities, equal in both eras. They must match the handlers of `server`; a test compares them."""
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """The revisions that begin with `initialize`, oldest first."""
 
 STATELESS_VERSIONS = ("2026-07-28",)
-"""The revisions in which every request says all; a client may ask `server/discover` first."""
+"""The revisions in which every request is self-contained; a client may send `server/discover` first."""
 
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 _CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
@@ -57,7 +56,7 @@ class Reply:
 
 
 def greet(line: bytes) -> Reply | None:
-    """The answer to a client's first message; None if that is not a well-formed opening, which the SDK is to judge."""
+    """Return the answer to a client's first message; None unless it is a well-formed opening: then the SDK answers."""
     message = _message(line)
     request_id, params = message.get("id"), message.get("params")
     if not isinstance(request_id, str | int) or isinstance(request_id, bool) or not isinstance(params, dict):
@@ -75,11 +74,11 @@ def greet(line: bytes) -> Reply | None:
     try:
         return Reply(request_id, answer.encode() + b"\n")
     except UnicodeEncodeError:
-        return None  # an id with half of a character, which the SDK refuses
+        return None  # an id with a lone surrogate, which the SDK refuses
 
 
 def offers_roots(line: bytes) -> bool:
-    """Whether a client's first message says that it can be asked for the folders that it has open."""
+    """Return whether a client's first message says that it can be asked for its open folders."""
     message = _message(line)
     params = message.get("params") if message.get("method") == "initialize" else None
     capabilities = params.get("capabilities") if isinstance(params, dict) else None
@@ -87,7 +86,7 @@ def offers_roots(line: bytes) -> bool:
 
 
 def _message(line: bytes) -> JsonTable:
-    """The object that a line is; empty if it is none."""
+    """Return the line's JSON object; empty if it is none."""
     try:
         message: Json = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a Job is doing, told to the client that called, in words for a person."""
+"""Progress of a Job as text for the client that called."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from perstack.core.events import (
+from perstack.core.definitions.skills import DecidedCall
+from perstack.core.runs.display_events import InitializeRuntime, SkillStarting, ToolProgress
+from perstack.core.runs.events import Event, FinishRun
+from perstack.core.runs.facts import RunEvent
+from perstack.core.runs.messages import ToolCallPart
+from perstack.core.runs.step_events import (
     CallDelegate,
     CallInteractiveTool,
     CallTools,
-    Event,
     FinishGeneration,
-    FinishRun,
-    InitializeRuntime,
     RequestApproval,
     Retry,
-    RunEvent,
-    SkillStarting,
     StartGeneration,
     SwitchModel,
-    ToolProgress,
 )
-from perstack.core.messages import ToolCallPart
-from perstack.core.tools import DecidedCall
-from perstack.frontends.shared.words import brief, count, duration, shorten, switch_words
+from perstack.doors.shared.event_text import switch_words
+from perstack.doors.shared.text import brief, count, duration, shorten
 
 SILENCE = 15.0
-"""Seconds after which the last words are said again: clients end calls that seem to be dead."""
+"""Seconds after which the last text is repeated: clients end calls that seem dead."""
 
 _MOST_WAITING = 200
-"""Words that wait for a client which does not read; the oldest are given up."""
+"""Maximum texts queued for a client that does not read; the oldest are dropped."""
 
 _CELLS = 120
 
@@ -39,14 +37,15 @@ Tell = Callable[[str], Awaitable[None]]
 
 
 class Words:
-    """Turns events into words: `step 4: readTextFile src/a.py`, and of a delegate `researcher: step 2`."""
+    """Conversion of events to text: `step 4: readTextFile src/a.py`, and for a delegate `researcher: step 2`."""
 
     def __init__(self) -> None:
+        """Start without a Coordinator, which `InitializeRuntime` names."""
         self._coordinator: str | None = None
         self._calls: dict[tuple[str, str], ToolCallPart] = {}
 
     def of(self, event: Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that says something
-        """What an event says, if it says something new."""
+        """Return the texts of an event; empty if it has nothing new."""
         match event:
             case InitializeRuntime():
                 self._coordinator = event.run_id
@@ -91,9 +90,10 @@ class Words:
 
 
 class Progress:
-    """Takes events as they come and tells them one after the other; a slow client holds up nobody."""
+    """A queue of progress texts that are sent one at a time; a slow client delays nothing else."""
 
     def __init__(self, tell: Tell, *, silence: float = SILENCE) -> None:
+        """Send texts with `tell`; `silence` is in seconds."""
         self._tell = tell
         self._silence = silence
         self._words = Words()
@@ -102,17 +102,17 @@ class Progress:
         self._is_ending = False
 
     def __call__(self, event: Event, line: bytes) -> None:
-        """A listener of the Host."""
+        """Queue the texts of an event: this object is a listener of the Host."""
         for text in self._words.of(event):
             self.say(text)
 
     def say(self, text: str) -> None:
-        """Tell this next."""
+        """Queue a text."""
         self._waiting.append(text)
         self._is_news.set()
 
     async def run(self) -> None:
-        """Tell what there is, and the last words again after a silence, until `end`."""
+        """Send queued texts, and repeat the last one after a silence, until `end`."""
         now = asyncio.get_running_loop().time
         last, since = "working", now()
         while not self._is_ending or self._waiting:
@@ -128,14 +128,14 @@ class Progress:
                 await self._tell(last)
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """End `run` after the queued texts."""
         self._is_ending = True
         self._is_news.set()
 
 
 @asynccontextmanager
 async def reporting(tell: Tell | None) -> AsyncGenerator[Progress | None]:
-    """Report progress while the block runs, and all of it before the block is left; None if the client wants none."""
+    """Report progress within the block, and send the rest before leaving it. Yields None if the client wants none."""
     if tell is None:
         yield None
         return

@@ -1,47 +1,141 @@
-"""The Jobs that the server drives, each in a task of its own, so that they outlive the calls that began them."""
+"""The state of one served workspace: its definitions, the Jobs driven here, and a single call of a tool."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-from perstack.core.events import Event, StoredEvent
-from perstack.core.job import JobSummary
-from perstack.engine.attaching import Attachable
-from perstack.engine.emit import OnEvent
-from perstack.errors import UsageError
+from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult
+
+from perstack.config.load import LoadedProject
+from perstack.core.definitions.experts import Expert
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Event, StoredEvent
+from perstack.dataclass import dataclass
+from perstack.doors.mcp.clients import Clients, client_of
+from perstack.doors.mcp.elicitation import Context
+from perstack.doors.mcp.subscriptions import Watching
+from perstack.doors.mcp.tool_names import only_experts, tool_names
+from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.engine.jobs.attachments import Attachable
+from perstack.engine.jobs.inbox import InboxItem
+from perstack.engine.jobs.reader import JobPage
+from perstack.engine.log.emitter import OnEvent
+from perstack.engine.permissions.live_project import LiveProject
+from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 
+# The offered Experts, as perstack.toml defines them now.
+
+_LOOK_AGAIN = 1.0
+"""Minimum seconds between two checks of the files."""
+
+_SHARE = 50
+"""Minimum pause after a check, as a multiple of its duration: a pattern may search a big tree."""
+
+
+class Definitions:
+    """The definition, read again when its files change. While they are invalid, the last valid one is used."""
+
+    def __init__(
+        self, host: Host, loaded: LoadedProject, *, only: Sequence[str] = (), taken: Iterable[str] = ()
+    ) -> None:
+        """Offer the Experts named in `only`, or all without any; `taken` are tool names that no Expert may have."""
+        self._host = host
+        self._only = only_experts(loaded.project, only)
+        self._taken = tuple(taken)
+        self.live = LiveProject(loaded)
+        """The definition itself, with its problems."""
+        self.experts = self._offered()
+        """The offered Experts by the names of their tools."""
+
+    def check_offered(self, key: str) -> None:
+        """Raise UsageError for an Expert that this server leaves out."""
+        if not self.offers(key):
+            known = ", ".join(sorted(self._only))
+            raise UsageError(f"Jobs of {key} are not driven by this server, which is limited to: {known}")
+
+    def offers(self, key: str) -> bool:
+        """Return whether Jobs of this Expert may be seen and driven here."""
+        return not self._only or key in self._only
+
+    def hides(self, agent_id: str) -> bool:
+        """Return whether tasks of this agent are left out: it is an Expert of the project that is not offered."""
+        return not self.offers(agent_id) and agent_id in self.live.loaded.project.experts
+
+    def refresh(self) -> bool:
+        """Read changed files again, and return whether the offered Experts changed."""
+        return self.live.refresh() and self._take()
+
+    def agree(self, digest: str) -> bool:
+        """Accept a change of what is executed; return whether the offered Experts changed. Raises StorageError."""
+        return self.live.agree(digest) and self._take()
+
+    async def watch(self, on_change: Callable[[], Awaitable[None]]) -> None:
+        """Check the files periodically and await `on_change` when the offered Experts changed. Runs until cancelled."""
+        while True:
+            began = time.monotonic()
+            found = await asyncio.to_thread(self.live.matched)
+            took = time.monotonic() - began
+            if self.live.refresh_matched(found) and self._take():
+                await on_change()
+            await asyncio.sleep(max(_LOOK_AGAIN, took * _SHARE))
+
+    def _take(self) -> bool:
+        before = self.experts
+        self._host.use(self.live.loaded.project)
+        self.experts = self._offered()
+        return _as_listed(self.experts) != _as_listed(before)
+
+    def _offered(self) -> dict[str, Expert]:
+        experts = {key: expert for key, expert in self.live.loaded.project.experts.items() if self.offers(key)}
+        names = tool_names(experts, self._taken)
+        return {names[key]: expert for key, expert in experts.items()}
+
+
+def _as_listed(experts: dict[str, Expert]) -> list[tuple[str, str, str]]:
+    return [(name, expert.key, expert.description) for name, expert in experts.items()]
+
+
+# Jobs driven by the server, each in a task of its own, so that they outlive the calls that started them.
+
 CallKey: TypeAlias = tuple[str, str]
-"""Which call of which client: calls are numbered by each client as it likes."""
+"""The client and request id of a call: each client numbers its calls itself."""
 
 
 class Work(Protocol):
-    """A method of the Host that drives a Job, with all its arguments but the listener."""
+    """A method of the Host that drives a Job, with all arguments bound except the listener."""
 
-    def __call__(self, *, on_event: OnEvent) -> Coroutine[object, object, JobSummary]: ...
+    def __call__(self, *, on_event: OnEvent) -> Coroutine[object, object, JobSummary]:
+        """Drive the Job and return it at its end or stop."""
+        ...
 
 
 class Begins(Protocol):
-    """The same for one that begins a Run with a query."""
+    """A method of the Host that starts a Run with a query, with attachments and listener left to pass."""
 
     def __call__(
         self, *, attachments: Sequence[Attachable], on_event: OnEvent
-    ) -> Coroutine[object, object, JobSummary]: ...
+    ) -> Coroutine[object, object, JobSummary]:
+        """Start the Run and return its Job at its end or stop."""
+        ...
 
 
 class RunningJob:
     """A Job while it is driven here."""
 
     def __init__(self, host: Host, work: Work, listen: OnEvent | None) -> None:
+        """Start a task that drives the Job; its events are passed to `listen`."""
         self._host = host
         self._listen = listen
         self._begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(work(on_event=self._on_event))
 
     async def begun(self) -> str:
-        """The Job's id, once its first event is on disk. Raises what kept it from beginning."""
+        """Return the Job's id once its first event is stored. Raises the error that prevented its start."""
         either: set[asyncio.Future[str] | asyncio.Task[JobSummary]] = {self._begun, self.task}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._begun.done():
@@ -51,7 +145,7 @@ class RunningJob:
         return self.task.result().id
 
     async def outcome(self) -> JobSummary:
-        """Where it stands at its end or stop. If this is cancelled, it goes on."""
+        """Return the Job at its end or stop. Cancelling this call does not stop the Job."""
         await asyncio.wait({self.task})
         if not self.task.cancelled():
             return self.task.result()
@@ -65,27 +159,28 @@ class RunningJob:
 
 
 class JobTasks:
-    """All of them."""
+    """The tasks of all Jobs driven here."""
 
     def __init__(self, host: Host) -> None:
+        """Drive Jobs of `host`."""
         self._host = host
         self._running: dict[RunningJob, CallKey | None] = {}
 
     def start(self, work: Work, key: CallKey | None, listen: OnEvent | None = None) -> RunningJob:
-        """Begin to drive a Job; if that is for a call which waits for it, `key` says for which."""
+        """Start to drive a Job. `key` is the call that waits for it, None without one."""
         running = RunningJob(self._host, work, listen)
         self._running[running] = key
         running.task.add_done_callback(lambda task: self._forget(running, task))
         return running
 
     def cancel_call(self, key: CallKey) -> None:
-        """Interrupt what a call began, because its client has cancelled it."""
+        """Interrupt the Jobs that a call started, because its client cancelled it."""
         for running, of in tuple(self._running.items()):
             if of == key:
                 running.task.cancel()
 
     async def close(self) -> None:
-        """Interrupt them all, and wait until that is recorded."""
+        """Interrupt all Jobs and wait until that is recorded."""
         tasks = [running.task for running in self._running]
         for task in tasks:
             task.cancel()
@@ -95,4 +190,87 @@ class JobTasks:
     def _forget(self, running: RunningJob, task: asyncio.Task[JobSummary]) -> None:
         del self._running[running]
         if not task.cancelled():
-            task.exception()  # looked at, so that a Job nobody waits for is no warning of asyncio's
+            task.exception()  # retrieved, so that asyncio does not warn about a Job nobody awaits
+
+
+Outcome: TypeAlias = CallToolResult | InputRequiredResult
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """The state of one workspace, shared by all its clients."""
+
+    host: Host
+    definitions: Definitions
+    jobs: JobTasks
+    clients: Clients
+    watching: Watching
+    has_tasks: bool = False
+    """True if the operations on tasks are offered as tools."""
+
+    async def job(self, job_id: str) -> JobSummary:
+        """Return a Job. Raises NotFound if it does not exist or its Expert is not offered here.
+
+        Call this before reading anything that a client names: it keeps Jobs that this server leaves out hidden.
+        """
+        job = await self.host.job(job_id)
+        if not self.definitions.offers(job.expert_key):
+            raise NotFound(f"there is no Job {job_id} of an Expert that this server offers")
+        return job
+
+    async def page_of_jobs(self, *, limit: int, after: str | None = None) -> JobPage:
+        """Return a page of Jobs. It may have fewer than `limit` if the server leaves Experts out."""
+        page = await self.host.jobs.list(limit=limit, after=after)
+        offered = [job for job in page.jobs if self.definitions.offers(job.expert_key)]
+        return replace(page, jobs=tuple(offered))
+
+    async def inbox(self) -> tuple[InboxItem, ...]:
+        """Return the open questions of Jobs and tasks whose Expert is offered here."""
+        items = await self.host.inbox()
+        return tuple([item for item in items if await self._shows(item)])
+
+    async def _shows(self, item: InboxItem) -> bool:
+        if item.job_id is None:
+            return not self.definitions.hides(item.who)
+        try:
+            await self.job(item.job_id)
+        except NotFound:
+            return False
+        except PerstackError:
+            return self.definitions.offers("")  # it cannot be read, so its Expert is unknown
+        return True
+
+    async def refresh(self) -> None:
+        """Apply changes of perstack.toml and notify the clients."""
+        if self.definitions.refresh():
+            await self.clients.definitions_changed()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool."""
+
+    state: ServerState
+    context: Context
+    params: CallToolRequestParams
+
+    @property
+    def host(self) -> Host:
+        """The Host of the call's workspace."""
+        return self.state.host
+
+    @property
+    def key(self) -> CallKey:
+        """The key that a cancellation names the call by."""
+        return call_key(self.context, self.context.request_id)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes to the caller in addition to the result."""
+        problem = self.state.definitions.live.problem
+        return () if problem is None else (f"Note: {problem.said(mcp_phrase)}.",)
+
+
+def call_key(context: Context, request_id: object) -> CallKey:
+    """Return the key of a request: its client and its id."""
+    return (client_of(context), str(request_id))

@@ -1,4 +1,4 @@
-"""Jobs, Runs, checkpoints and Experts as resources."""
+"""Jobs, Runs, checkpoints and Experts as MCP resources."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, ReadResourceResult, Resource, ResourceTemplate, TextResourceContents
 
-from perstack.core.definition_secrets import without_secrets
-from perstack.core.ids import job_of_run
-from perstack.core.job import summarize
+from perstack.core.base.ids import job_of_run, place_of
+from perstack.core.definitions.secrets import without_secrets
+from perstack.core.jobs.summary import summarize
 from perstack.dataclass import dataclass
+from perstack.doors.mcp.project import ServerState
+from perstack.doors.mcp.subscriptions import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, Address
+from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.errors import NotFound, PerstackError
-from perstack.frontends.mcp_server.addresses import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, Address
-from perstack.frontends.mcp_server.next_steps import said
-from perstack.frontends.mcp_server.state import ServerState
 
 _JSON = "application/json"
 _JSON_LINES = "application/x-ndjson"
@@ -26,7 +26,7 @@ Read = Callable[[ServerState, str], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an address stands for, and how it is read."""
+    """A kind of resource: its URI template and how to read it."""
 
     name: str
     address: Address
@@ -35,24 +35,26 @@ class Kind:
     read: Read
 
     def listed(self) -> ResourceTemplate:
-        """As `resources/templates/list` tells of it."""
+        """Return its entry in `resources/templates/list`."""
         return ResourceTemplate(
             name=self.name, uri_template=self.address.template, description=self.description, mime_type=self.mime_type
         )
 
 
 async def _job(state: ServerState, job_id: str) -> str:
-    job = await state.host.job(job_id)
-    if job.status == "running":  # the summary of a Job that runs is behind by a step or a second
+    job = await state.job(job_id)
+    if job.status == "running":  # the stored summary of a running Job is a step or a second old
         job = summarize((await state.host.load(job_id)).job, is_driven=True)
     return job.to_json().decode()
 
 
 async def _checkpoint(state: ServerState, checkpoint_id: str) -> str:
+    await state.job(place_of(checkpoint_id)[0])
     return (await state.host.checkpoint(checkpoint_id)).to_json().decode()
 
 
 async def _events(state: ServerState, run_id: str) -> str:
+    await state.job(job_of_run(run_id))
     logs = await state.host.logs(job_of_run(run_id), run_id=run_id)
     return "".join(f"{line.decode()}\n" for log in logs for line in log.lines)
 
@@ -73,7 +75,7 @@ KINDS = (
 
 
 def listed(state: ServerState) -> list[Resource]:
-    """The list of Jobs, and each Expert. Jobs themselves are in that list, and have a template."""
+    """Return the list of Jobs and each Expert as resources. Single Jobs are in that list and have a template."""
     jobs = Resource(name="jobs", uri=JOBS, description="The Jobs, the one written to last first", mime_type=_JSON)
     experts = [
         Resource(
@@ -88,17 +90,17 @@ def listed(state: ServerState) -> list[Resource]:
 
 
 async def read(state: ServerState, uri: str) -> ReadResourceResult:
-    """Raises MCPError for what is not there."""
+    """Return the contents of a resource. Raises MCPError if it does not exist."""
     try:
         text, mime_type = await _read(state, uri)
     except PerstackError as error:
-        raise MCPError(INVALID_PARAMS, error.said(said), {"uri": uri}) from error
+        raise MCPError(INVALID_PARAMS, error.said(mcp_phrase), {"uri": uri}) from error
     return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=mime_type, text=text)])
 
 
 async def _read(state: ServerState, uri: str) -> tuple[str, str]:
     if uri == JOBS:
-        page = await state.host.jobs(limit=_LISTED)
+        page = await state.page_of_jobs(limit=_LISTED)
         jobs = [json.loads(job.to_json()) for job in page.jobs]
         return json.dumps({"jobs": jobs, "next": page.next}, ensure_ascii=False), _JSON
     for kind in KINDS:

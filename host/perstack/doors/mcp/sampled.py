@@ -1,4 +1,4 @@
-"""A generation as `sampling/createMessage`, and its result as a generation."""
+"""Conversion of a generation to `sampling/createMessage`, and of its result to a Generation."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mcp_types import (
     ToolUseContent,
 )
 
-from perstack.core.events import FinishReason
-from perstack.core.messages import (
+from perstack.core.base.usage import NO_USAGE
+from perstack.core.runs.messages import (
     ExpertMessage,
     Message,
     ReplyPart,
@@ -35,13 +35,13 @@ from perstack.core.messages import (
     UserMessage,
     text_of,
 )
-from perstack.core.usage import NO_USAGE
+from perstack.core.runs.step_events import FinishReason
+from perstack.doors.mcp.greeting import STATELESS_VERSIONS
 from perstack.errors import ProviderError
-from perstack.frontends.mcp_server.greeting import STATELESS_VERSIONS
 from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 
 if TYPE_CHECKING:
-    from perstack.frontends.mcp_server.asking import Context
+    from perstack.doors.mcp.elicitation import Context
 
 _Block: TypeAlias = SamplingMessageContentBlock
 
@@ -54,7 +54,7 @@ _REASONS: dict[str, FinishReason] = {
 
 
 async def sampled(context: Context | None, request: GenerationRequest, max_tokens: int) -> Generation:
-    """Raises ProviderError, in words, where the client has no sampling, or none with tools."""
+    """Generate with the client's model. Raises ProviderError if the client has no sampling, or none with tools."""
     client = _client_of(context, needs_tools=bool(request.tools))
     messages = [await _message(message, request.blobs) for message in request.messages]
     tools = [
@@ -62,7 +62,7 @@ async def sampled(context: Context | None, request: GenerationRequest, max_token
     ]
     preferences = None if request.model == "default" else ModelPreferences(hints=[ModelHint(name=request.model)])
     with warnings.catch_warnings():
-        # deprecated for the revisions to come, and all there is in those that have it
+        # deprecated for coming revisions, but the only way in those that have it
         warnings.simplefilter("ignore", MCPDeprecationWarning)
         asking = client.session.create_message(  # pyright: ignore[reportDeprecated]
             [message for message in messages if message is not None],

@@ -1,7 +1,7 @@
-"""Provider `mcp-sampling`: the model of the editor that runs the host, with no key.
+"""Provider `mcp-sampling`: the model of the editor that runs the host, without a key.
 
-Source: MCP 2025-11-25, sampling (`sampling/createMessage` with tools). The client that is asked is that of the call
-which a Job is driven for. Nothing of the SDK is imported before the first generation.
+Source: MCP 2025-11-25, sampling (`sampling/createMessage` with tools). The asked client is that of the call for which a
+Job is driven. The SDK is not imported before the first generation.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig, ProviderFactory
 
 if TYPE_CHECKING:
-    from perstack.frontends.mcp_server.asking import Context
+    from perstack.doors.mcp.elicitation import Context
 
 CALLER: ContextVar[Context | None] = ContextVar("CALLER", default=None)
-"""The call that a Job is driven for; a Job's tasks inherit it."""
+"""The call for which a Job is driven; the Job's tasks inherit it."""
 
 NAME = "mcp-sampling"
 
@@ -28,13 +28,13 @@ _MAX_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class SamplingProvider:
-    """Asks whoever has called."""
+    """A provider that asks the calling client."""
 
     max_tokens: int
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """One generation by the client's model, which comes in one piece. Raises ProviderError."""
-        from perstack.frontends.mcp_server.sampled import sampled
+        """Return one generation of the client's model, which arrives in one piece. Raises ProviderError."""
+        from perstack.doors.mcp.sampled import sampled
 
         generation = await sampled(CALLER.get(), request, self.max_tokens)
         if generation.reply.text:
@@ -42,16 +42,16 @@ class SamplingProvider:
         return generation
 
     def takes(self, model: str, mime_type: str) -> bool:
-        """Images: sampling has no other content."""
+        """Return True for images: sampling has no other attachments."""
         return mime_type.startswith("image/")
 
     async def close(self) -> None:
-        """The connection is not ours."""
+        """Do nothing: the connection belongs to the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingFactory:
-    """Registered by `perstack mcp` only."""
+    """The provider's factory, registered only by `perstack mcp`."""
 
     name: str = NAME
     priority: int = 1000
@@ -59,11 +59,11 @@ class SamplingFactory:
     how_to_configure: str = "run `perstack mcp` from an editor that offers sampling"
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Never of itself: whose model is used, and paid for, is to be said."""
+        """Return False: the user must choose explicitly whose model is used and paid for."""
         return False
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Raises UsageError for a setting that is none."""
+        """Return the provider. Raises UsageError for an invalid setting."""
         most = config.setting.get("maxTokens", _MAX_TOKENS)
         if isinstance(most, bool) or not isinstance(most, int) or most < 1 or set(config.setting) - {"maxTokens"}:
             raise UsageError(f"provider {NAME} has one setting, `maxTokens`, a whole number from 1")
@@ -71,9 +71,9 @@ class SamplingFactory:
 
 
 class SamplingPlugin:
-    """For `Host(plugins=…)`."""
+    """The plugin for `Host(plugins=…)`."""
 
     @hookimpl
     def perstack_providers(self) -> Sequence[ProviderFactory]:
-        """Provider `mcp-sampling`."""
+        """Return the factory of the provider `mcp-sampling`."""
         return [SamplingFactory()]

@@ -1,66 +1,161 @@
-"""The MCP server: the SDK's, with our handlers. Which transport it speaks on is no concern of it."""
+"""The MCP server: the SDK's server with our handlers, independent of the transport, and its stdio transport."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeAlias
 
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.server.lowlevel import Server
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from mcp_types import (
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     CallToolRequestParams,
     CancelledNotificationParams,
     CompleteRequestParams,
     CompleteResult,
+    Completion,
     EmptyResult,
     GetPromptRequestParams,
     GetPromptResult,
     InputRequiredResult,
+    JSONRPCError,
+    JSONRPCResponse,
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
     ListToolsResult,
     NotificationParams,
     PaginatedRequestParams,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
     ReadResourceRequestParams,
     ReadResourceResult,
+    ResourceTemplateReference,
     SubscribeRequestParams,
     SubscriptionsListenRequestParams,
     SubscriptionsListenResult,
+    TextContent,
     UnsubscribeRequestParams,
+    jsonrpc_message_adapter,
 )
 
+from perstack.doors.mcp import resources
+from perstack.doors.mcp.consent import with_consent
+from perstack.doors.mcp.elicitation import Context
+from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Reply
+from perstack.doors.mcp.project import Call, Outcome, ServerState, call_key
+from perstack.doors.mcp.subscriptions import CHECKPOINT, EVENTS, EXPERT, JOB
+from perstack.doors.mcp.tools import TASK_TOOLS, call_task_tool, call_tool, listed, listed_tasks
+from perstack.doors.mcp.views import error_result
+from perstack.doors.mcp.workspaces import Offer, Workspaces, serving_all
+from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.doors.shared.signals import stopped_by_signals
+from perstack.doors.shared.stdio import Wire
 from perstack.errors import PerstackError
-from perstack.frontends.mcp_server import prompts, resources
-from perstack.frontends.mcp_server.asking import Context
-from perstack.frontends.mcp_server.completion import complete
-from perstack.frontends.mcp_server.consent import with_consent
-from perstack.frontends.mcp_server.greeting import INSTRUCTIONS, NAME
-from perstack.frontends.mcp_server.next_steps import said
-from perstack.frontends.mcp_server.results import error_result
-from perstack.frontends.mcp_server.state import Call, Outcome, ServerState, call_key
-from perstack.frontends.mcp_server.task_tools import TASK_TOOLS, call_task_tool, listed_tasks
-from perstack.frontends.mcp_server.tools import call_tool, listed
-from perstack.frontends.mcp_server.workspaces import Workspaces
 from perstack.version import VERSION
+
+# Completion of the ids in resource URIs.
+
+_MOST = 100
+"""Maximum values that the protocol allows in one answer."""
+
+_JOBS = 200
+"""Number of newest Jobs that are searched."""
+
+
+async def complete(state: ServerState, params: CompleteRequestParams) -> CompleteResult:
+    """Return the ids that begin with the typed text; empty for free-text arguments."""
+    if not isinstance(params.ref, ResourceTemplateReference):
+        return CompleteResult(completion=Completion(values=[]))
+    found = [one for one in await _known(state, params.ref.uri, params.argument.value) if one]
+    return CompleteResult(completion=Completion(values=found[:_MOST], total=len(found), has_more=len(found) > _MOST))
+
+
+async def _known(state: ServerState, template: str, typed: str) -> list[str]:
+    if template == EXPERT.template:
+        return [one.key for one in state.definitions.experts.values() if one.key.startswith(typed)]
+    jobs = [job.id for job in (await state.page_of_jobs(limit=_JOBS)).jobs]
+    if template == JOB.template:
+        return [one for one in jobs if one.startswith(typed)]
+    if template not in (EVENTS.template, CHECKPOINT.template):
+        return []
+    found: list[str] = []
+    for job_id in jobs:
+        if job_id.startswith(typed) or typed.startswith(job_id):
+            found += await _within(state, template, job_id)
+        if len(found) > 5 * _MOST:
+            break
+    return [one for one in found if one.startswith(typed)]
+
+
+async def _within(state: ServerState, template: str, job_id: str) -> list[str]:
+    try:
+        if template == EVENTS.template:
+            return [run.id for run in (await state.host.runs(job_id)).runs]
+        return list((await state.host.checkpoints(job_id)).ids)
+    except PerstackError:
+        return []  # a Job that cannot be read has nothing to complete
+
+
+# A prompt for each Expert, which editors show as a command.
+
+
+def listed_prompts(state: ServerState) -> list[Prompt]:
+    """Return a prompt for each Expert, named as its tool."""
+    argument = PromptArgument(name="query", description="what the Expert is to do", required=True)
+    return [
+        Prompt(
+            name=name,
+            title=expert.key,
+            description=expert.description or f"Asks the Expert {expert.key}.",
+            arguments=[argument],
+        )
+        for name, expert in state.definitions.experts.items()
+    ]
+
+
+def filled(state: ServerState, params: GetPromptRequestParams) -> GetPromptResult:
+    """Return the prompt's text for the editor's model. Raises MCPError for an unknown prompt or a missing query."""
+    expert = state.definitions.experts.get(params.name)
+    if expert is None:
+        raise MCPError(INVALID_PARAMS, f"Unknown prompt {params.name!r}")
+    query = (params.arguments or {}).get("query", "").strip()
+    if not query:
+        raise MCPError(INVALID_PARAMS, f"Prompt {params.name!r} needs a query")
+    text = (
+        f"Call the tool {params.name} with this query, word for word, and give me its result. If it asks something, ask"
+        f" me.\n\n{query}"
+    )
+    return GetPromptResult(
+        description=expert.description or None,
+        messages=[PromptMessage(role="user", content=TextContent(text=text))],
+    )
 
 
 class Handlers:
-    """Answers requests, each in words of the SDK."""
+    """Handlers of requests and notifications, in the SDK's types."""
 
     def __init__(self, workspaces: Workspaces) -> None:
+        """Answer for these workspaces."""
         self._workspaces = workspaces
 
     async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        """`tools/list`."""
+        """Answer `tools/list`."""
         state = await self._refreshed(context)
         tasks = listed_tasks() if state.has_tasks else []
         return ListToolsResult(tools=[*listed(state.definitions.experts), *tasks])
 
     async def call_tool(self, context: Context, params: CallToolRequestParams) -> Outcome:
-        """`tools/call`; what the caller did wrong is a result that says so."""
+        """Answer `tools/call`; an error of the caller becomes a result."""
         try:
             state = await self._workspaces.of(context)
             await state.refresh()
@@ -73,67 +168,67 @@ class Handlers:
             return error_result(error)
 
     async def list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
-        """`resources/list`."""
+        """Answer `resources/list`."""
         return ListResourcesResult(resources=resources.listed(await self._refreshed(context)))
 
     async def list_templates(
         self, context: Context, params: PaginatedRequestParams | None
     ) -> ListResourceTemplatesResult:
-        """`resources/templates/list`."""
+        """Answer `resources/templates/list`."""
         return ListResourceTemplatesResult(resource_templates=[kind.listed() for kind in resources.KINDS])
 
     async def read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        """`resources/read`."""
+        """Answer `resources/read`."""
         return await resources.read(await self._state(context), params.uri)
 
     async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
-        """`resources/subscribe`."""
+        """Answer `resources/subscribe`."""
         state = await self._state(context)
         state.clients.subscribe(params.uri, context)
         state.watching.watch(params.uri)
         return EmptyResult()
 
     async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
-        """`resources/unsubscribe`."""
+        """Answer `resources/unsubscribe`."""
         (await self._state(context)).clients.unsubscribe(params.uri, context)
         return EmptyResult()
 
     async def listen(self, context: Context, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
-        """`subscriptions/listen`, which the stateless era has in place of the two."""
+        """Answer `subscriptions/listen`, which replaces subscribe and unsubscribe in the stateless era."""
         state = await self._state(context)
         for uri in params.notifications.resource_subscriptions or ():
             state.watching.watch(uri)
         return await state.clients.listening(context, params)
 
     async def list_prompts(self, context: Context, params: PaginatedRequestParams | None) -> ListPromptsResult:
-        """`prompts/list`."""
-        return ListPromptsResult(prompts=prompts.listed(await self._refreshed(context)))
+        """Answer `prompts/list`."""
+        return ListPromptsResult(prompts=listed_prompts(await self._refreshed(context)))
 
     async def get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
-        """`prompts/get`."""
-        return prompts.filled(await self._state(context), params)
+        """Answer `prompts/get`."""
+        return filled(await self._state(context), params)
 
     async def complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
-        """`completion/complete`."""
+        """Answer `completion/complete`."""
         return await complete(await self._state(context), params)
 
     async def on_initialized(self, context: Context, params: NotificationParams | None) -> None:
-        """`notifications/initialized`."""
+        """Handle `notifications/initialized`."""
         self._workspaces.greeted(context)
 
     async def on_cancelled(self, context: Context, params: CancelledNotificationParams) -> None:
-        """`notifications/cancelled`."""
+        """Handle `notifications/cancelled`."""
         self._workspaces.cancel_call(call_key(context, params.request_id))
 
     async def on_roots_changed(self, context: Context, params: NotificationParams | None) -> None:
-        """`notifications/roots/list_changed`."""
+        """Handle `notifications/roots/list_changed`."""
         await self._workspaces.roots_changed(context)
 
     async def _state(self, context: Context) -> ServerState:
         try:
             return await self._workspaces.of(context)
         except PerstackError as error:
-            raise MCPError(INTERNAL_ERROR, error.said(said)) from error
+            raise MCPError(INTERNAL_ERROR, error.said(mcp_phrase)) from error
 
     async def _refreshed(self, context: Context) -> ServerState:
         state = await self._state(context)
@@ -142,7 +237,7 @@ class Handlers:
 
 
 def build_server(workspaces: Workspaces) -> Server[Any]:
-    """A server for any number of connections, in both eras."""
+    """Return a server for any number of connections, in both eras."""
     handlers = Handlers(workspaces)
     server: Server[Any] = Server(
         NAME,
@@ -162,13 +257,78 @@ def build_server(workspaces: Workspaces) -> Server[Any]:
     )
     server.add_notification_handler("notifications/initialized", NotificationParams, handlers.on_initialized)
     server.add_notification_handler("notifications/cancelled", CancelledNotificationParams, handlers.on_cancelled)
-    # not by the constructor, which warns that roots are deprecated: they are asked for in the era that has them
+    # not by the constructor, which warns that roots are deprecated: they are used only in the era that has them
     server.add_notification_handler("notifications/roots/list_changed", NotificationParams, handlers.on_roots_changed)
     return server
 
 
 def options_of(server: Server[Any]) -> InitializationOptions:
-    """What the server says of itself in a handshake."""
+    """Return the server's options for the handshake."""
     return server.create_initialization_options(
         NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
     )
+
+
+# The server on the process's stdin and stdout, until the client closes them or a stop signal arrives.
+
+_Streams: TypeAlias = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
+
+_LAST_WORDS = 1.0
+"""Seconds for the client to read the last messages."""
+
+
+async def serve_stdio(offer: Offer, wire: Wire, opening: bytes | None, greeted: Reply | None) -> None:
+    """Serve one client. `opening` is its first message; `greeted` the answer sent to it, None without one."""
+    with stopped_by_signals():
+        async with (
+            serving_all(offer) as workspaces,
+            _streams(wire, opening, greeted) as (incoming, outgoing),
+        ):
+            server = build_server(workspaces)
+            await server.run(incoming, outgoing, options_of(server))
+
+
+@asynccontextmanager
+async def _streams(wire: Wire, opening: bytes | None, greeted: Reply | None) -> AsyncGenerator[_Streams]:
+    messages = wire.start(_parsed, "MCP", opening)
+    arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+    reading = asyncio.create_task(_read(messages, arrived))
+    writing = asyncio.create_task(_write(wire, greeted, leaving))
+    try:
+        yield incoming, outgoing
+        outgoing.close()
+        await asyncio.wait({writing}, timeout=_LAST_WORDS)
+    finally:
+        for task in (reading, writing):
+            task.cancel()
+        for stream in (arrived, incoming, outgoing, leaving):
+            stream.close()
+        await asyncio.wait({reading, writing})
+
+
+async def _read(
+    messages: AsyncGenerator[SessionMessage], arrived: MemoryObjectSendStream[SessionMessage | Exception]
+) -> None:
+    async with arrived, aclosing(messages):
+        async for message in messages:
+            await arrived.send(message)
+
+
+def _parsed(line: bytes) -> SessionMessage:
+    return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+
+
+async def _write(wire: Wire, greeted: Reply | None, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async for item in leaving:
+        if greeted is not None and _answers(item, greeted):
+            greeted = None
+            continue
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        await wire.send(line.encode("utf-8", "replace") + b"\n")
+
+
+def _answers(item: SessionMessage, greeted: Reply) -> bool:
+    return isinstance(item.message, JSONRPCResponse | JSONRPCError) and item.message.id == greeted.request_id

@@ -1,4 +1,4 @@
-"""Which Experts are offered, and what their tools are called."""
+"""The choice of offered Experts, and the names of their tools."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
-from perstack.core.definitions import Project
-from perstack.core.tools import legal_tool_name
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.skills import legal_tool_name
 from perstack.errors import UsageError
 
 _LONGEST = 48
-"""Clients put the server's name before a tool's, and hold both to 60 or 64 characters."""
+"""Maximum characters of a tool's name: clients prefix the server's name and limit both to 60 or 64."""
 
 
 def only_experts(project: Project, only: Sequence[str]) -> frozenset[str]:
-    """The keys of the Experts that are named; none for all. Raises UsageError if one is not there."""
+    """Return the keys of the named Experts; empty for all. Raises UsageError if one does not exist."""
     found = {key: project.expert(key) for key in only}
     for key, expert in found.items():
         if expert is None:
@@ -26,10 +26,10 @@ def only_experts(project: Project, only: Sequence[str]) -> frozenset[str]:
 
 
 def tool_names(keys: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
-    """A legal name for each Expert's key, unique among them and beside those that are taken.
+    """Return a legal tool name for each key, unique among them and different from those in `taken`.
 
-    A name depends on nothing but its key, as long as no two keys come to the same: then, and if it is taken, it bears a
-    mark made from the key, like one that is too long. An Expert whose key is a legal name keeps it.
+    A name depends only on its key, unless two keys would get the same name. In that case, and if the name is taken or
+    too long, it gets a suffix hashed from the key. An Expert whose key is a legal name keeps it.
     """
     keys = tuple(keys)
     plain = {key: legal_tool_name(key) for key in keys}

@@ -1,4 +1,4 @@
-"""The tools: one for each Expert, and those that look at Jobs and go on with them."""
+"""The tools: one for each Expert, and those for Jobs and tasks."""
 
 from __future__ import annotations
 
@@ -10,57 +10,84 @@ from typing import Generic, TypeVar
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, Tool, ToolAnnotations
 
-from perstack.core.base import Fact
-from perstack.core.checkpoint import Checkpoint
-from perstack.core.definitions import Expert
-from perstack.core.ids import place_of
-from perstack.core.job import JobSummary, summarize
+from perstack.core.base.ids import is_place, place_of
+from perstack.core.base.records import Fact
+from perstack.core.definitions.experts import Expert
+from perstack.core.jobs.checkpoints import Checkpoint
+from perstack.core.jobs.summary import JobSummary, summarize
+from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.dataclass import dataclass
-from perstack.engine.emit import OnEvent
-from perstack.errors import UsageError
-from perstack.frontends.mcp_server.clients import caller
-from perstack.frontends.mcp_server.driving import drive, put_approval
-from perstack.frontends.mcp_server.files import (
-    DiffArguments,
-    FilesView,
-    RewindArguments,
-    RewindView,
-    rewind,
-    show_diff,
-)
-from perstack.frontends.mcp_server.jobs import Begins, Work
-from perstack.frontends.mcp_server.results import (
+from perstack.doors.mcp.clients import caller
+from perstack.doors.mcp.driving import drive, put_approval
+from perstack.doors.mcp.files import DiffArguments, FilesView, RewindArguments, RewindView, rewind, show_diff
+from perstack.doors.mcp.project import Begins, Call, Outcome, Work
+from perstack.doors.mcp.views import (
+    Inbox,
+    JobDetails,
+    JobList,
+    JobView,
+    expert_output_schema,
     in_list,
+    input_schema,
     job_details,
     job_result,
     job_view,
     open_item,
+    output_schema,
     result,
     standing,
 )
-from perstack.frontends.mcp_server.schemas import (
+from perstack.doors.operations.arguments import Arguments, arguments_of, perform, read_arguments
+from perstack.doors.operations.jobs import (
     AnswerArguments,
     CancelJobArguments,
     CheckpointArguments,
     ContinueJobArguments,
     ExpertArguments,
-    Inbox,
     InboxArguments,
     JobArguments,
-    JobDetails,
-    JobList,
-    JobView,
     LinkedFile,
     ListJobsArguments,
     ResumeJobArguments,
-    expert_output_schema,
-    input_schema,
-    output_schema,
+    answered,
+    is_elsewhere,
 )
-from perstack.frontends.mcp_server.state import Call, Outcome
-from perstack.frontends.shared.answering import answered, is_elsewhere
-from perstack.frontends.shared.approvals import is_refusal
-from perstack.frontends.shared.arguments import Arguments, read_arguments
+from perstack.doors.shared.questions import is_refusal
+from perstack.engine.log.emitter import OnEvent
+from perstack.errors import UsageError
+
+# Operations on tasks as tools, for agents that track long work: `perstack mcp --tasks`.
+
+PREFIX = "task_"
+
+TASK_TOOLS: dict[str, Operation] = {f"{PREFIX}{operation.name}": operation for operation in OPERATIONS}
+
+
+def listed_tasks() -> list[Tool]:
+    """Return one tool for each operation."""
+    return [_tool(name, operation) for name, operation in TASK_TOOLS.items()]
+
+
+async def call_task_tool(call: Call) -> Outcome:
+    """Perform an operation on tasks. Raises PerstackError."""
+    operation = TASK_TOOLS[call.params.name]
+    arguments = read_arguments(arguments_of(operation), dict(call.params.arguments or {}), call.params.name)
+    memory, hides = call.host.tasks.signed(caller(call.context)), call.state.definitions.hides
+    done = await perform(operation, memory, arguments, hides)
+    return result(done, done.to_json().decode())
+
+
+def _tool(name: str, operation: Operation) -> Tool:
+    return Tool(
+        name=name,
+        description=operation.description,
+        input_schema=input_schema(arguments_of(operation)),
+        output_schema=output_schema(operation.gives),
+        annotations=ToolAnnotations(
+            read_only_hint=operation.reads, destructive_hint=operation.method == "DELETE", open_world_hint=False
+        ),
+    )
+
 
 _A = TypeVar("_A", bound=Arguments)
 
@@ -72,7 +99,7 @@ _STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempoten
 
 @dataclass(frozen=True, slots=True)
 class JobTool(Generic[_A]):
-    """A tool that is there whatever the Experts are."""
+    """A tool that does not depend on the Experts."""
 
     name: str
     title: str
@@ -83,7 +110,7 @@ class JobTool(Generic[_A]):
     work: Callable[[Call, _A], Awaitable[Outcome]]
 
     def listed(self) -> Tool:
-        """As `tools/list` tells of it."""
+        """Return its entry in `tools/list`."""
         return Tool(
             name=self.name,
             title=self.title,
@@ -94,19 +121,19 @@ class JobTool(Generic[_A]):
         )
 
     async def __call__(self, call: Call) -> Outcome:
-        """Raises PerstackError."""
+        """Perform the call. Raises PerstackError."""
         return await self.work(call, read_arguments(self.arguments, call.params.arguments or {}, self.name))
 
 
 async def _list_jobs(call: Call, args: ListJobsArguments) -> Outcome:
-    page = await call.host.jobs(limit=args.limit, after=args.after)
+    page = await call.state.page_of_jobs(limit=args.limit, after=args.after)
     lines = "\n".join(in_list(job) for job in page.jobs) or "no Jobs"
     return result(JobList(jobs=tuple(job_view(job) for job in page.jobs), next=page.next), lines, *call.notes)
 
 
 async def _get_job(call: Call, args: JobArguments) -> Outcome:
-    job = await call.host.job(args.job)
-    if job.status == "running":  # the summary of a Job that runs is behind by a step or a second
+    job = await call.state.job(args.job)
+    if job.status == "running":  # the stored summary of a running Job is a step or a second old
         job = summarize((await call.host.load(args.job)).job, is_driven=True)
     is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
     open_calls = await call.host.unsettled(args.job) if is_stopped else ()
@@ -115,7 +142,7 @@ async def _get_job(call: Call, args: JobArguments) -> Outcome:
 
 
 async def _inbox(call: Call, args: InboxArguments) -> Outcome:
-    items = tuple(open_item(one) for one in await call.host.inbox())
+    items = tuple(open_item(one) for one in await call.state.inbox())
     lines = "\n".join(f"{one.id}  {one.who or '-'}  {one.text}\n  {one.next}" for one in items)
     return result(Inbox(questions=items), lines or "nothing waits for a person", *call.notes)
 
@@ -155,8 +182,15 @@ async def _cancel_job(call: Call, args: CancelJobArguments) -> Outcome:
 
 
 async def _get_checkpoint(call: Call, args: CheckpointArguments) -> Outcome:
+    if args.job is not None or is_place(args.checkpoint):
+        await call.state.job(args.job or place_of(args.checkpoint)[0])
     checkpoint = await call.host.checkpoint(args.checkpoint, job_id=args.job)
     return result(checkpoint, checkpoint.model_dump_json(by_alias=True, exclude_none=True, indent=1))
+
+
+async def _diff(call: Call, args: DiffArguments) -> Outcome:
+    await call.state.job(args.job)
+    return await show_diff(call, args)
 
 
 async def _rewind(call: Call, args: RewindArguments) -> Outcome:
@@ -246,7 +280,7 @@ JOB_TOOLS = {
             DiffArguments,
             FilesView,
             _LOOKS,
-            show_diff,
+            _diff,
         ),
         JobTool(
             "rewind",
@@ -259,11 +293,10 @@ JOB_TOOLS = {
         ),
     )
 }
-"""By name."""
 
 
 def listed(experts: dict[str, Expert]) -> list[Tool]:
-    """Every tool, the Experts' first."""
+    """Return every tool, those of Experts first."""
     return [
         *(_expert_tool(name, expert) for name, expert in experts.items()),
         *(t.listed() for t in JOB_TOOLS.values()),
@@ -271,7 +304,7 @@ def listed(experts: dict[str, Expert]) -> list[Tool]:
 
 
 async def call_tool(call: Call) -> Outcome:
-    """Raises PerstackError for what the caller did wrong, and MCPError for a tool that is not there."""
+    """Perform a call. Raises PerstackError for an error of the caller, and MCPError for an unknown tool."""
     name = call.params.name
     tool = JOB_TOOLS.get(name)
     if tool is not None:
@@ -287,6 +320,8 @@ async def call_tool(call: Call) -> Outcome:
 
 async def _run_expert(call: Call, expert: Expert) -> Outcome:
     args = read_arguments(ExpertArguments, call.params.arguments or {}, call.params.name)
+    if args.continue_job is not None:
+        await _expert_of(call, args.continue_job)
     if args.continue_job is None and not args.wait and call.host.leaves_to_workers:
         names = [place if isinstance(place, str) else place.uri for place in args.attachments]
         files = [await call.host.attachment(name) for name in names]
@@ -301,7 +336,7 @@ async def _run_expert(call: Call, expert: Expert) -> Outcome:
 
 
 def _attaching(call: Call, work: Begins, places: Sequence[str | LinkedFile]) -> Work:
-    """The work, with files of the workspace that are read when it begins: a client may name no others."""
+    """Return the work with workspace files attached, read when it starts: a client may name no other files."""
 
     async def begun(*, on_event: OnEvent) -> JobSummary:
         names = [place if isinstance(place, str) else place.uri for place in places]
@@ -322,7 +357,7 @@ def _expert_tool(name: str, expert: Expert) -> Tool:
 
 
 async def _expert_of(call: Call, job_id: str) -> str:
-    """The Expert of a Job. Raises UsageError if its Jobs are not driven here."""
+    """Return the Expert of a Job. Raises UsageError if its Jobs are not driven here."""
     key = (await call.host.job(job_id)).expert_key
     call.state.definitions.check_offered(key)
     return key

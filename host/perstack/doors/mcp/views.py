@@ -1,38 +1,189 @@
-"""What tools say of Jobs: structured for programs, and in words for models and people."""
+"""Views of Jobs as structured results and text, and the JSON schemas of arguments and results.
+
+Fields, docstrings and descriptions of the models are part of the schemas that clients receive.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from mcp_types import CallToolResult, ContentBlock, TextContent
+from pydantic import Field, JsonValue
 
-from perstack.core.answers import ANYTHING, accepted, asked_by
-from perstack.core.base import Fact, JsonObject
-from perstack.core.ids import event_id_of
-from perstack.core.job import JobSummary
-from perstack.core.plain import one_line
-from perstack.core.runs.resuming import UnsettledCall
-from perstack.engine.inbox import InboxItem
+from perstack.core.base.ids import event_id_of
+from perstack.core.base.lifecycle import JobStatus, Lifecycle, PauseReason
+from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.text import one_line
+from perstack.core.base.usage import Cost
+from perstack.core.definitions.result_schemas import placed_below
+from perstack.core.jobs.answers import ANYTHING, accepted, asked_by
+from perstack.core.jobs.resuming import UnsettledCall
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.state import RunStatus
+from perstack.doors.operations.arguments import Arguments
+from perstack.doors.shared.job_status import WITHOUT_EFFECT, after_job, spent, status_of
+from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
+from perstack.engine.jobs.inbox import InboxItem
 from perstack.errors import DefinitionError, PerstackError
-from perstack.frontends.mcp_server.next_steps import as_sentence, said
-from perstack.frontends.mcp_server.schemas import JobDetails, JobView, OpenCall, OpenItem, RunView
-from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.words import WITHOUT_EFFECT, spent, status_of
+
+
+class JobView(Fact):
+    """A Job as a caller sees it."""
+
+    id: str
+    expert_key: str
+    status: JobStatus
+    lifecycle: Lifecycle
+    pause_reason: PauseReason | None = None
+    resume_at: int | None = Field(default=None, description="From when on it may be resumed: milliseconds since 1970.")
+    query: str
+    text: str | None = Field(default=None, description="The result, when completed.")
+    result: JsonObject | None = Field(
+        default=None, description="The same as JSON, if the Expert declares a schema for its result."
+    )
+    without_effect: bool = Field(
+        default=False,
+        exclude_if=falsy,
+        description="The Expert declares that its work has an effect, and no call had one: check the result.",
+    )
+    question: str | None = Field(default=None, description="What a person is asked, if the Job waits for an answer.")
+    question_id: str | None = None
+    error: str | None = None
+    total_steps: int
+    max_steps: int | None = None
+    total_tokens: int
+    cost_usd: Cost | None = Field(
+        default=None, description="US dollars for the tokens whose price is known; `unknown` if none is."
+    )
+    updated_at: int = Field(description="Milliseconds since 1970, UTC.")
+    next: str | None = Field(default=None, description="How to continue.")
+
+
+class RunView(Fact):
+    """One Run of a Job."""
+
+    id: str
+    expert_key: str
+    status: RunStatus
+    steps: int
+    total_tokens: int
+    delegated_by: str | None = None
+
+
+class OpenCall(Fact):
+    """A call that began, may have had a side effect, and has no result."""
+
+    key: str
+    expert_key: str
+    tool_name: str
+    args: str = Field(description="The arguments as JSON, shortened.")
+
+
+class JobDetails(JobView):
+    """A Job with its Runs."""
+
+    runs: tuple[RunView, ...] = ()
+    open_calls: tuple[OpenCall, ...] = ()
+    checkpoint: str | None = Field(default=None, description="The Coordinator's latest checkpoint.")
+
+
+class JobList(Fact):
+    """A page of Jobs, the one written to last first."""
+
+    jobs: tuple[JobView, ...]
+    next: str | None = Field(default=None, description="Ask for the page after this one with it; absent at the end.")
+
+
+class OpenItem(Fact):
+    """One open question of a Job or a task, or one of these that does not read."""
+
+    id: str
+    job: str | None = None
+    task: str | None = None
+    who: str = Field(default="", description="The Expert that asks, or the agent of a task.")
+    text: str
+    approval: bool = Field(description="Whether a yes or no is asked for.")
+    since: int = Field(description="Milliseconds since 1970, UTC.")
+    next: str = Field(description="How to answer.")
+    damaged: bool = Field(
+        default=False,
+        exclude_if=falsy,
+        description="Whether it is one that does not read: `text` says where.",
+    )
+
+
+class Inbox(Fact):
+    """All of them, the oldest first."""
+
+    questions: tuple[OpenItem, ...]
+
+
+@cache
+def input_schema(model: type[Arguments]) -> JsonObject:
+    """Return the JSON schema of a tool's arguments, without noise for clients."""
+    return _plain(model.model_json_schema(by_alias=True))
+
+
+@cache
+def output_schema(model: type[Fact]) -> JsonObject:
+    """Return the JSON schema of a tool's structured result."""
+    return _plain(model.model_json_schema(by_alias=True, mode="serialization"))
+
+
+def expert_output_schema(model: type[Fact], result: JsonObject | None) -> JsonObject:
+    """Return the output schema of an Expert's tool, whose `result` fits the Expert's own schema."""
+    whole = output_schema(model)
+    properties = whole.get("properties")
+    if result is None or not isinstance(properties, dict):
+        return whole
+    placed = placed_below(result, "#/properties/result")
+    return whole if placed is None else {**whole, "properties": {**properties, "result": placed}}
+
+
+def _plain(schema: JsonObject) -> JsonObject:
+    """Return the schema without titles; an optional value may be left out rather than null."""
+    plain = _without_noise(schema)
+    return plain if isinstance(plain, dict) else {}
+
+
+def _without_noise(value: JsonValue, *, is_names: bool = False) -> JsonValue:
+    if isinstance(value, list):
+        return [_without_noise(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if is_names:
+        return {name: _without_noise(each) for name, each in value.items()}
+    found: JsonObject = {}
+    for name, each in value.items():
+        if name == "title" or (name == "default" and each is None) or (name == "description" and "properties" in value):
+            continue
+        found[name] = _without_noise(each, is_names=name in ("properties", "$defs"))
+    options = found.get("anyOf")
+    if isinstance(options, list) and {"type": "null"} in options:
+        rest = [one for one in options if one != {"type": "null"}]
+        found.pop("anyOf")
+        first = rest[0]
+        found = {**first, **found} if len(rest) == 1 and isinstance(first, dict) else {**found, "anyOf": rest}
+    return found
+
+
+# Results of tools: structured for programs, and text for models and people.
 
 ERROR_KEY = "perstack/error"
-"""Where in `_meta` the structure of an error is: a tool's output schema leaves no room for it in the result itself."""
+"""The key in `_meta` of an error's structure: a tool's output schema allows none in the result itself."""
 
 
 def result(view: Fact, *texts: str, is_error: bool = False) -> CallToolResult:
-    """A tool's result: the structure, and each text as a block."""
+    """Return a tool's result: the structure, and each text as a block."""
     content: list[ContentBlock] = [TextContent(text=text) for text in texts]
     structured = view.model_dump(mode="json", by_alias=True, exclude_none=True)
     return CallToolResult(content=content, structured_content=structured, is_error=is_error)
 
 
 def error_result(error: PerstackError) -> CallToolResult:
-    """What went wrong, for the model to read and correct."""
-    text = error.said(said)
+    """Return an error for the model to read and correct."""
+    text = error.said(mcp_phrase)
     told: JsonObject = {"name": type(error).__name__, "message": text}
     if isinstance(error, DefinitionError):
         told["problems"] = [
@@ -43,13 +194,13 @@ def error_result(error: PerstackError) -> CallToolResult:
 
 
 def job_result(job: JobSummary, *notes: str) -> CallToolResult:
-    """Where a Job stands: its result text, if it has one, alone in the first block."""
+    """Return the Job's state as a result; its result text, if any, is alone in the first block."""
     texts = [job.text] if job.text else []
     return result(job_view(job), *texts, standing(job), *notes, is_error=job.status == "stoppedByError")
 
 
 def job_view(job: JobSummary) -> JobView:
-    """A Job in brief."""
+    """Return the Job's summary."""
     return JobView(
         id=job.id,
         expert_key=job.expert_key,
@@ -74,7 +225,7 @@ def job_view(job: JobSummary) -> JobView:
 
 
 def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDetails:
-    """A Job with its Runs and open calls."""
+    """Return the Job with its Runs and open calls."""
     runs = tuple(
         RunView(
             id=run.id,
@@ -95,7 +246,7 @@ def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDeta
 
 
 def standing(job: JobSummary) -> str:
-    """One line: which Job, how it stands, and how it continues."""
+    """Return one line with the Job's id, status and next step."""
     word = status_of(job)
     did = spent(job)
     told = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error, "stoppedByBudget": job.exceeded}.get(
@@ -107,7 +258,7 @@ def standing(job: JobSummary) -> str:
 
 
 def next_step(job: JobSummary) -> str:
-    """How the Job continues."""
+    """Return how the Job continues."""
     if job.closed is not None:
         return f"It was closed for good by {job.closed.by}: nothing continues it."
     step = after_job(job)
@@ -119,18 +270,18 @@ def next_step(job: JobSummary) -> str:
 
 
 def in_list(job: JobSummary) -> str:
-    """A Job as a line of a list."""
+    """Return the Job as a line of a list."""
     about = job.asks or job.error or job.text or job.query
     return f"{job.id}  {job.expert_key or '?'}  {status_of(job)}  {one_line(about)[:200]}"
 
 
 def open_item(item: InboxItem) -> OpenItem:
-    """An open question, and how to answer it."""
+    """Return an open question with the way to answer it."""
     tool = f"answer (job {item.job_id})" if item.task_id is None else "task_answer, where that is offered"
     command = f'perstack answer {item.id} "ANSWER"'
     step = f"Give a person's answer with the tool {tool}, or by: {command}"
     if item.next_steps:
-        step = "; ".join(map(said, item.next_steps))
+        step = "; ".join(map(mcp_phrase, item.next_steps))
     if item.damaged:
         remedy = f"; {step}" if item.task_id is None else f", or remove it: perstack task delete {item.id}"
         step = f"Nothing can be answered: put its log back from a copy{remedy}"

@@ -1,60 +1,129 @@
-"""The folders that are served: one for all clients, or for each the one that it has open."""
+"""The served folders: one for all clients, or for each client the one that it has open."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import ListRootsRequest, ListRootsResult
+from pydantic import ValidationError
 
 from perstack.config.load import LoadedProject
-from perstack.config.places import find_config
+from perstack.config.project import find_config
 from perstack.dataclass import dataclass
-from perstack.engine.session import uninterrupted
+from perstack.doors.mcp.clients import Clients, client_of, tell_lists_changed, when_gone
+from perstack.doors.mcp.elicitation import Context
+from perstack.doors.mcp.greeting import STATELESS_VERSIONS
+from perstack.doors.mcp.project import CallKey, Definitions, JobTasks, ServerState
+from perstack.doors.mcp.subscriptions import Watching
+from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
 from perstack.errors import PerstackError, UsageError
-from perstack.frontends.mcp_server.asking import Context
-from perstack.frontends.mcp_server.clients import client_of, tell_lists_changed, when_gone
-from perstack.frontends.mcp_server.jobs import CallKey
-from perstack.frontends.mcp_server.roots import has_roots, roots_of
-from perstack.frontends.mcp_server.serving import serving
-from perstack.frontends.mcp_server.state import ServerState
 from perstack.host import Host
+from perstack.system.concurrency import uninterrupted
+from perstack.system.user import notice
+
+# The folders that a client has open. Source: MCP 2025-11-25, roots. The stateless era (2026-07-28) deprecates them:
+# there a call may still ask for them, but `tools/list` may not, so they are not used there.
+
+_PATIENCE = 10.0
+"""Seconds for the client to answer, which needs no person."""
+
+
+def has_roots(context: Context) -> bool:
+    """Return whether the client can be asked for its folders."""
+    capabilities = context.session.client_capabilities
+    is_asked = context.protocol_version not in STATELESS_VERSIONS
+    return is_asked and capabilities is not None and capabilities.roots is not None
+
+
+async def roots_of(context: Context) -> tuple[Path, ...] | None:
+    """Return the client's folders on this machine, in its order; None if it does not answer."""
+    try:
+        result = await context.session.send_request(
+            ListRootsRequest(),
+            ListRootsResult,
+            request_read_timeout_seconds=_PATIENCE,
+            # over HTTP: on the stream of this request, since there may be no other
+            metadata=ServerMessageMetadata(related_request_id=context.request_id),
+        )
+    except (MCPError, ValidationError) as error:
+        notice(f"the client does not say which folders it has open: {error}")
+        return None
+    return tuple(_folders(str(root.uri) for root in result.roots))
+
+
+def _folders(uris: Iterable[str]) -> Iterable[Path]:
+    for uri in uris:
+        parts = urlsplit(uri)
+        folder = Path(unquote(parts.path))
+        if parts.scheme == "file" and parts.netloc in ("", "localhost") and folder.is_dir():
+            yield folder.resolve()
+
+
+# The state of one workspace: the Host, the Jobs' tasks, and the check for changes of perstack.toml.
+
+
+@asynccontextmanager
+async def serving(
+    host: Host, loaded: LoadedProject, experts: Sequence[str] = (), *, tasks: bool = False
+) -> AsyncGenerator[ServerState]:
+    """Yield the state of one workspace. At the end its Jobs are interrupted and recorded; then the Host is closed."""
+    async with host:
+        definitions = Definitions(host, loaded, only=experts, taken=(*JOB_TOOLS, *TASK_TOOLS))
+        clients = Clients()
+        watching_jobs = Watching(host, clients.resource_updated, definitions.offers)
+        state = ServerState(host, definitions, JobTasks(host), clients, watching_jobs, tasks)
+        watching = asyncio.create_task(definitions.watch(state.clients.definitions_changed))
+        try:
+            yield state
+        finally:
+            watching.cancel()
+            await state.watching.close()
+            # a client may close stdin and send a signal a moment later: it must not leave a Job unrecorded
+            await uninterrupted(state.jobs.close())
+
 
 Workspace: TypeAlias = tuple[Host, LoadedProject]
 
 OpenRoot: TypeAlias = Callable[[Path], Workspace]
-"""The workspace of a folder. Raises PerstackError, also for a folder that is not to be served."""
+"""Return the workspace of a folder. Raises PerstackError, also for a folder that must not be served."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What is served, and from where."""
+    """The folders and Experts to serve."""
 
     home: Workspace | PerstackError
-    """The folder that was named, or that the server was started in; or why that cannot be served."""
+    """The named folder or the current one; or the error why it cannot be served."""
     open_root: OpenRoot | None = None
-    """For the folders that clients have open; None if they are not asked for them."""
+    """Opens the folders that clients have open; None if clients are not asked for them."""
     experts: Sequence[str] = ()
     tasks: bool = False
 
 
 @dataclass(slots=True)
 class _Client:
-    """One that says which folders it has open."""
+    """A client that has roots."""
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     state: ServerState | None = None
     is_asked: bool = False
-    """Whether what it said still holds."""
+    """True if its last answer is still valid."""
 
 
 class Workspaces:
-    """All that are served, each with a state of its own, so that nothing of one is seen in another."""
+    """The served workspaces, each with a separate state, so that clients of one see nothing of another."""
 
     def __init__(self, offer: Offer, stack: AsyncExitStack) -> None:
+        """Open workspaces of `offer` on `stack`, which closes them."""
         self._offer = offer
         self._stack = stack
         self._states: dict[Path, ServerState] = {}
@@ -63,19 +132,19 @@ class Workspaces:
         self._opening = asyncio.Lock()
 
     async def open_home(self) -> None:
-        """Before anything else."""
+        """Open the home workspace. Call it before anything else."""
         home = self._offer.home
         self._home = home if isinstance(home, PerstackError) else await self._serve(home)
 
     @property
     def home(self) -> ServerState:
-        """Of clients that do not say where they work. Raises PerstackError if it cannot be served."""
+        """The state for clients without roots. Raises PerstackError if it cannot be served."""
         if isinstance(self._home, PerstackError):
             raise self._home
         return self._home
 
     async def of(self, context: Context) -> ServerState:
-        """Where a client works. Raises PerstackError if that is nowhere, or cannot be read."""
+        """Return the state for a client. Raises PerstackError if it has no folder that can be served."""
         if self._offer.open_root is None or not has_roots(context):
             return self.home
         client = self._known(context)
@@ -85,24 +154,24 @@ class Workspaces:
             return client.state or self.home
 
     def greeted(self, context: Context) -> None:
-        """A handshake is done. Where that client works is asked when it wants something."""
+        """Register a client after its handshake. Its folders are asked for at its first request."""
         if (self._offer.open_root is None or not has_roots(context)) and isinstance(self._home, ServerState):
             self._home.clients.add(context)
 
     async def roots_changed(self, context: Context) -> None:
-        """A client has opened or closed folders."""
+        """Ask the client for its folders again at its next request, and notify it of changed lists."""
         if self._offer.open_root is None or not has_roots(context):
             return
         self._known(context).is_asked = False
         await tell_lists_changed(context.session)
 
     def cancel_call(self, key: CallKey) -> None:
-        """Interrupt what a call began."""
+        """Interrupt the Jobs that a call started."""
         for state in self._states.values():
             state.jobs.cancel_call(key)
 
     async def stop_jobs(self) -> None:
-        """Interrupt all that is driven, and wait until that is recorded."""
+        """Interrupt all Jobs and wait until that is recorded."""
         await asyncio.gather(*(state.jobs.close() for state in self._states.values()))
 
     def _known(self, context: Context) -> _Client:
@@ -127,7 +196,7 @@ class Workspaces:
                 before.clients.remove(client_of(context))
 
     async def _opened(self, roots: Sequence[Path]) -> ServerState:
-        """The first folder with a perstack.toml, in it or above it, as everywhere; else home."""
+        """Return the state of the first folder with a perstack.toml in it or above it; otherwise home."""
         folder = next((root for root in roots if find_config(root) is not None), None)
         if folder is None or self._offer.open_root is None:
             if roots and isinstance(self._home, PerstackError):
@@ -138,7 +207,7 @@ class Workspaces:
             return self._states.get(folder) or await self._serve(self._offer.open_root(folder), folder)
 
     async def _serve(self, workspace: Workspace, folder: Path | None = None) -> ServerState:
-        """`folder` is what the client has open, which need not be where its Experts work."""
+        """Open a workspace. `folder` is the client's folder, which may differ from the workspace of its Experts."""
         host, loaded = workspace
         state = await self._stack.enter_async_context(
             serving(host, loaded, self._offer.experts, tasks=self._offer.tasks)
@@ -149,7 +218,7 @@ class Workspaces:
 
 @asynccontextmanager
 async def serving_all(offer: Offer) -> AsyncGenerator[Workspaces]:
-    """The workspaces to build a server on; at the end the Jobs of all are interrupted, and that is recorded."""
+    """Yield the workspaces for a server; at the end all Jobs are interrupted and recorded."""
     async with AsyncExitStack() as stack:
         workspaces = Workspaces(offer, stack)
         await workspaces.open_home()

@@ -1,19 +1,26 @@
-"""What tools take and give back: the models that arguments are read with and that schemas are made from."""
+"""Arguments of operations on Jobs, and the shared way to answer a Job's question."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Annotated, Literal
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field
 
-from perstack.core.attachments import MOST
-from perstack.core.base import Fact, JsonObject, falsy
-from perstack.core.events import Settlement
-from perstack.core.job import Cost, JobStatus, Lifecycle, PauseReason
-from perstack.core.results import placed_below
-from perstack.core.runs.state import RunStatus
-from perstack.frontends.shared.arguments import Arguments
+from perstack.core.base.ids import check_job_id
+from perstack.core.base.records import Fact, JsonObject
+from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Settlement
+from perstack.core.runs.messages import MOST
+from perstack.doors.operations.arguments import Arguments
+from perstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from perstack.core.base.actor import By
+    from perstack.engine.log.emitter import OnEvent
+    from perstack.host import Host
+
 
 _Wait = Annotated[
     bool,
@@ -22,6 +29,8 @@ _Wait = Annotated[
         " get_job tells how it stands."
     ),
 ]
+
+
 _JobId = Annotated[str, Field(description="The Job's id.")]
 
 
@@ -128,141 +137,94 @@ class CheckpointArguments(Arguments):
     job: str | None = Field(default=None, description="The Job's id; only checkpoints of another program need it.")
 
 
-class JobView(Fact):
-    """A Job as a caller sees it."""
+# Answer a Job and follow it to its next end or stop, in this process or in a worker.
+
+
+def is_elsewhere(host: Host, job: JobSummary) -> bool:
+    """Return whether workers drive the Job: it was submitted, and this Host has a dispatcher to notify them."""
+    return job.queued is not None and host.dispatcher is not None
+
+
+async def answered(
+    host: Host, job: JobSummary, text: str, *, question_id: str | None, by: By, on_event: OnEvent
+) -> JobSummary:
+    """Answer the Job's question and return the Job at its next end or stop. Raises as `Host.answer`.
+
+    Workers continue a submitted Job and this call follows it; any other Job is driven here. Cancelling this call does
+    not stop a Job that workers drive.
+    """
+    if not is_elsewhere(host, job):
+        return await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=True, on_event=on_event)
+    seen = {run_id: head.seq for run_id, head in (await host.load(job.id)).job.heads.items()}
+    await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=False)
+    return await host.jobs.follow(job.id, after=seen, on_event=on_event)
+
+
+# Approvals over HTTP.
+
+
+class Decision(Arguments):
+    """What a person says to a call that waits for approval."""
+
+    answer: ApprovalWord
+    rule: Annotated[str | None, Field(description="With `always`: one of the rules that are offered.")] = None
+    text: Annotated[str | None, Field(description="With `no`: a text for the model.")] = None
+    call_digest: Annotated[str | None, Field(description="Of the call that is meant; another is refused.")] = None
+    wait: Annotated[bool, Field(description="Reply when the Job has ended or stopped, and not at once.")] = False
+
+    @property
+    def said(self) -> str:
+        """The answer in the form `Host.answer` takes. Raises UsageError for a rule or text that does not fit it."""
+        if self.rule is not None and self.answer != ALWAYS:
+            raise UsageError(f"`rule` goes with the answer `{ALWAYS}`: leave it out")
+        if self.text is not None and self.answer != DENIES:
+            raise UsageError(f"`text` goes with the answer `{DENIES}`: leave it out")
+        beside = self.rule or self.text
+        return f"{self.answer}: {beside}" if beside else self.answer
+
+
+class OpenApproval(Fact):
+    """A call that waits for a person's approval."""
 
     id: str
-    expert_key: str
-    status: JobStatus
-    lifecycle: Lifecycle
-    pause_reason: PauseReason | None = None
-    resume_at: int | None = Field(default=None, description="From when on it may be resumed: milliseconds since 1970.")
-    query: str
-    text: str | None = Field(default=None, description="The result, when completed.")
-    result: JsonObject | None = Field(
-        default=None, description="The same as JSON, if the Expert declares a schema for its result."
-    )
-    without_effect: bool = Field(
-        default=False,
-        exclude_if=falsy,
-        description="The Expert declares that its work has an effect, and no call had one: check the result.",
-    )
-    question: str | None = Field(default=None, description="What a person is asked, if the Job waits for an answer.")
-    question_id: str | None = None
-    error: str | None = None
-    total_steps: int
-    max_steps: int | None = None
-    total_tokens: int
-    cost_usd: Cost | None = Field(
-        default=None, description="US dollars for the tokens whose price is known; `unknown` if none is."
-    )
-    updated_at: int = Field(description="Milliseconds since 1970, UTC.")
-    next: str | None = Field(default=None, description="How to continue.")
-
-
-class RunView(Fact):
-    """One Run of a Job."""
-
-    id: str
-    expert_key: str
-    status: RunStatus
-    steps: int
-    total_tokens: int
-    delegated_by: str | None = None
-
-
-class OpenCall(Fact):
-    """A call that began, may have had a side effect, and has no result."""
-
-    key: str
+    """The id that a decision names."""
+    job_id: str
+    run_id: str
     expert_key: str
     tool_name: str
-    args: str = Field(description="The arguments as JSON, shortened.")
-
-
-class JobDetails(JobView):
-    """A Job with its Runs."""
-
-    runs: tuple[RunView, ...] = ()
-    open_calls: tuple[OpenCall, ...] = ()
-    checkpoint: str | None = Field(default=None, description="The Coordinator's latest checkpoint.")
-
-
-class JobList(Fact):
-    """A page of Jobs, the one written to last first."""
-
-    jobs: tuple[JobView, ...]
-    next: str | None = Field(default=None, description="Ask for the page after this one with it; absent at the end.")
-
-
-class OpenItem(Fact):
-    """One open question of a Job or a task, or one of these that does not read."""
-
-    id: str
-    job: str | None = None
-    task: str | None = None
-    who: str = Field(default="", description="The Expert that asks, or the agent of a task.")
+    skill_name: str
+    args: JsonObject
+    call_digest: str
+    rule: str
+    offers: tuple[str, ...]
+    asked_at: int
     text: str
-    approval: bool = Field(description="Whether a yes or no is asked for.")
-    since: int = Field(description="Milliseconds since 1970, UTC.")
-    next: str = Field(description="How to answer.")
-    damaged: bool = Field(
-        default=False,
-        exclude_if=falsy,
-        description="Whether it is one that does not read: `text` says where.",
+    """The whole question, as text for a person."""
+
+
+# Submission of a Job over HTTP.
+
+
+class Submission(Arguments):
+    """A Job for workers to drive."""
+
+    expert: Annotated[str, Field(min_length=1, description="The Expert's key.")]
+    query: Annotated[str, Field(min_length=1)]
+    at: Annotated[int | None, Field(description="Not before this time, in milliseconds since 1970.")] = None
+    priority: Annotated[int, Field(description="Higher first.")] = 0
+    labels: Annotated[dict[str, str], Field(description="To find it by, and for workers that take only some.")] = Field(
+        default_factory=dict[str, str]
     )
+    job_id: Annotated[
+        str | None, Field(description="The new Job's id; the same request again is no second Job then.")
+    ] = None
 
+    def id_by(self, key: str | None) -> str | None:
+        """Return the Job's id: the body's, or derived from the Idempotency-Key `key`; else None. Raises UsageError."""
+        if self.job_id is not None:
+            return check_job_id(self.job_id)
+        return f"http-{sha256(key.encode()).hexdigest()[:32]}" if key else None
 
-class Inbox(Fact):
-    """All of them, the oldest first."""
-
-    questions: tuple[OpenItem, ...]
-
-
-@cache
-def input_schema(model: type[Arguments]) -> JsonObject:
-    """The JSON schema of a tool's arguments, without what clients have no use for."""
-    return _plain(model.model_json_schema(by_alias=True))
-
-
-@cache
-def output_schema(model: type[Fact]) -> JsonObject:
-    """The JSON schema of a tool's structured result."""
-    return _plain(model.model_json_schema(by_alias=True, mode="serialization"))
-
-
-def expert_output_schema(model: type[Fact], result: JsonObject | None) -> JsonObject:
-    """That of an Expert's tool, whose Jobs have a `result` that fits the schema of its Expert."""
-    whole = output_schema(model)
-    properties = whole.get("properties")
-    if result is None or not isinstance(properties, dict):
-        return whole
-    placed = placed_below(result, "#/properties/result")
-    return whole if placed is None else {**whole, "properties": {**properties, "result": placed}}
-
-
-def _plain(schema: JsonObject) -> JsonObject:
-    """Without titles; an optional value is one that may be left out, not one that may be null."""
-    plain = _without_noise(schema)
-    return plain if isinstance(plain, dict) else {}
-
-
-def _without_noise(value: JsonValue, *, is_names: bool = False) -> JsonValue:
-    if isinstance(value, list):
-        return [_without_noise(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if is_names:
-        return {name: _without_noise(each) for name, each in value.items()}
-    found: JsonObject = {}
-    for name, each in value.items():
-        if name == "title" or (name == "default" and each is None) or (name == "description" and "properties" in value):
-            continue
-        found[name] = _without_noise(each, is_names=name in ("properties", "$defs"))
-    options = found.get("anyOf")
-    if isinstance(options, list) and {"type": "null"} in options:
-        rest = [one for one in options if one != {"type": "null"}]
-        found.pop("anyOf")
-        first = rest[0]
-        found = {**first, **found} if len(rest) == 1 and isinstance(first, dict) else {**found, "anyOf": rest}
-    return found
+    def is_of(self, job: JobSummary) -> bool:
+        """Return whether an existing Job has the Expert, query and labels of this request."""
+        return (job.expert_key, job.query, job.labels) == (self.expert, self.query, self.labels)

@@ -1,6 +1,6 @@
-"""What is going on in a Job, read from its events: the rows that the log has of each, and what each Run is doing now.
+"""The current activity of a Job, computed from its events: log rows, and what each Run is doing now.
 
-Pure: the time comes with the events. A log on a disk and a Job in this process are watched by the same code.
+Pure: times come from the events, so a log on disk and a Job in this process use the same code.
 """
 
 from __future__ import annotations
@@ -11,70 +11,74 @@ from typing import NamedTuple, assert_never
 
 from pydantic import TypeAdapter, ValidationError
 
-from perstack.core.events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    CloseRun,
-    CompactHistory,
-    DecideApproval,
-    ErrorRun,
-    Event,
-    FinishGeneration,
-    FinishRewind,
-    FinishRun,
-    FinishStep,
-    FinishToolCall,
+from perstack.core.base.usage import NO_USAGE, Usage
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.display_events import (
     InitializeRuntime,
-    QueueRun,
-    RecordSnapshot,
-    RedactEvent,
-    RejectResult,
-    RequestApproval,
-    ResumeRun,
-    Retry,
-    ShrinkResults,
     SkillConnected,
     SkillDisconnected,
     SkillStarting,
     SkillStderr,
-    StartCompaction,
-    StartGeneration,
+    StreamReasoning,
+    StreamText,
+    ToolProgress,
+    WaitForEndpoint,
+)
+from perstack.core.runs.events import (
+    CloseRun,
+    ErrorRun,
+    Event,
+    FinishRewind,
+    FinishRun,
+    QueueRun,
+    RedactEvent,
+    RejectResult,
+    ResumeRun,
     StartRewind,
     StartRun,
-    StartSample,
-    StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
-    StreamReasoning,
-    StreamText,
-    SwitchModel,
-    ToolProgress,
-    WaitForEndpoint,
     WidenPermissions,
 )
-from perstack.core.job import JobSummary
-from perstack.core.messages import ToolCallPart, text_of
-from perstack.core.todos import Todo
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.runs.facts import Todo
+from perstack.core.runs.messages import ToolCallPart, text_of
+from perstack.core.runs.step_events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    CompactHistory,
+    DecideApproval,
+    FinishGeneration,
+    FinishStep,
+    FinishToolCall,
+    RecordSnapshot,
+    RequestApproval,
+    Retry,
+    ShrinkResults,
+    StartCompaction,
+    StartGeneration,
+    StartSample,
+    StartToolCall,
+    SwitchModel,
+)
 from perstack.dataclass import dataclass
-from perstack.frontends.shared.log_rows import QUIET_TYPES, Around, Row, describe, run_label
-from perstack.frontends.shared.words import brief
+from perstack.doors.shared.event_text import QUIET_TYPES, Around, Row, describe, run_label, tokens
+from perstack.doors.shared.text import brief, count, duration, shorten
 
 _LONGEST = 4_000
-"""Characters that are kept of a text while it comes: more than a screen shows of it."""
+"""Maximum characters kept of a streamed text: more than a screen shows."""
 
 _TODOS: TypeAdapter[dict[str, tuple[Todo, ...]]] = TypeAdapter(dict[str, tuple[Todo, ...]])
 
 
 class Told(NamedTuple):
-    """A row of the log, and where it belongs."""
+    """A log row with its time, Run and step."""
 
     timestamp: int
     run_id: str
@@ -85,98 +89,99 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class Work:
-    """A call that is being run."""
+    """A tool call in progress."""
 
     name: str
     words: str
-    """Its arguments."""
+    """The call's arguments."""
     since: int
     progress: str = ""
 
 
 @dataclass(slots=True)
 class Lane:
-    """What a Run is doing."""
+    """The current activity of one Run."""
 
     run_id: str
     label: str
     since: int
-    """When it began to do what it does, in milliseconds since 1970."""
+    """Start of the current activity, in milliseconds since 1970."""
     steps: int | None = None
-    """How many of its steps have been counted."""
+    """Number of this Run's steps that are counted; None before the first event that tells."""
     doing: str = ""
     text: str = ""
-    """The end of what comes from the model."""
+    """The end of the text that the model is streaming."""
     is_thinking: bool = False
     work: dict[str, Work] = field(default_factory=dict[str, Work])
     calls: dict[str, ToolCallPart] = field(default_factory=dict[str, ToolCallPart])
-    """Those of the last reply, by id."""
+    """The tool calls of the last reply, by id."""
     lists: frozenset[str] = frozenset()
-    """Those of them whose result is the whole list of todos."""
+    """The ids of calls whose result is the whole todo list."""
     todos: tuple[Todo, ...] = ()
     began: tuple[int, int] = (0, 0)
-    """The step, and when it did."""
+    """The current step and its start, in milliseconds since 1970."""
     context_tokens: int = 0
     context_window: int | None = None
     is_delegate: bool = False
     waits: bool = False
-    """Whether it does nothing until its own delegates have come to rest."""
+    """True if it is waiting for its own delegates."""
 
     def does(self, doing: str, since: int) -> None:
-        """It does this now."""
+        """Set the current activity and discard the streamed text."""
         self.doing, self.since, self.text = doing, since, ""
 
     def hears(self, delta: str, *, is_thinking: bool) -> None:
-        """More has come from the model."""
+        """Append streamed text; a change between thinking and text starts anew."""
         if is_thinking is not self.is_thinking:
             self.is_thinking, self.text = is_thinking, ""
         self.text = (self.text + delta)[-_LONGEST:]
 
 
 class LiveState:
-    """What the events so far add up to."""
+    """The state that a Job's events add up to."""
 
     def __init__(self, *, full: bool = False) -> None:
+        """Start without events. `full` also returns rows of little interest."""
         self._full = full
         self.lanes: dict[str, Lane] = {}
-        """The Runs at work, in the order in which they were started."""
+        """The active Runs in the order of their start."""
         self.skills: dict[str, int] = {}
-        """Servers that are being started, and since when."""
+        """The MCP servers that are starting, each with the time its start began."""
         self.latest: Lane | None = None
-        """The Coordinator's, after its end too."""
+        """The Coordinator's, kept after its end."""
         self.began: int | None = None
         self.steps = 0
         self.usage = NO_USAGE
         self.unpriced_tokens = 0
         self.asks_at_once = False
-        """Whether a delegate is answered while others are at work: in the process that drives the Job."""
+        """True in the process that drives the Job, where a delegate's question is asked while others run."""
         self._known: dict[str, Lane] = {}
-        """Every Run that was seen: one that was stopped may continue."""
+        """Every Run seen so far: a stopped Run may continue."""
 
     def begin(self, job: JobSummary) -> None:
-        """It was driven before: this is what it had done by then."""
+        """Start with the totals of a Job that was driven before."""
         self.steps = job.total_steps
         self.usage = job.usage
         self.unpriced_tokens = job.unpriced_tokens
 
     def rest(self) -> None:
-        """Nobody drives it any more."""
+        """Clear the activity: no process drives the Job any more."""
         self.lanes.clear()
         self.skills.clear()
 
     def is_delegate(self, run_id: str) -> bool:
-        """Whether another Run started this one, also when it has ended."""
+        """Return whether another Run started this one, also after its end."""
         lane = self._known.get(run_id)
         return lane is not None and lane.is_delegate
 
     def asks_later(self, run_id: str) -> bool:
-        """Whether a person is asked what this Run asks only when others have come to rest: delegates at work."""
+        """Return whether this Run's question is asked only after the other running delegates have stopped."""
         others = (lane for lane in self.lanes.values() if lane.run_id != run_id)
         is_watched = self.is_delegate(run_id) and not self.asks_at_once
         return is_watched and any(lane.is_delegate and not lane.waits for lane in others)
 
     def take(self, event: Event) -> list[Told]:
-        """An event has happened; returns the rows that the log has of it."""
+        """Apply an event and return its log rows."""
         self.began = event.timestamp if self.began is None else self.began
         match event:
             case InitializeRuntime() | SkillStderr():
@@ -224,7 +229,7 @@ class LiveState:
                 lane.steps = 0
                 lane.is_delegate = event.delegated_by is not None
                 if event.delegated_by is None:
-                    # one of a process that was killed said nothing when it ended
+                    # a killed process recorded no end for the previous Coordinator
                     self.lanes = {lane.run_id: lane}
                     self.latest = lane
             case ResumeRun():
@@ -299,7 +304,7 @@ class LiveState:
             ):
                 pass
             case QueueRun() | CloseRun() | StartRewind() | FinishRewind() | RedactEvent():
-                if not lane.began[0]:  # nobody works on it
+                if not lane.began[0]:  # no process drives this Run
                     del self.lanes[event.run_id]
             case _:
                 assert_never(event)
@@ -316,8 +321,58 @@ class LiveState:
 
 
 def _todos(result: str, before: tuple[Todo, ...]) -> tuple[Todo, ...]:
-    """The list that a todo tool has returned."""
+    """Return the todo list in a todo tool's result; the list `before` if the result cannot be parsed."""
     try:
         return _TODOS.validate_json(result).get("todos", ())
     except ValidationError:
         return before
+
+
+# The activity of a Job in words.
+
+SECOND = 1_000
+
+
+def work_words(work: Work, now: int, left: int) -> str:
+    """Return a running call with its progress and duration, in `left` cells."""
+    words = f"{work.name} {work.words}" if work.words else work.name
+    return timed(f"{words}: {work.progress}" if work.progress else words, work.since, now, left)
+
+
+def timed(words: str, since: int, now: int, left: int) -> str:
+    """Return the words and, from one second on, the duration, cut to `left` cells."""
+    took = f"  {whole_seconds(now - since)}" if now - since >= SECOND else ""
+    return shorten(words, max(4, left - len(took))) + took
+
+
+def whole_seconds(milliseconds: int) -> str:
+    """Return the duration in whole seconds: fractions would be outdated when they are read."""
+    seconds = max(0, milliseconds) // SECOND
+    return f"{seconds} s" if seconds < 60 else duration(seconds * SECOND)
+
+
+def todos_words(lane: Lane) -> str:
+    """Return the number of completed todos and the next open one."""
+    done = sum(todo.completed for todo in lane.todos)
+    following = next((f": {todo.title}" for todo in lane.todos if not todo.completed), "")
+    return f"todos {done}/{len(lane.todos)}{following}"
+
+
+def totals(state: LiveState, now: int) -> list[str]:
+    """Return the steps, tokens with cost, context use and elapsed time, one string each."""
+    parts = [f"starting {', '.join(state.skills)}"] if state.skills else []
+    parts.append(count(state.steps, "step"))
+    if state.usage.total_tokens:
+        parts.append(tokens(state.usage, state.unpriced_tokens))
+    first = next(iter(state.lanes.values()), None)
+    if first is not None and first.context_tokens:
+        parts.append(context_words(first))
+    if state.began is not None:
+        parts.append(whole_seconds(now - state.began))
+    return parts
+
+
+def context_words(lane: Lane) -> str:
+    """Return the used share of the model's context, or the tokens if its size is unknown."""
+    share = f"{lane.context_tokens / lane.context_window:.0%}" if lane.context_window else ""
+    return f"context {share or f'{lane.context_tokens:,} tokens'}"

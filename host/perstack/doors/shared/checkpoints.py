@@ -1,4 +1,4 @@
-"""A checkpoint as people are shown it: its facts, its messages, and what is new in them since the step before."""
+"""A checkpoint for display: its facts, its messages, and the messages that are new since the previous step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from perstack.core.checkpoint import Checkpoint
-from perstack.core.messages import (
+from perstack.core.jobs.checkpoints import Checkpoint
+from perstack.core.runs.compaction import STANDS_FOR_OLDER
+from perstack.core.runs.messages import (
     AnyMessage,
     ExpertMessage,
     InstructionMessage,
@@ -16,32 +17,31 @@ from perstack.core.messages import (
     ToolMessage,
     text_of,
 )
-from perstack.core.runs.compacting import STANDS_FOR_OLDER
-from perstack.frontends.shared.log_entries import places_in
-from perstack.frontends.shared.log_rows import arguments, tokens
-from perstack.frontends.shared.words import STATUS_WORDS
+from perstack.doors.shared.event_text import arguments, tokens
+from perstack.doors.shared.job_status import STATUS_WORDS
+from perstack.doors.shared.log_view import places_in
 from perstack.host import Host
 
 _STANDING = {str(status): word for status, word in STATUS_WORDS.items()} | {"stoppedByDelegate": "waits for delegates"}
 
 
 class MessagesDiff(NamedTuple):
-    """What the model sees at one checkpoint and did not at another, and the other way round."""
+    """The difference between the messages of two checkpoints."""
 
     since: str | None
-    """The checkpoint that ends the step before; None for the first of a Job."""
+    """The last checkpoint of the previous step; None for a Job's first step."""
     gone: tuple[AnyMessage, ...]
-    """What it sees no more, or not so any more: it was shortened, or stands in a summary."""
+    """Messages that were removed or changed: shortened, or replaced by a summary."""
     new: tuple[AnyMessage, ...]
 
 
 def standing_of(checkpoint: Checkpoint) -> str:
-    """How its Run stood there."""
+    """Return the Run's status at the checkpoint, in words."""
     return _STANDING.get(checkpoint.status, checkpoint.status)
 
 
 def facts_of(checkpoint: Checkpoint) -> list[tuple[str, str]]:
-    """What it says, but for the messages: each fact under its name."""
+    """Return the checkpoint's facts except its messages, as pairs of name and text."""
     left = [f"[{'x' if todo.completed else ' '}] {todo.title}" for todo in checkpoint.todos]
     error = checkpoint.error
     facts = (
@@ -62,7 +62,7 @@ def facts_of(checkpoint: Checkpoint) -> list[tuple[str, str]]:
 
 
 def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
-    """A message in its parts, each under its author."""
+    """Return the parts of a message as pairs of author and text."""
     if isinstance(message, ToolMessage):
         return [
             (
@@ -80,10 +80,7 @@ def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
 
 
 async def new_in(host: Host, checkpoint: Checkpoint) -> MessagesDiff:
-    """What is new in the messages of a checkpoint since the step before: of its Run, or that its Run continues.
-
-    Raises NotFound and StorageError.
-    """
+    """Return the messages new since the previous step, maybe of a continued Run. Raises NotFound and StorageError."""
     before = await _before(host, checkpoint)
     old = () if before is None else (await host.checkpoint(before, job_id=checkpoint.job_id)).messages
     gone, new = difference(old, checkpoint.messages)
@@ -93,7 +90,7 @@ async def new_in(host: Host, checkpoint: Checkpoint) -> MessagesDiff:
 def difference(
     old: Sequence[AnyMessage], new: Sequence[AnyMessage]
 ) -> tuple[tuple[AnyMessage, ...], tuple[AnyMessage, ...]]:
-    """What is only in the old messages, and what is only in the new ones. Of equal ones the later are the new."""
+    """Return the messages only in `old`, and those only in `new`. Of equal messages the later ones count as new."""
     first = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), None)
     first = min(len(old), len(new)) if first is None else first
     return _without(old[first:], new[first:]), _without(new[first:], old[first:])
@@ -112,7 +109,7 @@ def _without(some: Sequence[AnyMessage], others: Sequence[AnyMessage]) -> tuple[
 
 
 async def _before(host: Host, checkpoint: Checkpoint) -> str | None:
-    """The last checkpoint of an earlier step: of one step there may be several, and between those is little."""
+    """Return the last checkpoint of an earlier step: checkpoints of one step hardly differ."""
     (log,) = await host.logs(checkpoint.job_id, run_id=checkpoint.run_id)
     earlier = [place.id for place in places_in(log) if place.entry.step < checkpoint.step_number]
     if earlier:

@@ -1,4 +1,4 @@
-"""The command lines that do what another door does: with the place of a Job, a Run or a checkpoint in them."""
+"""Command lines for what another door offers, with the ids of a Job, Run or checkpoint filled in."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class CommandLine(NamedTuple):
-    """One command, and what it does."""
+    """A command and what it does."""
 
     text: str
     what: str
 
 
 def of_job(job_id: str, expert: str, given: str = "") -> list[CommandLine]:
-    """What can be done with a Job. `given` are options that say the place, to be added to each."""
+    """Return the commands for a Job. `given` holds the options that locate the project, appended to each."""
     job = quote(job_id)
     return [
         CommandLine(f"perstack start --job {job}{given}", "the Job, in a tab"),
@@ -28,7 +28,7 @@ def of_job(job_id: str, expert: str, given: str = "") -> list[CommandLine]:
 
 
 def of_run(run_id: str, given: str = "") -> list[CommandLine]:
-    """What can be looked at of a Run."""
+    """Return the commands that show a Run."""
     run = quote(run_id)
     return [
         CommandLine(f"perstack log --run {run}{given}", "its events"),
@@ -40,7 +40,7 @@ def of_run(run_id: str, given: str = "") -> list[CommandLine]:
 def of_checkpoint(
     job_id: str, checkpoint_id: str, expert: str, given: str = "", *, asks: bool = False, marked: str | None = None
 ) -> list[CommandLine]:
-    """What can be done at a checkpoint; `asks`: something was asked there; `marked` is another, to compare with."""
+    """Return the commands for a checkpoint. `asks` adds answering again; `marked` is another one to compare with."""
     job, place = quote(job_id), quote(checkpoint_id)
     branch = f"perstack run {_named(expert)} QUERY --continue-job {job} --resume-from {place}"
     compared = [] if marked is None else [CommandLine(diff_between(job_id, marked, checkpoint_id, given), "from there")]
@@ -60,12 +60,12 @@ def of_checkpoint(
 
 
 def rewind(job_id: str, checkpoint_id: str, given: str = "") -> str:
-    """The command that rewinds the files to a checkpoint."""
+    """Return the command that rewinds the files to a checkpoint."""
     return f"perstack rewind {quote(job_id)} {quote(checkpoint_id)}{given}"
 
 
 def diff_between(job_id: str, first: str, last: str, given: str = "") -> str:
-    """The command that compares the files of two checkpoints; an empty one is what is there now."""
+    """Return the command that compares the files of two checkpoints; an empty id means the current files."""
     return f"perstack diff {quote(job_id)} {quote(f'{first}..{last}')}{given}"
 
 

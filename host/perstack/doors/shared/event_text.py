@@ -1,66 +1,95 @@
-"""What each event says to a person: a word and a text."""
+"""Each event as rows for people: a word and a text."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from typing import NamedTuple, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from perstack.core.by import By
-from perstack.core.events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
+from perstack.core.base.actor import By
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.permissions import DECISION_WORDS
+from perstack.core.runs.events import (
     CloseRun,
-    CompactHistory,
-    DecideApproval,
     ErrorRun,
-    FinishGeneration,
     FinishRewind,
     FinishRun,
-    FinishStep,
-    FinishToolCall,
     QueueRun,
-    RecordSnapshot,
     RedactEvent,
     RejectResult,
-    RequestApproval,
     ResumeReason,
     ResumeRun,
-    Retry,
-    ShrinkResults,
-    StartCompaction,
-    StartGeneration,
     StartRewind,
     StartRun,
-    StartSample,
-    StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
     StoredEvent,
-    SwitchModel,
     WidenPermissions,
 )
-from perstack.core.messages import BlobPart, ResultContent, TextPart, ThinkingPart, ToolCallPart, text_of
-from perstack.core.policy.approvals import DECISION_WORDS
-from perstack.core.run_facts import ErrorInfo
-from perstack.core.usage import Usage
-from perstack.frontends.shared.words import WITHOUT_EFFECT, cost, count, duration, local_time, switch_words
+from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ThinkingPart, ToolCallPart, text_of
+from perstack.core.runs.step_events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    CompactHistory,
+    DecideApproval,
+    FinishGeneration,
+    FinishStep,
+    FinishToolCall,
+    RecordSnapshot,
+    RequestApproval,
+    Retry,
+    ShrinkResults,
+    StartCompaction,
+    StartGeneration,
+    StartSample,
+    StartToolCall,
+    SwitchModel,
+)
+from perstack.doors.shared.job_status import WITHOUT_EFFECT
+from perstack.doors.shared.text import cost, count, duration, local_time
+
+if TYPE_CHECKING:
+    from perstack.core.runs.step_events import SwitchReason
+
+
+# Change of the model.
+
+_SWITCHED: dict[SwitchReason, str] = {
+    "overloaded": "overloaded",
+    "rateLimit": "its rate limit is used up",
+    "quota": "its quota is used up",
+    "refusal": "it refused",
+    "timeout": "it took too long",
+    "unreachable": "it cannot be reached",
+    "circuitOpen": "it failed again and again",
+    "serverError": "its server failed",
+    "notConfigured": "it cannot be used here",
+    "triedAgain": "the first one is tried again",
+}
+
+
+def switch_words(event: SwitchModel, *, whole: bool = False) -> str:
+    """Return `from A to B: overloaded`; with `whole`, also the endpoint's error message."""
+    said = f" ({event.error.message})" if whole and event.error is not None else ""
+    return f"from {event.before} to {event.to}: {_SWITCHED[event.reason]}{said}"
+
 
 QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})
-"""Events that only mark a place; people are shown them on request."""
+"""Event types that are shown only on request, because they only mark a position."""
 
 _NUMBER = re.compile(r"-(\d+)\Z")
 
 
 class Row(NamedTuple):
-    """One line of the log for people."""
+    """One row of the log for people."""
 
     word: str
     text: str
@@ -68,18 +97,18 @@ class Row(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What is known of an event besides itself."""
+    """The context that describing an event needs."""
 
     calls: Mapping[str, ToolCallPart]
-    """The calls of the reply that a `callTools` is about, by id."""
+    """The calls of the reply that a `callTools` belongs to, by id."""
     step_ms: int | None = None
-    """How long the step took that a `finishStep` ends."""
+    """Duration of the step that a `finishStep` ends, in milliseconds; None if unknown."""
     full: bool = False
-    """Also rows that are mostly of no interest."""
+    """True if rows of little interest are included."""
 
 
 def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - one case for each kind of event
-    """The rows of one event; none if it says nothing new to a person."""
+    """Return the rows of one event; empty if it has nothing new for a person."""
     match event:
         case StartRun():
             return _start(event, around)
@@ -167,7 +196,7 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
             return [Row("rewinds", f"the files to {event.to_checkpoint}{only}", "yellow"), *_given_by(event.by)]
         case FinishRewind():
             kept = f", {event.kept} left alone" if event.kept else ""
-            # the id comes first: it is what one copies, and must not be cut off
+            # the id comes first: users copy it, so it must not be cut off
             return [Row("rewound", f"undo with {event.start}: {count(event.files, 'change')}{kept}", "yellow")]
         case RedactEvent():
             words = f"{event.event_id} ({event.event_type}), by {event.by}: {event.reason}"
@@ -177,13 +206,13 @@ def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - o
 
 
 def run_label(expert_key: str, run_id: str) -> str:
-    """`writer#2`: the Expert, and which Run of the Job it is."""
+    """Return `writer#2`: the Expert's key and the number of its Run in the Job."""
     number = _NUMBER.search(run_id)
     return f"{expert_key}#{number[1]}" if number else expert_key
 
 
 def arguments(part: ToolCallPart | None) -> str:
-    """A call's arguments, as JSON or as the model wrote them."""
+    """Return a call's arguments as JSON, or as the model wrote them if they did not parse."""
     if part is None:
         return ""
     if part.raw_args is not None:
@@ -192,7 +221,7 @@ def arguments(part: ToolCallPart | None) -> str:
 
 
 def question_of(event: CallInteractiveTool) -> str:
-    """What a person is asked."""
+    """Return the question to the user."""
     if event.question is not None:
         return f"skill {event.skill_name}, {event.tool_name}: {event.question.message}"
     question = event.args.get("question")
@@ -200,20 +229,20 @@ def question_of(event: CallInteractiveTool) -> str:
 
 
 def decision_of(event: DecideApproval) -> str:
-    """What was decided on a call, and the words beside it."""
+    """Return the decision on a call, with its rule and text."""
     words = DECISION_WORDS[event.decision]
     beside = "; ".join(part for part in (event.rule and f"rule {event.rule}", event.text) if part)
     return f"{words}: {beside}" if beside else words
 
 
 def answer_of(event: AnswerQuestion) -> str:
-    """What a person said to a tool's question."""
+    """Return the user's answer to a tool's question."""
     content = event.answer.content
     return f"{event.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
 
 
 def tokens(usage: Usage, unpriced_tokens: int | None = None) -> str:
-    """`120 + 30 tokens`, sent and generated, with what of it was cached or reasoning."""
+    """Return `120 + 30 tokens`, input and output, with the cached and reasoning parts and the cost."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
     price = cost(usage, usage.unpriced_tokens if unpriced_tokens is None else unpriced_tokens)
@@ -269,7 +298,7 @@ def _reply(event: FinishGeneration, around: Around) -> list[Row]:
 
 
 def _calls(event: CallTools, around: Around) -> list[Row]:
-    # a delegate's query and a person's question have events of their own
+    # a delegate's query and a user's question have their own events
     calls = [call for call in event.calls if around.full or call.kind not in ("delegate", "interactive")]
     return [Row("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan") for call in calls]
 
@@ -291,14 +320,13 @@ def _result(event: FinishToolCall) -> Row:
 
 
 def _report(event: FinishToolCall) -> list[Row]:
-    """Of a delegate: how it came out."""
     if event.report is None:
         return []
     return [Row("report", event.report.text, "yellow" if event.report.without_effect else "")]
 
 
 def _step(event: FinishStep, around: Around) -> Row:
-    # the id comes first: it is what one copies, and must not be cut off
+    # the id comes first: users copy it, so it must not be cut off
     took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
     return Row("step", f"{event.checkpoint_id}: {took}{tokens(event.usage)}", "dim")
 
@@ -311,7 +339,7 @@ def _completion(event: AttemptCompletion, around: Around) -> list[Row]:
 
 
 def _snapshot(event: RecordSnapshot, around: Around) -> list[Row]:
-    """What the step did to the files; a snapshot that found nothing is shown only where everything is."""
+    """Return the row for a snapshot; one without changes is shown only in full mode."""
     if event.problem:
         return [Row("snapshot", f"not taken: {event.problem}", "red")]
     files = sum(filter(None, (event.added, event.removed, event.changed)))

@@ -1,4 +1,4 @@
-"""A Job in another form, in a file or in folders."""
+"""Export of a Job to one file or to folders."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perstack.config.check import suggestion
-from perstack.engine.read import RunLog
+from perstack.doors.shared.log_view import in_order
+from perstack.engine.log.run_log import RunLog
 from perstack.errors import UsageError
-from perstack.frontends.shared.log_entries import in_order
 from perstack.host import Host
 
 OWN_FORMS: dict[str, str] = {
     "jsonl": "the events as they are, by time",
     "json": "one document with summary, Runs, checkpoints and messages",
 }
-"""Those that need no plugin; each is one file."""
+"""The formats that need no plugin; each is one file."""
 
 
 def forms_of(host: Host) -> list[str]:
-    """Every form that there is."""
+    """Return the names of all formats, including those of plugins."""
     return sorted({*OWN_FORMS, *host.jobs.plugins.formats})
 
 
 def lines_of(logs: Iterable[RunLog]) -> bytes:
-    """The events of these logs as they are, by time."""
+    """Return the events of the logs unchanged, by time."""
     return b"".join(entry.line + b"\n" for entry in in_order(logs))
 
 
 async def document_of(host: Host, job_id: str) -> bytes:
-    """A Job as one JSON document."""
+    """Return a Job as one JSON document."""
     return json.dumps(await host.document(job_id), ensure_ascii=False).encode() + b"\n"
 
 
 async def folders_of(host: Host, job_id: str, form: str) -> Mapping[str, bytes]:
-    """The files of a Job as another program keeps them. Raises UsageError that lists the forms."""
+    """Return the files of a Job in a plugin's format. Raises UsageError that lists the formats."""
     known = forms_of(host)
     if form not in known:
         raise UsageError(f"no format {form!r} is installed; there are: {', '.join(known)}{suggestion(form, known)}")
@@ -44,7 +44,7 @@ async def folders_of(host: Host, job_id: str, form: str) -> Mapping[str, bytes]:
 
 
 def write_new_file(content: bytes, path: Path, named: str) -> None:
-    """Write a file that is not there yet; errors say it as `named`. Raises UsageError."""
+    """Write a file that must not exist yet. Raises UsageError that calls it `named`."""
     try:
         with path.open("xb") as file:
             file.write(content)
@@ -56,8 +56,10 @@ def write_new_file(content: bytes, path: Path, named: str) -> None:
 
 
 def write_new_files(files: Mapping[str, bytes], folder: Path, option: str, named: str) -> Path:
-    """Write these below a folder; returns what they have in common, which must not be there. Errors say where by
-    `option`, and which by `named`. Raises UsageError."""
+    """Write the files below a folder and return their common path, which must not exist yet.
+
+    Raises UsageError that names the location by `option` and the files by `named`.
+    """
     place = folder / os.path.commonpath([*files])
     if place.exists():
         raise UsageError(f"{place} exists: choose another directory for {option}, or remove it first")

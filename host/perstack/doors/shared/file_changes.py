@@ -1,23 +1,22 @@
-"""Changes of files as people and programs read them: the lines of a patch, and what each file comes to in words."""
+"""Changes of files for people and programs: the lines of a patch, and a summary of each file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Literal, assert_never
 
-from perstack.core.base import JsonObject
-from perstack.core.line_diff import Hunk
-from perstack.core.plain import visible_text
-from perstack.core.snapshots.file_diff import FileDiff, Side, as_text, stat_of
-from perstack.core.snapshots.names import unspelled
-from perstack.core.snapshots.plan import KeptWhy
-from perstack.frontends.shared.words import count, size
+from perstack.core.base.file_names import unspelled
+from perstack.core.base.records import JsonObject
+from perstack.core.base.text import one_line, visible_text
+from perstack.core.files.text_diff import FileDiff, Hunk, Side, as_text, stat_of
+from perstack.core.files.tree_diff import KeptWhy
+from perstack.doors.shared.text import count, size
+from perstack.engine.jobs.rewind import Rewind
 
 LineKind = Literal["file", "hunk", "+", "-", " "]
-"""What a line of a patch is: one of the head of a file, of a hunk, or of the text."""
+"""Kind of a patch line: file header, hunk header, added, removed or unchanged."""
 
 CHANGES = {"added": "added", "removed": "removed", "changed": "changed", "mode": "changed"}
-"""Each kind of change in a word."""
 
 KEPT: dict[KeptWhy, str] = {
     "notRecorded": "stays: a snapshot has not recorded it",
@@ -26,32 +25,31 @@ KEPT: dict[KeptWhy, str] = {
     "unknownInside": "stays: it holds files that no snapshot knows",
     "otherFileSystem": "stays: it is on another file system",
 }
-"""Why a path is left alone."""
 
 _MODES = {"file": "100644", "program": "100755", "link": "120000"}
 _NO_NEWLINE = b"\\ No newline at end of file"
 
 
 def patch(files: Iterable[FileDiff]) -> Iterator[tuple[LineKind, bytes]]:
-    """The lines of a patch without their line breaks: what `git apply` takes, where all of it could be compared."""
+    """Yield the lines of a patch without line breaks, in the form `git apply` takes if everything could be compared."""
     for file in files:
         if file.is_file:
             yield from _of_file(file)
 
 
 def patch_bytes(files: Iterable[FileDiff]) -> bytes:
-    """All of it."""
+    """Return the whole patch."""
     return b"".join(line + b"\n" for _, line in patch(files))
 
 
 def shown_line(kind: LineKind, line: bytes) -> str:
-    """A line for a terminal: what it would obey is to be read; line breaks of Windows are shown where they count."""
+    """Return the line for a terminal: control characters visible, carriage returns only where they are a change."""
     text = as_text(line)
     return visible_text(text.removesuffix("\r") if kind == " " else text)
 
 
 def lines_of_file(file: FileDiff) -> str:
-    """`+12 −3`, or why there are no lines."""
+    """Return `+12 −3`, or the reason why lines are not counted."""
     if file.added is not None and file.removed is not None:
         return lines(file.added, file.removed) or _modes(file) or "empty"
     if file.is_binary:
@@ -74,23 +72,23 @@ def lines_of_file(file: FileDiff) -> str:
 
 
 def lines(added: int, removed: int) -> str:
-    """`+12 −3`; nothing of what is none."""
+    """Return `+12 −3` without the part that is zero."""
     return " ".join(part for part in (f"+{added:,}" if added else "", f"−{removed:,}" if removed else "") if part)
 
 
 def stat_words(files: Iterable[FileDiff]) -> str:
-    """`+12 −3 in 2 files`."""
+    """Return `+12 −3 in 2 files` for all files together."""
     stat = stat_of(files)
     return in_files(stat.added, stat.removed, stat.files)
 
 
 def in_files(added: int, removed: int, files: int) -> str:
-    """`+12 −3 in 2 files`."""
+    """Return `+12 −3 in 2 files`."""
     return " in ".join(part for part in (lines(added, removed), count(files, "file")) if part)
 
 
 def file_rows(files: Iterable[FileDiff]) -> list[tuple[str, str, str]]:
-    """Of each file what was done to it, its path and its lines; of folders those that hold no other change."""
+    """Return the change, path and lines of each file, and of folders that contain no other change."""
     files = list(files)
     around = {file.path[:at] for file in files for at, mark in enumerate(file.path) if mark == "/"}
     chosen = [file for file in files if file.is_file or file.path not in around]
@@ -98,14 +96,14 @@ def file_rows(files: Iterable[FileDiff]) -> list[tuple[str, str, str]]:
 
 
 def stat_json(file: FileDiff) -> JsonObject:
-    """A file without its lines."""
+    """Return the file's JSON without its hunks."""
     return {name: value for name, value in file.to_json().items() if name != "hunks"}
 
 
 def _of_file(file: FileDiff) -> Iterator[tuple[LineKind, bytes]]:
     old, new = _as_file(file.old), _as_file(file.new)
     if old is not None and new is not None and (old.kind == "link") != (new.kind == "link"):
-        # a patch takes a link away, and then makes the file; or the other way
+        # a change between link and file needs two patches: delete, then create
         yield from _of_one(file, old, None)
         yield from _of_one(file, None, new)
     else:
@@ -159,7 +157,7 @@ def _as_file(side: Side | None) -> Side | None:
 
 
 def _quoted(prefix: str, path: str) -> bytes:
-    """As git writes a path that is no plain text."""
+    """Return the path quoted as git quotes one with special characters."""
     name = prefix.encode() + unspelled(path)
     is_plain = all(32 <= byte != 127 and byte not in b'"\\' for byte in name)
     if is_plain and name.decode("utf-8", "ignore").encode() == name:
@@ -178,3 +176,29 @@ def _modes(file: FileDiff) -> str:
 def _sizes(file: FileDiff) -> str:
     known = [size(side.size) for side in (file.old, file.new) if side is not None and side.kind in ("file", "program")]
     return " to ".join(known)
+
+
+# The summary of a rewind, without the files themselves.
+
+_SHOWN = 10
+_DEFINITIONS = ("perstack.toml", "perstack.lock")
+
+
+def definition_warnings(plan: Rewind) -> Iterator[str]:
+    """Yield a warning for each file that defines Experts or permissions."""
+    for file in plan.files:
+        if file.path.rpartition("/")[2] in _DEFINITIONS:
+            yield f"{visible_text(file.path)}: Experts and rules become those of then"
+
+
+def kept_lines(plan: Rewind) -> Iterator[str]:
+    """Yield a line with the reason for each path left unchanged, up to a limit, then the number of the others."""
+    for one in plan.kept[:_SHOWN]:
+        yield f"{visible_text(one.path)} {KEPT[one.why]}"
+    if len(plan.kept) > _SHOWN:
+        yield f"… and {len(plan.kept) - _SHOWN:,} more stay"
+
+
+def nothing_to_rewind(plan: Rewind) -> str:
+    """Return the message for files that already are as at the checkpoint."""
+    return f"{one_line(plan.workspace)} is as it was at {plan.checkpoint_id}: there is nothing to rewind"

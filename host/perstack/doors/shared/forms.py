@@ -1,7 +1,7 @@
-"""The open question of a Job as a form, and a filled-in form as the answer that the Host takes.
+"""A Job's open question as a form, and a filled-in form as the answer that the Host takes.
 
-Forms of MCP elicitation are flat: an object of strings, numbers, booleans, and choices (2025-11-25, elicitation). What
-a question's schema has beyond that is asked for as one text.
+Forms of MCP elicitation are flat: an object of strings, numbers, booleans and choices (2025-11-25, elicitation). A
+schema beyond that becomes a single text field.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from perstack.core.answers import ANYTHING, APPROVAL, Asked, asked_by, beside_question
-from perstack.core.base import JsonObject
-from perstack.core.runs.asking import OpenQuestion
+from perstack.core.base.records import JsonObject
+from perstack.core.jobs.answers import ANYTHING, APPROVAL, Asked, asked_by, beside_question
+from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
-from perstack.frontends.shared.approvals import call_shown
+from perstack.doors.shared.questions import call_shown
 
 ANSWER = "answer"
 OTHER = "other"
@@ -35,15 +35,15 @@ _YES_NO = {one: one for one in APPROVAL.options}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a person is shown."""
+    """A form for the user."""
 
     message: str
     schema: JsonObject
     is_by_field: bool = False
-    """Whether its fields are the question's own; else the answer is one text."""
+    """True if the fields are those of the question's schema; otherwise the answer is one text."""
 
     def answer(self, content: Mapping[str, JsonValue]) -> str | None:
-        """What was filled in, as `Host.answer` takes it; None if nothing was."""
+        """Return the filled-in values as `Host.answer` takes them; None without any."""
         if self.is_by_field:
             given = {name: value for name, value in content.items() if value is not None}
             return json.dumps(given, ensure_ascii=False)
@@ -54,7 +54,7 @@ class Form:
 
 
 def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
-    """The form for a question; `has_lists`: whether the client's revision knows choices of several."""
+    """Return the form for a question. `has_lists`: the client's protocol revision has multiple-choice fields."""
     if asking.requested_schema is None:
         return Form(_message(asking), _text_schema(asked_by(asking)))
     fields = _flat_fields(asking.requested_schema, has_lists=has_lists)
@@ -69,7 +69,7 @@ def form_of(asking: OpenQuestion, *, has_lists: bool = True) -> Form:
 
 
 def choices_of(form: Form) -> dict[str, str]:
-    """All that can be answered, each with its name, if it is one choice that the form asks for; else nothing."""
+    """Return every possible answer with its label if the form is a single choice; empty otherwise."""
     fields = form.schema.get("properties")
     if not isinstance(fields, dict):
         return {}
@@ -90,7 +90,7 @@ def _named(field: JsonObject) -> dict[str, str]:
 
 
 def _message(asking: OpenQuestion) -> str:
-    """The question, and what else the model put beside it."""
+    """Return the question with the other arguments that the model passed."""
     if asking.call_digest:
         return call_shown(asking)
     if asking.requested_schema is not None:

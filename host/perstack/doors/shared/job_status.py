@@ -1,15 +1,48 @@
-"""What may be done next with what is stopped or has ended."""
+"""The status of Jobs and Runs in words, and the next step for one that has stopped or ended."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from perstack.core.job import JobStatus, JobSummary
-from perstack.core.run_facts import BudgetName
+from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
+from perstack.core.base.usage import BudgetName
+from perstack.core.jobs.summary import JobSummary
+from perstack.doors.shared.text import cost, count
 from perstack.next_steps import Answer, Continue, Option, Resume
 
 if TYPE_CHECKING:
-    from perstack.core.iterations.state import SeriesState  # a Job alone needs none of it
+    from perstack.core.iterations.state import SeriesState  # imported for types only: a Job alone does not need it
+    from perstack.core.jobs.summary import RunSummary
+
+
+# Status in words.
+
+STATUS_WORDS: dict[JobStatus, str] = {status: typed.replace("-", " ") for typed, status in TYPED_STATUS.items()}
+
+
+def status_of(job: JobSummary) -> str:
+    """Return the Job's status in words; `closed` is added for one that was closed for good."""
+    word = STATUS_WORDS[job.status]
+    return word if job.closed is None else f"{word}, closed"
+
+
+def run_status_of(run: RunSummary) -> str:
+    """Return the Run's status in words, including waiting for delegates."""
+    return "waits for delegates" if run.status == "stoppedByDelegate" else STATUS_WORDS[run.status]
+
+
+def spent(job: JobSummary) -> str:
+    """Return `12 steps, 3,400 tokens, $0.0123`."""
+    words = (
+        count(job.total_steps, "step"),
+        count(job.usage.total_tokens, "token"),
+        cost(job.usage, job.unpriced_tokens),
+    )
+    return ", ".join(word for word in words if word)
+
+
+WITHOUT_EFFECT = "no call had an effect, and the Expert declares `effects = true`: check before you rely on the result"
+
 
 AfterJob: TypeAlias = Answer | Continue | Resume
 
@@ -22,18 +55,18 @@ _OF_BUDGET: dict[BudgetName, Option] = {
 
 
 def after_job(job: JobSummary) -> AfterJob | None:
-    """How a Job continues; None while it runs, and for one that was closed for good."""
+    """Return how the Job continues; None while it runs or if it was closed for good."""
     if job.closed is not None:
         return None
     if job.status == "stoppedByInteractiveTool" and job.asking is not None and job.asking.call_digest:
-        return Answer(job.asking.id, is_approval=True)  # an approval names its question
+        return Answer(job.asking.id, is_approval=True)  # an approval is answered by its question's id
     if job.exceeded_budget is not None:
         return Resume(job.id, needs=_OF_BUDGET[job.exceeded_budget])
     return _after(job.id, job.status, job.expert_key)
 
 
 def after_series(series: SeriesState) -> tuple[Answer | Resume, ...]:
-    """How paused or failed iterations go on, all of it in this order; nothing for others."""
+    """Return the steps that continue paused or failed iterations, in order; empty for others."""
     if series.status not in ("paused", "failed"):
         return ()
     job = None if series.job_id is None or series.job_status is None else _after(series.job_id, series.job_status)

@@ -1,21 +1,29 @@
-"""The events of a Job's logs, as far as they are known without parsing them; and the checkpoints among them."""
+"""Events of a Job's logs, selected without parsing each, and the checkpoints among them.
+
+Also the rows of an event that this version cannot parse, and the tree of a Job's Runs as it is drawn.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import merge
 from typing import NamedTuple, get_args
 
 from pydantic import JsonValue
 
-from perstack.core.chain import open_line
-from perstack.core.events import ResumeRun, StartRewind, StoredEvent, parse_event
-from perstack.core.ids import event_id_of
-from perstack.engine.read import RunLog
+from perstack.core.base.chain import BrokenSeal, open_line, taken_out
+from perstack.core.base.ids import event_id_of
+from perstack.core.jobs.summary import How, PlacedRun
+from perstack.core.runs.events import ResumeRun, StartRewind, StoredEvent, parse_event
+from perstack.core.runs.messages import ToolCallPart
+from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
+from perstack.core.runs.step_events import CallInteractiveTool, FinishGeneration, RequestApproval
+from perstack.doors.shared.event_text import Around, Row, describe
+from perstack.engine.log.run_log import RunLog
 
-# every event's JSON begins with these keys in this order, so most lines need not be parsed to be chosen from
+# Every event's JSON begins with these keys in this order, so most lines can be selected without parsing.
 _BEGINNING = re.compile(
     rb'\{"type":"(\w+)","id":"[^"\\]*","timestamp":(\d+),"jobId":"[^"\\]*","runId":"[^"\\]*"'
     rb'(?:,"expertKey":"([^"\\]*)","stepNumber":(\d+))?'
@@ -27,11 +35,11 @@ CHECKPOINT_TYPES: frozenset[str] = frozenset(
     for kind in get_args(StoredEvent)
     if kind is StartRewind or ("checkpoint_id" in kind.model_fields and kind is not ResumeRun)
 )
-"""The kinds of events that one can go back to: those that make a checkpoint, and the beginning of a rewind."""
+"""Event types that one can return to: those that make a checkpoint, and the start of a rewind."""
 
 
 class Entry(NamedTuple):
-    """One event's line, and what is known of it without parsing it."""
+    """An event's line and the fields known without parsing it."""
 
     timestamp: int
     type: str
@@ -42,6 +50,7 @@ class Entry(NamedTuple):
 
     @property
     def line(self) -> bytes:
+        """The event's line."""
         return self.log.lines[self.place]
 
 
@@ -54,22 +63,22 @@ class Place(NamedTuple):
 
     @property
     def run_id(self) -> str:
-        """The Run that it is of."""
+        """The Run of the checkpoint."""
         return self.entry.log.run_id
 
     @property
     def type(self) -> str:
-        """The kind of event that makes it: why the Run stands there."""
+        """The type of the event that made it."""
         return self.entry.type
 
     @property
     def asks(self) -> bool:
-        """Whether a person was asked something there."""
+        """True if the user was asked something there."""
         return self.type == "stopRunByInteractiveTool"
 
 
 def entries_of(log: RunLog) -> list[Entry]:
-    """All events of one Run. One whose content was taken out has the time and the step of its neighbour."""
+    """Return all events of one Run. A redacted event takes the time and step of its neighbour."""
     found: list[Entry] = []
     unknown = 0
     for place, line in enumerate(log.lines):
@@ -84,41 +93,41 @@ def entries_of(log: RunLog) -> list[Entry]:
 
 
 def in_order(logs: Iterable[RunLog]) -> list[Entry]:
-    """The events of several Runs by time; each Run's keep their order even if the clock was set back."""
+    """Return the events of several Runs by time. Events of one Run keep their order even if the clock was set back."""
     each = [entries_of(log) for log in logs]
     return each[0] if len(each) == 1 else list(merge(*each, key=lambda entry: entry.timestamp))
 
 
 def places_in(log: RunLog) -> list[Place]:
-    """The checkpoints of one Run, in its order."""
+    """Return the checkpoints of one Run in order."""
     expert = expert_of(log)
     return [Place(_place_id(entry), expert, entry) for entry in entries_of(log) if entry.type in CHECKPOINT_TYPES]
 
 
 def places_of(logs: Iterable[RunLog]) -> list[Place]:
-    """The checkpoints of several Runs, Run by Run."""
+    """Return the checkpoints of several Runs, Run by Run."""
     return [place for log in logs for place in places_in(log)]
 
 
 def _place_id(entry: Entry) -> str:
-    # in these kinds of events nothing that others write stands before it
+    # in these event types, no text from outside precedes the id
     found = None if entry.type == "startRewind" else _CHECKPOINT.search(entry.line)
     return found[1].decode() if found else event_id_of(entry.log.run_id, entry.place + 1)
 
 
 def parse_line(line: bytes) -> StoredEvent:
-    """The event of a line. Raises ValueError if this version does not know its shape."""
+    """Return the event of a line. Raises ValueError if this version does not know its shape."""
     return parse_event(open_line(line).payload)
 
 
 def expert_of(log: RunLog) -> str:
-    """The key of the Expert whose Run this is."""
+    """Return the key of the Run's Expert; empty if unknown."""
     found = _BEGINNING.match(log.lines[0]) if log.lines else None
     return (found[3] or b"").decode() if found else ""
 
 
 def is_delegate(log: RunLog) -> bool:
-    """Whether another Run started this one."""
+    """Return whether another Run started this one."""
     return bool(log.lines) and b',"delegatedBy":{"expertKey":' in log.lines[0]
 
 
@@ -130,7 +139,7 @@ def _entry(log: RunLog, place: int, line: bytes) -> Entry:
 
 
 def _parsed_entry(log: RunLog, place: int, line: bytes) -> Entry:
-    """For a line that this version would have written otherwise: what can be had of it."""
+    """Return the entry of a line that does not begin as this version writes it, with the fields it has."""
     try:
         found: JsonValue = json.loads(line)
     except ValueError:
@@ -142,3 +151,103 @@ def _parsed_entry(log: RunLog, place: int, line: bytes) -> Entry:
         return value if isinstance(value, int) else 0
 
     return Entry(number("timestamp"), str(fields.get("type", "")), number("stepNumber"), place, log)
+
+
+# Rows of an event's line, also of one that this version cannot parse.
+
+_QUESTIONS = (b'{"type":"callInteractiveTool"', b'{"type":"requestApproval"')
+_NEAR = 5
+"""Maximum events between a question and the stop it causes."""
+
+
+def rows_of(entry: Entry, around: Around) -> list[Row]:
+    """Return the rows of one event."""
+    try:
+        return describe(parse_line(entry.line), around)
+    except ValueError:
+        if _is_taken_out(entry.line):
+            return [Row("redacted", f"{entry.type}: its content was taken out", "dim")]
+        # an event of a newer version: show its bytes rather than nothing
+        return [Row(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
+
+
+def _is_taken_out(line: bytes) -> bool:
+    try:
+        return taken_out(open_line(line).payload) is not None
+    except BrokenSeal:
+        return False
+
+
+def question_at(place: Place) -> str:
+    """Return the question to the user at a checkpoint; empty if it cannot be parsed or a delegate asked it."""
+    event = _asks_at(place)
+    rows = [] if event is None else describe(event, Around({}))
+    return rows[0].text if rows else ""
+
+
+def asked_at(place: Place) -> OpenQuestion | None:
+    """Return the open question at a checkpoint, with who asked it and the form of its answer; None without one."""
+    match _asks_at(place):
+        case CallInteractiveTool() as event:
+            return open_question(event)
+        case RequestApproval() as event:
+            return approval_question(event)
+        case _:
+            return None
+
+
+def _asks_at(place: Place) -> StoredEvent | None:
+    log = place.entry.log
+    for at in range(place.entry.place - 1, max(-1, place.entry.place - _NEAR), -1):
+        if log.lines[at].startswith(_QUESTIONS):
+            try:
+                return parse_line(log.lines[at])
+            except ValueError:
+                return None
+    return None
+
+
+def calls_before(entry: Entry) -> dict[str, ToolCallPart]:
+    """Return the calls of the last reply before this event."""
+    for place in range(entry.place - 1, max(-1, entry.place - 5), -1):
+        try:
+            event = parse_line(entry.log.lines[place])
+        except ValueError:
+            continue
+        if isinstance(event, FinishGeneration):
+            return {part.tool_call_id: part for part in event.message.tool_calls}
+    return {}
+
+
+# The tree of a Job's Runs as it is drawn.
+
+_DEEPEST = 8
+"""Number of levels that are drawn; deeper Runs are drawn at the last."""
+
+_WORDS: dict[How, str] = {
+    "begun": "",
+    "delegate": "called by {parent}",
+    "continuation": "continues {at}",
+    "branch": "branches at {at}",
+    "answer": "answers again at {at}",
+    "uncompacted": "goes back to {at}",
+}
+
+
+def how_words(one: PlacedRun) -> str:
+    """Return how the Run was started; empty for one that the user started."""
+    return _WORDS[one.how].format(parent=one.parent or "a Run that is gone", at=one.at)
+
+
+def branches(tree: Sequence[PlacedRun]) -> list[str]:
+    """Return the line prefix of each Run."""
+    found: list[str] = []
+    open_below: list[bool] = []
+    """By level: whether a sibling follows further down."""
+    for one in reversed(tree):
+        depth = min(one.depth, _DEEPEST)
+        open_below += [False] * (depth + 1 - len(open_below))
+        lines = "".join("│  " if open_below[level] else "   " for level in range(1, depth))
+        found.append(lines + ("├─ " if open_below[depth] else "└─ ") if depth else "")
+        open_below = [*open_below[:depth], True]
+    return found[::-1]

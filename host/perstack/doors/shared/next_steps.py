@@ -1,4 +1,8 @@
-"""What may be done next, as commands of this command line."""
+"""Phrases for next steps, one function for each door.
+
+Errors and stopped Jobs carry their next steps as facts (`NextStep`); only these functions turn them into commands,
+tools, requests or keys. Every function must handle every NextStep.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,32 @@ from perstack.next_steps import (
     Retry,
     Start,
     Trust,
+    in_words,
 )
 
+# Next steps as prompts of an ACP session.
+
+
+def acp_phrase(step: NextStep) -> str:
+    """Return the step as the user of an editor performs it."""
+    match step:
+        case Answer():
+            return "answer in the next prompt"
+        case Continue() | Resume(kind="job") | Start():
+            return "continue with a new prompt"
+        case Begin():
+            return "write one with `perstack init`"
+        case LogIn():
+            return f"log in by `perstack login {step.skill_name}`"
+        case Trust():
+            return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
+        case AnswerAgain() | Resume() | Retry() | GoOnWithout() | Look() | Give() | Install():
+            return in_words(step)
+        case _:
+            assert_never(step)
+
+
 Command: TypeAlias = Answer | Resume | Retry | GoOnWithout | Continue | Start | Begin | Install | LogIn | Trust
-"""What is done by one command."""
 
 _OPTIONS: dict[Option, str] = {
     "config": "name one with --config",
@@ -40,9 +66,11 @@ _OPTIONS: dict[Option, str] = {
     "max_tokens": "give more with --max-tokens N",
     "max_tool_calls": "give more with --max-tool-calls N",
     "model": "name one with --model",
+    "storage": "name the place with --storage",
     "target": "give a better one with --target X",
     "total_cost": "give more with --total-cost X",
     "total_tokens": "give more with --total-tokens N",
+    "workspaces": "start workers with --workspaces, or where the files are",
 }
 _ANSWER = '"ANSWER"'
 _NEEDED: dict[Option, str] = {
@@ -68,8 +96,8 @@ _LISTS: dict[Listing, str] = {
 }
 
 
-def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
-    """The step as a person is told it, with its command."""
+def cli_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
+    """Return the step for the command line, with its command."""
     match step:
         case Answer():
             return f"answer with: {command(step)}"
@@ -102,7 +130,7 @@ def said(step: NextStep) -> str:  # noqa: C901 - one case for each step
 
 
 def command(step: Command) -> str:  # noqa: C901 - one case for each step
-    """The command alone."""
+    """Return the step's command."""
     match step:
         case Answer():
             return f"perstack answer {step.id} {'yes|always|no' if step.is_approval else _ANSWER}"
@@ -131,3 +159,151 @@ def command(step: Command) -> str:  # noqa: C901 - one case for each step
 def _look(step: Look) -> str:
     job = "" if step.job_id is None else f" {step.job_id}" if step.place == "damage" else f" --job {step.job_id}"
     return _LISTS[step.place].format(job=job)
+
+
+# Next steps as tools of the MCP server; where there is no tool, the user acts at a terminal.
+
+_MCP_LISTS: dict[Listing, str] = {
+    "tasks": "task_list shows what there is",
+    "inbox": "the tool inbox lists what is open",
+}
+
+
+def mcp_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
+    """Return the step for a model."""
+    match step:
+        case Answer():
+            if step.is_approval:
+                return f"a person approves the call, or not, by: perstack answer {step.id} yes|always|no"
+            command = f'perstack answer {step.id} "ANSWER"'
+            return f"give a person's answer with the tool answer (job {step.id}), or by: {command}"
+        case Resume(kind="job"):
+            return _with_limit(step.id, step.needs) if step.needs else f"resume it where it was: resume_job {step.id}"
+        case Resume(kind="task"):
+            return f"continue it: task_resume {step.id}"
+        case Retry():
+            return f"try it again: task_retry {step.task_id}"
+        case GoOnWithout():
+            return f"task_resume {step.task_id} continues without"
+        case Continue():
+            return f"continue with a new query: continue_job {step.job_id}"
+        case Start():
+            return "call the tool of an Expert"
+        case Look():
+            return _MCP_LISTS.get(step.place, in_words(step))
+        case Begin():
+            return "a person has to run `perstack init`"
+        case Install():
+            return "a person has to run `perstack install`"
+        case LogIn():
+            return f"a person has to run `perstack login {step.skill_name}`"
+        case Trust():
+            return f"a person agrees by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
+        case AnswerAgain() | Give() | Resume():
+            return in_words(step)
+        case _:
+            assert_never(step)
+
+
+def _with_limit(job_id: str, needs: Option) -> str:
+    if needs in ("max_steps", "max_cost"):
+        argument = "maxSteps" if needs == "max_steps" else "maxCost"
+        return f"continue with a higher limit: resume_job {job_id} with {argument}"
+    return f"a person gives it more: perstack resume {job_id} --{needs.replace('_', '-')} N"
+
+
+def as_sentence(step: NextStep) -> str:
+    """Return the MCP phrase as a sentence."""
+    words = mcp_phrase(step)
+    return f"{words[0].upper()}{words[1:]}."
+
+
+# Next steps of tasks as HTTP requests.
+
+BASE = "/v1/execution"
+
+
+def http_phrase(step: NextStep) -> str:
+    """Return the step with its request, if there is one."""
+    match step:
+        case Resume(kind="task"):
+            return f"POST {BASE}/{step.id}/resume"
+        case Retry():
+            return f"POST {BASE}/{step.task_id}/retry"
+        case GoOnWithout():
+            return f"POST {BASE}/{step.task_id}/resume continues without"
+        case Look(place="tasks"):
+            return f"GET {BASE} lists what there is"
+        case (
+            Answer()
+            | AnswerAgain()
+            | Resume()
+            | Continue()
+            | Start()
+            | Look()
+            | Give()
+            | Begin()
+            | Install()
+            | LogIn()
+            | Trust()
+        ):
+            return in_words(step)
+        case _:
+            assert_never(step)
+
+
+# Next steps as keys of the terminal program.
+
+
+def tui_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
+    """Return the step as the user of the terminal program performs it."""
+    match step:
+        case Answer():
+            return "answer below, or from the Inbox (F3)"
+        case Continue():
+            return "continue with a new query"
+        case Resume(kind="job", needs=None):
+            return "Enter resumes"
+        case Resume(kind="job", needs="max_steps"):
+            return "type a higher number of steps, and Enter resumes"
+        case Resume(kind="job", needs="max_cost"):
+            return "type what the Job may cost in dollars, and Enter resumes"
+        case Start():
+            return "start a new Job (Ctrl+T)"
+        case Begin():
+            return "write one by `perstack init`"
+        case LogIn():
+            return f"log in by `perstack login {step.skill_name}`"
+        case Trust():
+            return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
+        case AnswerAgain():
+            return "answer an earlier question from the History (F2)"
+        case Look(place="providers"):
+            return "`perstack models` lists every way"
+        case Look(place="plugins"):
+            return "`perstack plugins` lists what there is"
+        case Look(place="inbox"):
+            return "the Inbox (F3) lists what is open"
+        case Look(place="log" | "questions"):
+            return "the History (F2) shows them"
+        case Resume() | Retry() | GoOnWithout() | Look() | Give() | Install():
+            return in_words(step)
+        case _:
+            assert_never(step)
+
+
+def said_plainly(step: NextStep) -> str:
+    """Return the step for the linear mode, which has commands instead of keys."""
+    match step:
+        case Answer():
+            return "answer here, or from /inbox"
+        case Start():
+            return "start a new Job with /new"
+        case AnswerAgain():
+            return "answer an earlier question from /checkpoints"
+        case Look(place="inbox"):
+            return "/inbox lists what is open"
+        case Look(place="log" | "questions"):
+            return "/checkpoints shows them"
+        case _:
+            return tui_phrase(step)

@@ -1,65 +1,86 @@
-"""A call that waits for a person's approval, as the person is shown it: all of it, and what an edit would change."""
+"""Questions and approvals as text for people: everything that is asked, and the changes that an edit would make."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from difflib import unified_diff
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from perstack.config.toml import NotRead, read_bounded
-from perstack.core.answers import read_approval
-from perstack.core.base import JsonObject
-from perstack.core.ids import place_of
-from perstack.core.runs.asking import OpenQuestion
+from perstack.config.source import NotRead, read_bounded
+from perstack.core.base.ids import place_of
+from perstack.core.base.records import JsonObject
+from perstack.core.base.text import approvable_text
+from perstack.core.definitions.skills import BASE_SKILL
+from perstack.core.jobs.answers import APPROVAL, Asked, asked_by, beside_question, read_approval, yes_or_no
+from perstack.core.runs.questions import OpenQuestion, counted
 
 _EDIT = ("oldText", "newText")
 _WHOLE = ("text",)
-"""Arguments that a difference shows."""
+"""Arguments that a diff shows."""
 
 _MOST = 1 << 20
-"""Bytes of a file that is compared with what is to be written."""
+"""Maximum bytes of a file that is compared with its new content."""
 
 _LONGEST = 40_000
-"""Characters of one argument, and of a difference, that a person is shown."""
+"""Maximum characters shown of one argument, and of a diff."""
 
 _MOST_LINES = 2_000
-"""Of two texts that are compared: it takes time that grows with the square of them."""
+"""Maximum lines of two compared texts together: the time of a comparison grows with their square."""
 
 
 def is_refusal(asking: OpenQuestion, text: str) -> bool:
-    """Whether an answer denies the call. Raises UsageError for what is not an answer."""
+    """Return whether an answer denies the call. Raises UsageError for an invalid answer."""
     return read_approval(asking, text).denies
 
 
 def call_shown(asking: OpenQuestion, workspace: Path | None = None) -> str:
-    """The Expert, the tool, the rule and every argument; of an edit the difference.
+    """Return the Expert, the tool, the rule, each simple command and every argument; for an edit, its diff.
 
-    With a `workspace`, what a file would be overwritten with is compared with what is in it.
+    With a `workspace`, the new content of a file is compared with its current content.
     """
-    left_out, change = change_of(asking.tool_name, asking.args, workspace)
-    lines = [f"  {name}: {value_shown(value, asking)}" for name, value in asking.args.items() if name not in left_out]
-    return "\n".join((asking.text, *lines, *(f"  {line}" for line in change)))
+    left_out, change = change_asked(asking, workspace)
+    lines = [
+        f"  {approvable_text(name)}: {value_shown(value, asking)}"
+        for name, value in asking.args.items()
+        if name not in left_out
+    ]
+    return "\n".join((*head_shown(asking), *lines, *(f"  {line}" for line in change)))
+
+
+def head_shown(asking: OpenQuestion) -> tuple[str, ...]:
+    """Return the lines above the arguments: the Expert, the tool, and each simple command that the call runs."""
+    runs = (f"  runs: {line}" for line in asking.runs)
+    return approvable_text(asking.text).replace("\n", " "), *runs
 
 
 def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
-    """A value in lines that are not taken for others; of a very long one what is left out is said."""
-    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    """Return a value as lines that cannot be mistaken for others; invisible and omitted characters are made visible."""
+    shown = approvable_text(value if isinstance(value, str) else json.dumps(counted(value), ensure_ascii=False))
     more = len(shown) - _LONGEST
     if more > 0:
         job, half = place_of(asking.id)[0], _LONGEST // 2
         said = f"… {more:,} characters are left out here, see: perstack log {job} --verbose …"
         shown = f"{shown[:half]}\n{said}\n{shown[-half:]}"
-    return shown.replace("\n", "\n    | ")  # what is in a text is never taken for a line of ours
+    return shown.replace("\n", "\n    | ")  # lines of a value must not look like lines of ours
+
+
+def change_asked(asking: OpenQuestion, workspace: Path | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return `change_of` for a call that waits for approval.
+
+    Empty for a tool of another skill: its arguments of these names may mean anything, so all of them are shown.
+    """
+    return change_of(asking.tool_name, asking.args, workspace) if asking.skill_name in ("", BASE_SKILL) else ((), ())
 
 
 def change_of(
     tool_name: str, args: JsonObject, workspace: Path | None = None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arguments that a difference shows, and its lines, if the call is an edit of a text; else nothing.
+    """Return the arguments that a diff shows, and its lines, if the call edits a text; empty tuples otherwise.
 
-    With a `workspace`, what a file would be overwritten with is compared with what is in it.
+    With a `workspace`, the new content of a file is compared with its current content.
     """
     path, old, new, whole = (_text(args.get(name)) for name in ("path", "oldText", "newText", "text"))
     shows: tuple[str, ...] = _EDIT
@@ -72,11 +93,11 @@ def change_of(
 
 
 def _diff(old: str, new: str, path: str) -> tuple[str, ...]:
-    """Nothing for texts that are too long: they are shown as they are."""
+    """Return the diff; empty for texts that are too long, which are shown as arguments instead."""
     before, after = old.split("\n"), new.split("\n")
     if len(before) + len(after) > _MOST_LINES or len(old) + len(new) > _LONGEST:
         return ()
-    return tuple(unified_diff(before, after, path, path, lineterm=""))
+    return tuple(map(approvable_text, unified_diff(before, after, path, path, lineterm="")))
 
 
 def _text(value: JsonValue) -> str | None:
@@ -84,7 +105,7 @@ def _text(value: JsonValue) -> str | None:
 
 
 def _content(workspace: Path, path: str) -> str | None:
-    """What is in a file of the workspace; None if there is none, or it is not a text that is looked at."""
+    """Return the text of a file in the workspace; None if it is missing, outside, too large or not text."""
     try:
         place = (workspace / path).resolve()
         if not place.is_relative_to(workspace.resolve()) or not place.is_file():
@@ -92,3 +113,67 @@ def _content(workspace: Path, path: str) -> str | None:
         return read_bounded(place, _MOST).decode()
     except (NotRead, OSError, ValueError, RuntimeError):
         return None
+
+
+# Consent to a changed definition that executes something new.
+
+_YES, _NO = APPROVAL.options
+
+CHOICES = {_YES: "Use it", _NO: "Keep the one of before"}
+
+
+def agrees(said: object) -> bool:
+    """Return whether the answer is a yes; any other value leaves the definition unchanged."""
+    found = yes_or_no(said) if isinstance(said, str) else None
+    return found is not None and found.is_yes
+
+
+def declines(said: str) -> bool:
+    """Return whether the answer is a no."""
+    found = yes_or_no(said)
+    return found is not None and not found.is_yes
+
+
+# A question for a person at a terminal.
+
+
+def question_shown(asking: OpenQuestion) -> str:
+    """Return the Expert, the question, its numbered options, the fields of a form, and all other arguments."""
+    asked = asked_by(asking)
+    lines = [f"{asking.expert_key} asks: {_indented(asking.shown)}"]
+    if asked.schema is not None:
+        lines += _fields(asked.schema)
+    lines += [f"  {name}: {value_shown(value, asking)}" for name, value in beside_question(asking.args, asked).items()]
+    lines += [f"  {number}. {option}" for number, option in enumerate(_options(asking, asked), 1)]
+    return "\n".join(lines)
+
+
+def chosen(asked: Asked, answer: str) -> str:
+    """Return the option that a number selects; any other answer unchanged."""
+    if answer.isascii() and answer.isdecimal() and answer not in asked.options and len(answer) < 4:
+        number = int(answer)
+        if 1 <= number <= len(asked.options):
+            return asked.options[number - 1]
+    return answer
+
+
+def _options(asking: OpenQuestion, asked: Asked) -> Iterator[str]:
+    listed = [entry for given in asking.args.values() if isinstance(given, list) for entry in given]
+    words = {one.get("label"): one.get("description") for one in listed if isinstance(one, dict)}
+    for option in asked.options:
+        beside = words.get(option)
+        yield _indented(f"{option}: {beside}" if isinstance(beside, str) and beside else option)
+
+
+def _fields(schema: JsonObject) -> Iterator[str]:
+    found = schema.get("properties")
+    for name, field in found.items() if isinstance(found, dict) else ():
+        of = field if isinstance(field, dict) else {}
+        words = of.get("description") or of.get("title")
+        rest = {key: of[key] for key in ("enum", "oneOf", "default", "minimum", "maximum") if key in of}
+        parts = [words if isinstance(words, str) else "", json.dumps(rest, ensure_ascii=False) if rest else ""]
+        yield f"  {name} ({of.get('type', 'string')}): {' '.join(filter(None, parts))}".rstrip(": ")
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n    | ")  # lines of a text must not look like lines of ours

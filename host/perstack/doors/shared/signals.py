@@ -1,4 +1,4 @@
-"""The signals that ask a command to stop, after cleaning up, and the one that says it continues."""
+"""Handling of the signals that ask a command to stop, suspend or continue."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
+from perstack.doors.shared.output_stream import hurry_output
+
 INTERRUPTED = 130
-"""The exit status of a process that was interrupted."""
 
 _ECHO = 0.1
-"""Seconds within which a second signal is the first one again: `timeout` sends two, and so do shells around shells."""
+"""Seconds within which a second signal counts as the first: `timeout` and nested shells send each signal twice."""
 
 
 def leave() -> NoReturn:
-    """End the process at once."""
+    """End the process at once, without cleaning up."""
     os._exit(INTERRUPTED)
 
 
@@ -28,10 +29,10 @@ def on_stop_signals(
     *,
     interrupt: Callable[[], object] | None = None,
 ) -> Generator[None]:
-    """Within the block, call `first` at the first signal that asks to stop, and `again` at each later one.
+    """Within the block, call `first` at the first stop signal and `again` at each later one.
 
-    They are SIGINT, SIGTERM, and the SIGHUP of a terminal that is closed, unless it is ignored already, as `nohup`
-    does. Where Ctrl-C does not ask for that, `interrupt` is called at each SIGINT in their place. Only in a coroutine.
+    Stop signals are SIGINT, SIGTERM, and SIGHUP of a closed terminal unless it is ignored already, as by `nohup`. If
+    `interrupt` is given, it is called at each SIGINT instead. Call it only in a coroutine.
     """
     loop = asyncio.get_running_loop()
     since: float | None = None
@@ -40,6 +41,7 @@ def on_stop_signals(
         nonlocal since
         if since is None:
             since = loop.time()
+            hurry_output()
             first()
         elif loop.time() - since > _ECHO:
             again()
@@ -56,19 +58,18 @@ def on_stop_signals(
 
 
 def on_suspended(then: Callable[[], object]) -> None:
-    """From now on, call `then` in place of being stopped by Ctrl-Z or a SIGTSTP. Only in a coroutine."""
+    """Call `then` at Ctrl-Z or SIGTSTP instead of suspending, from now on. Call it only in a coroutine."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, then)
 
 
 def on_continued(then: Callable[[], object]) -> None:
-    """From now on, call `then` when the process continues after Ctrl-Z: others have written to the terminal meanwhile.
-    Only in a coroutine."""
+    """Call `then` at each continuation after Ctrl-Z, when the screen may have changed. Call it only in a coroutine."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, then)
 
 
 @contextmanager
 def stopped_by_signals() -> Generator[None]:
-    """The first of these signals ends the block, with all that it cleans up, and the second the process."""
+    """Cancel the block at the first stop signal, so that it cleans up, and end the process at the second."""
     task = asyncio.current_task()
 
     def first() -> None:

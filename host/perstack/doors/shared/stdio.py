@@ -1,7 +1,7 @@
-"""The process's stdin and stdout as lines of the protocol, and of nothing else. Imports nothing heavy.
+"""stdin and stdout as lines of a protocol and nothing else. Imports nothing heavy.
 
-Two threads do the reading and writing, so that a pipe, a file and a terminal are the same, a client that does not read
-stops no Job, and the process can end while one of them is blocked: they are daemons. The SDK's own threads are not.
+Two daemon threads read and write. So a pipe, a file and a terminal are handled alike, a client that does not read stops
+no Job, and the process can end while a thread is blocked, which the SDK's own threads do not allow.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
-from perstack.core.plain import plain_json
+from perstack.core.base.text import plain_json
 from perstack.dataclass import dataclass
-from perstack.engine.notices import notice
+from perstack.system.user import notice
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,36 +25,39 @@ LONGEST_MESSAGE = 64 << 20
 
 _PIECE = 1 << 18
 _AHEAD = 16
-"""Messages that a client may be ahead of us."""
+"""Maximum messages that are read before they are handled."""
 _SHOWN = 200
-"""Bytes of a line that is not a message, as it is shown."""
+"""Maximum bytes shown of a line that is not a message."""
 
 _Message = TypeVar("_Message")
 
 
 class MessageTooLong(Exception):
-    """A client sent more than LONGEST_MESSAGE bytes without a newline."""
+    """The client sent more than LONGEST_MESSAGE bytes without a newline."""
 
 
 @dataclass(slots=True)
 class Wire:
-    """Both ends of the conversation with the client."""
+    """Both directions of the connection to the client."""
 
     read_fd: int
     write_fd: int
     is_shown: bool = False
-    """Whether a terminal shows what is written."""
+    """True if written lines are shown on a terminal."""
     _lines: Iterator[bytes] = field(init=False)
     _outgoing: SimpleQueue[tuple[bytes, asyncio.AbstractEventLoop, asyncio.Future[bool]]] = field(init=False)
 
     def __post_init__(self) -> None:
+        """Prepare the reader of lines and the queue of the writer."""
         self._lines = _lines(self.read_fd)
         self._outgoing = SimpleQueue()
 
     @classmethod
     def claim(cls) -> Wire:
-        """Take stdin and stdout for the protocol: from now on whatever else reads stdin finds its end, and whatever
-        else writes to stdout, a print in a plugin or a child process, writes to stderr.
+        """Take stdin and stdout for the protocol.
+
+        From now on, other readers of stdin find its end, and other writers to stdout, such as a print in a plugin or a
+        child process, write to stderr.
         """
         sys.stdout.flush()
         read_fd, write_fd = os.dup(0), os.dup(1)
@@ -65,7 +68,7 @@ class Wire:
         return cls(read_fd, write_fd, os.isatty(write_fd))
 
     def read(self) -> bytes | None:
-        """The next line, waited for; None at the end, and after a message that is too long. Only before `start`."""
+        """Wait for the next line; None at the end or after a message that is too long. Call it only before `start`."""
         try:
             return next(self._lines, None)
         except MessageTooLong as error:
@@ -73,7 +76,7 @@ class Wire:
             return None
 
     def write(self, line: bytes) -> bool:
-        """Write a line; False if nobody reads any more. Only before `start`."""
+        """Write a line; return False if the reader is gone. Call it only before `start`."""
         rest = memoryview(plain_json(line) if self.is_shown else line)
         try:
             while rest:
@@ -85,10 +88,10 @@ class Wire:
     def start(
         self, parse: Callable[[bytes], _Message], protocol: str, first: bytes | None = None
     ) -> AsyncGenerator[_Message]:
-        """From now on the threads read and write; what arrives are the messages that `parse` makes of lines.
+        """Start the threads and return the messages that `parse` makes of the lines.
 
-        `first` is a line that was read before. A line that `parse` raises ValueError for is ignored, and named on
-        stderr as no message of the protocol.
+        `first` is a line that was read earlier. A line for which `parse` raises ValueError is ignored and reported on
+        stderr as not being of the protocol.
         """
         import asyncio
 
@@ -98,7 +101,7 @@ class Wire:
         return _messages(lines, parse, protocol, first)
 
     async def send(self, line: bytes) -> bool:
-        """Write a line; False if nobody reads any more. Only after `start`."""
+        """Write a line; return False if the reader is gone. Call it only after `start`."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -173,7 +176,7 @@ def _lines(fd: int) -> Iterator[bytes]:
 
 
 def _read(fd: int) -> bytes:
-    # a terminal that has gone is Linux's EIO
+    # Linux reports a closed terminal as EIO
     try:
         return os.read(fd, _PIECE)
     except OSError:

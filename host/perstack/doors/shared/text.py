@@ -1,39 +1,75 @@
-"""Words for people: states, short texts, times, sizes."""
+"""Short texts for people: table columns, counts, sizes, times, costs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from perstack.core.moments import LATEST
-from perstack.core.plain import one_line
-from perstack.core.statuses import TYPED_STATUS, JobStatus
+from perstack.core.base.text import LATEST, one_line
 
-if TYPE_CHECKING:  # whatever is written to a terminal is shortened here, before there is a Job too
-    from perstack.core.job import JobSummary, RunSummary
-    from perstack.core.messages import ToolCallPart
-    from perstack.core.model_events import SwitchModel, SwitchReason
-    from perstack.core.usage import Usage
-
-STATUS_WORDS: dict[JobStatus, str] = {status: typed.replace("-", " ") for typed, status in TYPED_STATUS.items()}
-"""Each status as people are shown it."""
+if TYPE_CHECKING:
+    from perstack.core.base.usage import Usage
+    from perstack.core.runs.messages import ToolCallPart
 
 
-def status_of(job: JobSummary) -> str:
-    """How a Job stands, in a word, or two for one that was closed for good."""
-    word = STATUS_WORDS[job.status]
-    return word if job.closed is None else f"{word}, closed"
+# Fitting a table to a screen: ids stay whole, texts are cut, then columns are dropped in a fixed order.
+
+GAP = 2
+"""Cells between two columns."""
+
+_LEAST_TEXT = 16
+"""Cells that a text column keeps until no further column can be dropped."""
+_MOST_PLAIN = 32
+"""Maximum cells of a column that is neither an id nor a text, if the width is limited."""
 
 
-def run_status_of(run: RunSummary) -> str:
-    """How a Run stands, which may wait for others."""
-    return "waits for delegates" if run.status == "stoppedByDelegate" else STATUS_WORDS[run.status]
+def fitting(
+    widths: Sequence[int],
+    headings: Sequence[int],
+    width: int | None,
+    *,
+    whole: Sequence[int],
+    texts: Sequence[int],
+    drops: Sequence[int],
+) -> dict[int, int]:
+    """Return the width of each column that is shown, by its index.
+
+    `widths` are the wanted widths including headings, `headings` those of the headings alone. Columns in `whole` are
+    never cut or dropped; `texts` share the remaining cells; `drops` are dropped in that order. `width` None keeps
+    everything.
+    """
+    if width is None:
+        return dict(enumerate(widths))
+    cut = (*whole, *texts)
+    wanted = {i: cells if i in cut else min(cells, max(_MOST_PLAIN, headings[i])) for i, cells in enumerate(widths)}
+    least = {i: min(wanted[i], max(_LEAST_TEXT, headings[i])) for i in texts}
+    for index in (None, *drops):
+        if index is not None:
+            wanted.pop(index, None)
+        if _total({**wanted, **least}) <= width:
+            break
+    return {**wanted, **_shared(width - _total(wanted) + sum(wanted[i] for i in texts), wanted, texts, headings)}
+
+
+def _total(columns: dict[int, int]) -> int:
+    return sum(columns.values()) + GAP * (len(columns) - 1)
+
+
+def _shared(left: int, wanted: dict[int, int], texts: Sequence[int], headings: Sequence[int]) -> dict[int, int]:
+    """Return the cells of each text column; the shortest is served first, so that its surplus goes to the others."""
+    found: dict[int, int] = {}
+    for done, index in enumerate(sorted(texts, key=lambda one: wanted[one])):
+        share = left // (len(texts) - done)
+        found[index] = max(min(wanted[index], share), headings[index], 1)
+        left -= found[index]
+    return found
 
 
 def shorten(text: str, width: int) -> str:
-    """One line of at most that many cells; `…` tells that there was more."""
-    # a cell holds at least one character, so more than this cannot be shown, and need not be looked at
+    """Return one line of at most `width` cells; `…` marks a cut."""
+    # a cell holds at least one character, so longer text cannot be shown and need not be measured
     line = one_line(text[: width + 200])
     if cells(line) <= width and len(text) <= width + 200:
         return line
@@ -45,7 +81,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def cells(text: str) -> int:
-    """The columns of a terminal that one line takes."""
+    """Return the number of terminal columns that one line takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -54,19 +90,19 @@ def cells(text: str) -> int:
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
-    """The text, cut or filled to exactly that many cells; `right` fills before it."""
+    """Return the text cut or filled to exactly `width` cells; `right` aligns it right."""
     cut = text if cells(text) <= width else shorten(text, width)
     filling = " " * (width - cells(cut))
     return filling + cut if right else cut + filling
 
 
 def count(number: int, noun: str) -> str:
-    """`1 step`, `2,000 steps`."""
+    """Return `1 step`, `2,000 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size(number: int) -> str:
-    """`7 B`, `1.2 KB`, `34 MB`: of 1,000 each."""
+    """Return `7 B`, `1.2 KB`, `34 MB`, with 1,000 as the base."""
     value, unit = float(number), "B"
     for larger in ("KB", "MB", "GB", "TB"):
         if value < 999.5:
@@ -76,8 +112,8 @@ def size(number: int) -> str:
 
 
 def cost(usage: Usage, unpriced_tokens: int) -> str:
-    """`$0.0123`, `at least $0.0123`, `cost unknown`; empty if nothing was used."""
-    from perstack.core.job import cost_of
+    """Return `$0.0123`, `at least $0.0123` or `cost unknown`; empty if nothing was used."""
+    from perstack.core.base.usage import cost_of
 
     spent = cost_of(usage, unpriced_tokens)
     if spent is None:
@@ -87,21 +123,8 @@ def cost(usage: Usage, unpriced_tokens: int) -> str:
     return f"{'at least ' if unpriced_tokens else ''}${spent:,.4f}"
 
 
-def spent(job: JobSummary) -> str:
-    """`12 steps, 3,400 tokens, $0.0123`."""
-    words = (
-        count(job.total_steps, "step"),
-        count(job.usage.total_tokens, "token"),
-        cost(job.usage, job.unpriced_tokens),
-    )
-    return ", ".join(word for word in words if word)
-
-
-WITHOUT_EFFECT = "no call had an effect, and the Expert declares `effects = true`: check before you rely on the result"
-
-
 def duration(milliseconds: int) -> str:
-    """`7 ms`, `1.3 s`, `2 min 5 s`, `3 h 12 min`."""
+    """Return `7 ms`, `1.3 s`, `2 min 5 s`, `3 h 12 min`."""
     if milliseconds < 1000:
         return f"{max(0, milliseconds)} ms"
     seconds = round(milliseconds / 1000, 1)
@@ -114,12 +137,12 @@ def duration(milliseconds: int) -> str:
 
 
 def local_time(milliseconds: int) -> datetime:
-    """A moment here; of one that no calendar has, as a damaged log may, the first or last that has a name."""
+    """Return the local time; a value outside the calendar, as in a damaged log, is clamped to it."""
     return datetime.fromtimestamp(min(max(milliseconds / 1000, 0), LATEST / 1000)).astimezone()
 
 
 def ago(then: int, now: int) -> str:
-    """How long before `now`, both in milliseconds: `just now`, `5 min ago`, `3 days ago`."""
+    """Return the time between two moments in milliseconds: `just now`, `5 min ago`, `3 days ago`."""
     seconds = (now - then) // 1000
     for size, noun in ((86_400, "day"), (3_600, "h"), (60, "min")):
         if seconds >= size:
@@ -129,30 +152,10 @@ def ago(then: int, now: int) -> str:
 
 
 def brief(part: ToolCallPart) -> str:
-    """The arguments as one would say them: short values, without their names."""
+    """Return the call's arguments without their names, in short form."""
     if part.raw_args is not None:
         return part.raw_args
     values = (
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in part.args.values()
     )
     return " ".join(values)
-
-
-_SWITCHED: dict[SwitchReason, str] = {
-    "overloaded": "overloaded",
-    "rateLimit": "its rate limit is used up",
-    "quota": "its quota is used up",
-    "refusal": "it refused",
-    "timeout": "it took too long",
-    "unreachable": "it cannot be reached",
-    "circuitOpen": "it failed again and again",
-    "serverError": "its server failed",
-    "notConfigured": "it cannot be used here",
-    "triedAgain": "the first one is tried again",
-}
-
-
-def switch_words(event: SwitchModel, *, whole: bool = False) -> str:
-    """`from A to B: overloaded`; the `whole` of it has the endpoint's words."""
-    said = f" ({event.error.message})" if whole and event.error is not None else ""
-    return f"from {event.before} to {event.to}: {_SWITCHED[event.reason]}{said}"

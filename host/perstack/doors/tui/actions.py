@@ -1,4 +1,4 @@
-"""All that can be done by a key: one table, of which the bindings, the help and the palette are made."""
+"""The table of all actions by key, from which the bindings, the help and the palette are generated."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import NamedTuple
 
 
 class Action(NamedTuple):
-    """Something that a person can have done."""
+    """An action that the user can perform."""
 
     name: str
-    """`StartApp.action_NAME` does it."""
+    """The action is performed by `StartApp.action_NAME`."""
     title: str
     text: str
-    """What it does, in a line."""
     key: str = ""
-    """As Textual names it; empty for what only the palette has."""
+    """The key in Textual's notation; empty for an action that only the palette has."""
     shown: str = ""
-    """As a person reads it."""
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -50,7 +48,7 @@ OF_HISTORY: tuple[Action, ...] = (
     Action("commands", "Command lines", "List the commands that do the same; Enter copies one.", "k", "k"),
     Action("export", "Export", "Write the Job, or the checkpoint, to a file.", "x", "x"),
 )
-"""What is done from a Job, a Run or a checkpoint in the History; the screens there have `action_NAME`."""
+"""Actions on a Job, a Run or a checkpoint in the History; the screens there define `action_NAME`."""
 
 OTHER_KEYS: tuple[tuple[str, str], ...] = (
     ("Enter", "Send what was typed; with nothing typed, resume what is stopped."),
@@ -62,9 +60,46 @@ OTHER_KEYS: tuple[tuple[str, str], ...] = (
     ("Ctrl+P", "Every action, by its name."),
     ("y  a  n", "At an approval: yes, always in this Job, no; after n, a text for the model may follow."),
 )
-"""Those that are no actions of the whole program."""
+"""Keys that are not actions of the whole program."""
 
 
 def bindings_of(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
-    """Those with a key, as Textual takes them."""
+    """Return the bindings of the actions with a key, in Textual's form."""
     return [(one.key, one.name, one.title) for one in actions if one.key]
+
+
+# Commands of the linear mode; the help is generated from this table.
+
+
+class Command(NamedTuple):
+    """A command that begins with a slash."""
+
+    name: str
+    """The command is performed by `PlainProgram.do_NAME`."""
+    takes: str
+    text: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("help", "", "Show these lines."),
+    Command("new", "", "Choose an Expert for another Job; what is at work continues."),
+    Command("jobs", "", "List the Jobs that are open here."),
+    Command("job", "NUMBER", "Show another of them."),
+    Command("history", "[WORDS]", "List past Jobs, newest first; with words, those that have them."),
+    Command("inbox", "", "List every open question, of all Jobs and tasks."),
+    Command("open", "NUMBER or ID", "Open a Job of the last list, or by its id."),
+    Command("checkpoints", "", "List the checkpoints of this Job."),
+    Command("branch", "NUMBER", "The next query begins a branch at that checkpoint."),
+    Command("again", "NUMBER", "The next line is another answer to the question of that checkpoint."),
+    Command("resume", "[LIMIT]", "Continue what is stopped; Enter does the same."),
+    Command("status", "", "Say how the Job stands; while it is at work, Enter does the same."),
+    Command("more", "", "Show the whole of the line that was cut last."),
+    Command("agree", "", "Agree to what a changed perstack.toml executes."),
+    Command("quit", "", "Leave; asks first while Jobs are at work. Ctrl-D does the same."),
+)
+
+OTHERS: tuple[str, ...] = (
+    "A line is sent when it ends. One that ends with \\ continues in the next.",
+    "A text that begins with a slash is typed with two.",
+    "Ctrl-C interrupts what is at work, which is recorded.",
+)

@@ -1,53 +1,85 @@
-"""The program: its screen of tabs, and every action."""
+"""The Textual application: its tabs, its other screens, and every action."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import Vertical
 from textual.driver import Driver
 
-from perstack.core.plain import one_line
-from perstack.core.runs.asking import OpenQuestion
-from perstack.engine.live import LiveProject
+from perstack.config.load import LoadedProject
+from perstack.core.base.text import one_line
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.signals import INTERRUPTED, leave, on_stop_signals
+from perstack.doors.tui.actions import ACTIONS, Action
+from perstack.doors.tui.screens import screen_of
+from perstack.doors.tui.screens.base import OverScreen
+from perstack.doors.tui.session import Session, changes_of, nothing_held
+from perstack.doors.tui.terminal import Keyboard, terminal_restored
+from perstack.doors.tui.theme import DARK, DEFAULTS, LIGHT
+from perstack.doors.tui.view.input import Typed
+from perstack.doors.tui.view.lines import EACH, FIRST, Tab, problem_lines, tabs_line
+from perstack.doors.tui.view.styled_text import Line, Span
+from perstack.doors.tui.widgets.lines import Bar, LinesView
+from perstack.doors.tui.widgets.pane import JobPane
+from perstack.engine.permissions.live_project import LiveProject
 from perstack.errors import PerstackError
-from perstack.frontends.shared.stopping import INTERRUPTED
-from perstack.frontends.tui.actions import ACTIONS
-from perstack.frontends.tui.definition import changes_of, nothing_held
-from perstack.frontends.tui.keyboard import Keyboard
-from perstack.frontends.tui.next_steps import said
-from perstack.frontends.tui.palette import Actions
-from perstack.frontends.tui.screens import screen_of
-from perstack.frontends.tui.screens.base import OverScreen
-from perstack.frontends.tui.session import Session
-from perstack.frontends.tui.theme import DARK, DEFAULTS, LIGHT
-from perstack.frontends.tui.view.problem import problem_lines
-from perstack.frontends.tui.view.spans import Line, Span
-from perstack.frontends.tui.view.tabs import EACH, FIRST, Tab, tabs_line
-from perstack.frontends.tui.view.typed import Typed
-from perstack.frontends.tui.widgets.bar import Bar
-from perstack.frontends.tui.widgets.lines import LinesView
-from perstack.frontends.tui.widgets.pane import JobPane
 from perstack.host import Host
 
+# The palette (Ctrl+P): every action by its name.
+
+
+class Actions(Provider):
+    """The palette's entries: the actions of the current screen and of the program."""
+
+    async def discover(self) -> Hits:
+        """Yield every action."""
+        for action, does in self._every():
+            yield DiscoveryHit(_name(action.title, action.shown), does, help=action.text)
+
+    async def search(self, query: str) -> Hits:
+        """Yield the actions that match the query."""
+        matcher = self.matcher(query)
+        for action, does in self._every():
+            name = _name(action.title, action.shown)
+            score = max(matcher.match(name), matcher.match(action.text) / 2)
+            if score > 0:
+                yield Hit(score, matcher.highlight(name), does, help=action.text)
+
+    def _every(self) -> Iterator[tuple[Action, Callable[[], Awaitable[object]]]]:
+        screen = self.screen
+        if isinstance(screen, OverScreen):
+            for action in screen.ACTIONS:
+                yield action, partial(screen.run_action, action.name)
+        for action in ACTIONS:
+            yield action, partial(self.app.run_action, action.name)
+
+
+def _name(title: str, key: str) -> str:
+    return f"{title}  {key}" if key else title
+
+
 FRAME = 1 / 12
-"""Seconds between two drawings, at least: a model's words come faster than they are read."""
+"""Minimum seconds between two drawings: a model streams faster than people read."""
 
 _KEYS = ("Enter send", "^J new line", "Esc interrupt", "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
 _DROPPED = ("^J new line", "Enter send", "^P all")
-"""In this order, where there is no room for all."""
+"""Entries left out of the key line, in this order, if it is too narrow."""
 
 _OF_JOBS = ("scroll", "to_end", "fold")
-"""Actions on the Job that is shown: where a screen is over it they are that screen's."""
+"""Actions on the shown Job; a screen above it has its own."""
 
 
 class StartApp(App[int]):
-    """`perstack start`."""
+    """The application of `perstack start`."""
 
     CSS = """
     Screen { background: $background; color: $foreground; }
@@ -55,7 +87,7 @@ class StartApp(App[int]):
     #problem { display: none; max-height: 8; margin: 0 1; padding: 0 0 0 1; border-left: thick $warning; }
     """
     ENABLE_COMMAND_PALETTE = True
-    COMMANDS = {Actions}  # noqa: RUF012 - as Textual has it
+    COMMANDS = {Actions}  # noqa: RUF012 - Textual's own type
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(one.key, one.name, one.title, show=False, priority=one.key != "escape")
@@ -82,9 +114,11 @@ class StartApp(App[int]):
         names_workspace: bool = False,
         drives: bool = False,
     ) -> None:
-        """Begins with the Expert, or the Job, if one is named; at once with the query, if there is one. `given`
-        are the options that say the place, as in a shell, and `names_workspace` whether the workspace is among them.
-        `drives`: what is answered is driven here, not left to workers."""
+        """Start with the named Expert or Job, and send the query at once if given.
+
+        `given` are the project's location options in shell form; `names_workspace` says whether the workspace is among
+        them. `drives`: an answered Job is driven here instead of by workers.
+        """
         super().__init__()
         self.host = host
         self.live = live
@@ -92,7 +126,7 @@ class StartApp(App[int]):
         self.names_workspace = names_workspace
         self._drives = drives
         self.leaves_at_once = False
-        """Whether what is at work is not waited for."""
+        """True to exit without waiting for running Jobs."""
         self._begin_with = (expert, query, job_id)
         self._typed = tuple(typed)
         self._panes: list[JobPane] = []
@@ -112,14 +146,15 @@ class StartApp(App[int]):
         self.animation_level = "none"
 
     def get_driver_class(self) -> type[Driver]:
-        """The terminal of a person."""
+        """Return the driver for the user's terminal."""
         return Keyboard
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Those that other themes do not have."""
+        """Return defaults for variables that other themes lack."""
         return DEFAULTS
 
     def compose(self) -> ComposeResult:
+        """Yield the tab line, the panes, the problem and the key line."""
         yield self._tabs
         yield self._body
         yield self._problem
@@ -145,23 +180,23 @@ class StartApp(App[int]):
 
     @property
     def pane(self) -> JobPane:
-        """The one that is shown."""
+        """The pane of the shown tab."""
         return self._panes[self._shown]
 
     @property
     def sessions(self) -> list[Session]:
-        """Those of all tabs."""
+        """The sessions of all tabs."""
         return [pane.session for pane in self._panes]
 
     def open_job(self, job_id: str) -> None:
-        """Show a Job in a tab of its own, or in the one that it has."""
+        """Show a Job in its tab, or in a new one."""
         self._leave_screens()
         for number, pane in enumerate(self._panes):
             if pane.session.job_id == job_id:
                 self.action_tab(number + 1)
                 return
         if self._panes and self.pane.session.job_id is None and self.pane.session.expert_key is None:
-            self.pane.session.watch(job_id)  # nothing was chosen in it yet
+            self.pane.session.watch(job_id)  # this tab had no Expert chosen yet
             self.action_tab(self._shown + 1)
             return
         session = self._session()
@@ -169,8 +204,7 @@ class StartApp(App[int]):
         self.call_next(self._add, session)
 
     def branch(self, job_id: str, checkpoint_id: str, *, again: OpenQuestion | None = None) -> None:
-        """Show a Job in a tab; what is typed next there branches from the checkpoint: a new query, or another answer
-        to the question that was open there."""
+        """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `again`."""
         self.open_job(job_id)
 
         def prepare() -> None:
@@ -181,7 +215,7 @@ class StartApp(App[int]):
         self.call_next(prepare)
 
     def changed(self, job_id: str) -> None:
-        """Whoever shows this Job reads it again."""
+        """Read this Job again wherever it is shown."""
         for screen in self.screen_stack:
             if isinstance(screen, OverScreen):
                 screen.read_again(job_id)
@@ -215,8 +249,8 @@ class StartApp(App[int]):
         self._tabs.set(tabs_line(tabs, self._shown, self.host.workspace.name, max(20, self._width - 2)))
 
     def on_resize(self, event: events.Resize) -> None:
-        """The lines above and below are as wide as the screen."""
-        self._width = event.size.width  # the library's own comes to know of it after this
+        """Fit the tab line and the key line to the width."""
+        self._width = event.size.width  # the library's own value changes after this event
         self._show_tabs()
         shown = [*_KEYS]
         for one in _DROPPED:
@@ -224,10 +258,10 @@ class StartApp(App[int]):
                 shown.remove(one)
         self._keys.set((Span("   ".join(shown), "dim"),))
 
-    # --- what happens ---------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def _on_change(self, session: Session) -> None:
-        """Something of a Job is another now: it is drawn with the next frame."""
+        """Draw the session with the next frame."""
         self._changed.add(session)
         if self._frame is None and self.is_running:
             loop = asyncio.get_running_loop()
@@ -245,17 +279,19 @@ class StartApp(App[int]):
 
     @on(Driver.SignalResume)
     def _came_back(self) -> None:
-        """The process was stopped, and continues: nothing of what was drawn is there any more."""
+        """Redraw everything: the process was suspended, so the screen's contents are lost."""
         self.screen.refresh()
 
     def _tick(self) -> None:
+        if isinstance(self._driver, Keyboard) and self._driver.catches_up():
+            self.screen.refresh()
         if self._panes:
             self.pane.tick()
 
     # --- the definition -------------------------------------------------------------------------------------------
 
     async def _follow_definition(self, live: LiveProject) -> None:
-        """Read it again when its files change, for ever."""
+        """Read the definition again when its files change. Runs until cancelled."""
         async for is_new in changes_of(live):
             if is_new:
                 self._use(live)
@@ -267,7 +303,6 @@ class StartApp(App[int]):
             pane.update()
 
     def _show_problem(self) -> None:
-        """What is wrong with the definition, with its place and what to do."""
         live = self.live
         lines: list[Line] = []
         if live is not None:
@@ -278,7 +313,7 @@ class StartApp(App[int]):
         self._problem.show(lines)
 
     async def action_agree(self) -> None:
-        """A change of what is executed is wanted."""
+        """Accept a changed definition that executes something new."""
         held = None if self.live is None else self.live.open_change
         if self.live is None or held is None:
             self.notify(nothing_held(self.live), markup=False)
@@ -286,7 +321,7 @@ class StartApp(App[int]):
         try:
             is_used = await asyncio.to_thread(self.live.agree, held.digest)
         except PerstackError as error:
-            self.notify(error.said(said), severity="error", markup=False)
+            self.notify(error.said(tui_phrase), severity="error", markup=False)
             return
         if is_used:
             self._use(self.live)
@@ -295,22 +330,24 @@ class StartApp(App[int]):
     # --- actions --------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that scroll or fold are for what is seen, which may be a screen over the Jobs."""
+        """Disable scrolling and folding of the Job while another screen is above it."""
         return super().check_action(action, parameters) and not (action in _OF_JOBS and len(self.screen_stack) > 1)
 
     def action_help(self) -> None:
-        """Over whatever is shown, which Esc goes back to."""
+        """Show the help above the current screen; Esc returns."""
         if self.screen.id != "help-screen":
             self.show(screen_of("help", self))
 
     def action_history(self) -> None:
+        """Show the History."""
         self._over("history")
 
     def action_inbox(self) -> None:
+        """Show the Inbox."""
         self._over("inbox")
 
     def _over(self, name: str) -> None:
-        """Show this screen in place of any other over that of the Jobs."""
+        """Show a screen instead of any other above the Jobs."""
         self._leave_screens()
         self.show(screen_of(name, self))
 
@@ -319,7 +356,7 @@ class StartApp(App[int]):
             self.pop_screen()
 
     def action_tab(self, number: int) -> None:
-        """Show the tab of that number, from 1."""
+        """Show the tab with that number, from 1."""
         if 0 < number <= len(self._panes):
             self._shown = number - 1
             for at, pane in enumerate(self._panes):
@@ -329,16 +366,19 @@ class StartApp(App[int]):
             self._show_tabs()
 
     def action_next_tab(self) -> None:
+        """Show the next tab."""
         self.action_tab((self._shown + 1) % len(self._panes) + 1)
 
     def action_previous_tab(self) -> None:
+        """Show the previous tab."""
         self.action_tab((self._shown - 1) % len(self._panes) + 1)
 
     async def action_new_tab(self) -> None:
+        """Open an empty tab."""
         await self._add(self._session())
 
     async def action_close_tab(self) -> None:
-        """Only of a Job that is not at work here."""
+        """Close the tab unless its Job is driven here."""
         pane = self.pane
         if pane.session.is_driven:
             self.notify("It is at work: Esc interrupts it.", severity="warning", markup=False)
@@ -351,22 +391,27 @@ class StartApp(App[int]):
         self.action_tab(min(self._shown + 1, len(self._panes)))
 
     def action_interrupt(self) -> None:
+        """Interrupt the shown Job."""
         self.pane.interrupt()
 
     def action_resume(self) -> None:
+        """Resume the shown Job."""
         self.pane.resume()
 
     def action_fold(self) -> None:
+        """Fold or unfold all items of the shown Job."""
         self.pane.view.fold_all()
 
     def action_scroll(self, pages: int) -> None:
+        """Scroll the shown Job."""
         self.pane.scroll_pages(pages)
 
     def action_to_end(self) -> None:
+        """Scroll the shown Job to its end."""
         self.pane.view.action_to_end()
 
     def action_copy_or_say(self) -> None:
-        """What is chosen is copied; else a person who wants to leave, or to interrupt, is told how."""
+        """Copy the selection; without one, tell how to interrupt and quit."""
         text = self.screen.get_selected_text() or self.pane.composer.selected_text
         if text:
             self.copy_to_clipboard(text)
@@ -374,32 +419,35 @@ class StartApp(App[int]):
             self.notify("Esc interrupts, Ctrl+Q quits.", markup=False)
 
     def action_copy_result(self) -> None:
+        """Copy the shown Job's result, if it has one."""
         job = self.pane.session.job
         if job is not None and job.text:
             self.copy_to_clipboard(job.text)
             self.notify("copied", markup=False)
 
     def action_copy_id(self) -> None:
+        """Copy the shown Job's id, if it has begun."""
         if self.pane.session.job_id is not None:
             self.copy(self.pane.session.job_id)
 
     def copy(self, text: str) -> None:
-        """Put it on the clipboard, and say so: not every terminal lets a program do that."""
-        line = one_line(text)  # what is pasted into a terminal is obeyed by it
+        """Copy to the clipboard and show the text: not every terminal allows programs to copy."""
+        line = one_line(text)  # a terminal obeys what is pasted into it
         self.copy_to_clipboard(line)
         self.notify(line, title="copied", markup=False)
 
     def show(self, screen: OverScreen) -> None:
-        """Show this screen over the one that is shown, and nothing over it: a person may agree to what it says."""
+        """Show a screen, without notifications above it: the user may consent to its contents."""
         self.clear_notifications()
         self.push_screen(screen)
 
     def action_light(self) -> None:
+        """Switch between the dark and the light theme."""
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
 
     async def action_quit(self) -> None:
-        """Leave, if nothing is at work, or a person says that it is to be interrupted."""
-        from perstack.frontends.tui.screens.quitting import QuitScreen
+        """Exit if no Job is driven here, otherwise ask first."""
+        from perstack.doors.tui.screens.help import QuitScreen
 
         jobs = sum(session.is_driven for session in self.sessions)
         if not jobs:
@@ -417,8 +465,57 @@ class StartApp(App[int]):
         self.exit(INTERRUPTED)
 
     async def leave(self, code: int = 0) -> None:
-        """Interrupt what is at work, and leave when that is recorded."""
+        """Interrupt the running Jobs, and exit when that is recorded."""
         for session in self.sessions:
             session.interrupt()
         await asyncio.gather(*(session.ended() for session in self.sessions))
         self.exit(code)
+
+
+# The program from start to exit, restoring the terminal.
+
+_TYPED = 50
+"""Number of earlier queries that Up recalls."""
+
+
+def run_start(
+    host: Host,
+    loaded: LoadedProject,
+    *,
+    expert: str | None = None,
+    query: str | None = None,
+    job: str | None = None,
+    mouse: bool = True,
+    given: str = "",
+    names_workspace: bool = False,
+    drives: bool = False,
+) -> int:
+    """Run until the user leaves, and return the exit status. SIGTERM and SIGHUP interrupt running Jobs first."""
+
+    async def main() -> int:
+        async with host:
+            job_id = await host.jobs.find(job)
+            typed = [one.query for one in reversed((await host.jobs.list(limit=_TYPED)).jobs) if one.query]
+            app = StartApp(
+                host,
+                LiveProject(loaded),
+                expert=expert,
+                query=query,
+                job_id=job_id,
+                typed=typed,
+                given=given,
+                names_workspace=names_workspace,
+                drives=drives,
+            )
+            leaving: list[asyncio.Task[None]] = []
+            with on_stop_signals(lambda: leaving.append(asyncio.ensure_future(app.leave(INTERRUPTED)))):
+                code = await app.run_async(mouse=mouse)
+                if app.leaves_at_once:
+                    leave()
+            for session in app.sessions:
+                session.interrupt()
+            await asyncio.gather(*(session.ended() for session in app.sessions))
+            return app.return_code or code or 0
+
+    with terminal_restored():
+        return asyncio.run(main())

@@ -1,63 +1,107 @@
-"""A Job in a tab: driven here, or watched while another process drives it. Knows the Host, and no widget."""
+"""A Job in a tab: driven here, or followed while another process drives it. Knows the Host, and no widget.
+
+At most one task (`_work`) drives, watches or follows the Job at a time; `interrupt` cancels it. Every event goes
+through `_hear` into the transcript, and `on_change` tells the interface to draw.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
-from perstack.core.by import By
-from perstack.core.chain import open_line
-from perstack.core.events import (
+from perstack.core.base.actor import By
+from perstack.core.base.chain import open_line
+from perstack.core.base.ids import place_of
+from perstack.core.jobs.resuming import UnsettledCall
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Event, QueueRun, Settlement, StartRun, StoredEvent, parse_event
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.step_events import (
     AnswerQuestion,
     CallInteractiveTool,
     DecideApproval,
-    Event,
     FinishToolCall,
-    QueueRun,
     RequestApproval,
-    Settlement,
-    StartRun,
-    StoredEvent,
-    parse_event,
 )
-from perstack.core.ids import place_of
-from perstack.core.job import JobSummary
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.resuming import UnsettledCall
-from perstack.engine.emit import OnEvent
-from perstack.engine.who import this_user
+from perstack.doors.shared.activity import LiveState, Told
+from perstack.doors.shared.job_status import after_job, spent
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.tui.view.styled_text import Style
+from perstack.doors.tui.view.transcript import Transcript
+from perstack.engine.log.emitter import OnEvent
+from perstack.engine.permissions.live_project import LiveProject
 from perstack.errors import Conflict, NotFound, PerstackError
-from perstack.frontends.shared.following import after_job
-from perstack.frontends.shared.words import spent
-from perstack.frontends.tui.listener import Listener
-from perstack.frontends.tui.next_steps import said
-from perstack.frontends.tui.view.spans import Style
-from perstack.frontends.tui.view.transcript import Transcript
 from perstack.host import Host
 from perstack.next_steps import NextStep, Resume
+from perstack.system.user import this_user
+
+# The definition, read again when its files change.
+
+_LOOK_AGAIN = 1.0
+"""Minimum seconds between two checks of the files."""
+
+_SHARE = 50
+"""Minimum pause after a check, as a multiple of its duration."""
+
+
+def nothing_held(live: LiveProject | None) -> str:
+    """Return why there is no change that the user could accept."""
+    if live is not None and live.problem is not None:
+        return "perstack.toml is broken: there is nothing to agree to."
+    return "The definition in force is the one of the file."
+
+
+async def changes_of(live: LiveProject) -> AsyncGenerator[bool]:
+    """Check the definition's files until cancelled; after each check, yield whether another definition is used."""
+
+    def look() -> tuple[tuple[tuple[str, ...], ...], float]:
+        began = time.monotonic()  # measured in the thread, so that a busy event loop does not count
+        return live.matched(), time.monotonic() - began
+
+    while True:
+        found, took = await asyncio.to_thread(look)
+        yield live.refresh_matched(found)
+        await asyncio.sleep(max(_LOOK_AGAIN, took * _SHARE))
+
+
+# Listeners to a Job's events.
+
+
+class Listener(Protocol):
+    """A receiver of events as they arrive, for interfaces that do not draw the transcript."""
+
+    def heard(self, event: Event, told: Sequence[Told], live: LiveState) -> None:
+        """Receive an event, its log rows and the state; for an opened Job first the stored events, in order."""
+        ...
+
+    def remarked(self, word: str, text: str) -> None:
+        """Receive a message of this program."""
+        ...
+
 
 State: TypeAlias = Literal["new", "running", "reading", "watching", "queued", "asking", "stopped", "completed"]
 
 _TIME = re.compile(rb'"timestamp":(\d+)')
 
 _AT_ONCE = 200
-"""Stored events that are taken in before others have their turn."""
+"""Stored events that are applied before other tasks get a turn."""
 
 _END = 300
-"""Stored events of a Run that has more: they are shown before the rest is read."""
+"""Stored events of a longer Run that are shown before the rest is read."""
 
 _SEEN = 0.15
-"""Seconds in which that is drawn."""
+"""Seconds for drawing them."""
 
 _LOOKS_EACH = 0.05
-"""Seconds between two looks whether a delegate can be answered."""
+"""Seconds between two checks whether a delegate's question can be answered."""
 
 
 class Session:
-    """One Job, or one to be."""
+    """A Job, or a future one."""
 
     def __init__(
         self,
@@ -65,82 +109,85 @@ class Session:
         expert_key: str | None,
         on_change: Callable[[Session], None],
         listener: Listener | None = None,
-        said: Callable[[NextStep], str] = said,
+        said: Callable[[NextStep], str] = tui_phrase,
         *,
         drives: bool = False,
     ) -> None:
-        """`on_change` is called at each event: it is to be quick. `said` names what may be done next. `drives`: a Job
-        that is answered is driven here also where workers would drive it."""
+        """Call `on_change` at each event; it must be quick.
+
+        `said` phrases next steps. `drives`: an answered Job is driven here even where workers would drive it.
+        """
         self.host = host
         self.drives = drives
         self.expert_key = expert_key
         self.transcript = Transcript()
         self.job_id: str | None = None
         self.job: JobSummary | None = None
-        """As it stood when it was stopped last."""
+        """The Job's summary as of its last stop."""
         self.unsettled: tuple[UnsettledCall, ...] = ()
-        """Calls that a crash left open: what became of them may be said before it is resumed."""
+        """Calls that a crash left without a result; each may be settled before the Job is resumed."""
         self.settled: dict[str, Settlement] = {}
         self.resume_from: str | None = None
-        """The checkpoint that the next query, or answer, branches from."""
+        """The checkpoint that the next query or answer branches from."""
         self.again: OpenQuestion | None = None
-        """What was asked at that checkpoint, if what is sent next is another answer to it."""
+        """The question at that checkpoint if the next text is another answer to it; None for a new query."""
         self.began: int | None = None
-        """When the work in hand did, in milliseconds since 1970."""
+        """Start of the current task, in milliseconds since 1970; None without one."""
         self.is_watching = False
         self._waits = False
-        """Whether what is watched waits for a worker."""
+        """True if the followed Job waits for a worker."""
         self._coordinator = ""
-        """The Run that says so: a delegate may wait for another worker while its Job is driven."""
+        """The Run that decides `_waits`: a delegate may wait for another worker while its Job is driven."""
         self._heard: dict[str, int] = {}
-        """How many stored events of each Run were heard."""
+        """Number of stored events received of each Run."""
         self.is_reading = False
-        """Whether what is heard was stored before the Job was opened."""
+        """True if the events being received were stored before the Job was opened."""
         self.coming: Transcript | None = None
-        """All of a Job whose end is shown, while it is read."""
+        """The complete transcript, while it is read and only the Job's end is shown."""
         self._overtaken: Conflict | None = None
-        """Why nothing came of what was sent, until that is said below what others have done."""
+        """Why the sent text had no effect; shown after the events of the process that came first."""
         self._on_change = on_change
         self._listener = listener
         self._said = said
         self._work: asyncio.Task[None] | None = None
         self._others = set[asyncio.Task[None]]()
         self._meanwhile: dict[str, OpenQuestion] = {}
-        """What delegates ask while others are at work here, by the call."""
+        """Questions of delegates while other Runs are running here, by Run and call."""
 
-    # --- how it stands --------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is driven here, or watched."""
+        """True if it is driven or watched here."""
         return self._work is not None
 
     @property
     def is_driven(self) -> bool:
-        """Whether it is driven here: who leaves interrupts it."""
+        """True if it is driven here, so that leaving interrupts it."""
         return self._work is not None and not self.is_watching
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it has been interrupted, and is not yet at rest."""
+        """True if it was interrupted and has not stopped yet."""
         return self._work is not None and self._work.cancelling() > 0
 
     @property
     def asking(self) -> OpenQuestion | None:
-        """What a person is asked: by the Job, or by a delegate while others of it are at work here."""
+        """The open question: the Job's, or a delegate's while other Runs are running here."""
         if self.is_driven:
             return next(iter(self._meanwhile.values()), None)
         return None if self.job is None or self.is_busy else self.job.asking
 
     @property
     def open_question(self) -> OpenQuestion | None:
-        """What is answered by what is sent next, if anything: what is asked, or what was once."""
+        """The question that the next text answers, if any: the open one, or an earlier one."""
         if self.resume_from is None:
             return self.asking
         return None if self.is_busy else self.again
 
     @property
     def state(self) -> State:
+        """The state for display; `reading` and `watching` are of a Job that is followed here."""
         if self._work is not None:
             if not self.is_watching:
                 return "running" if self.asking is None else "asking"
@@ -155,26 +202,26 @@ class Session:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether a worker, or another process, has the Job, and nobody looks at it here."""
+        """True if a worker or another process has the Job and it is not followed here."""
         return self.job is not None and not self.is_busy and self.job.status in ("queued", "running")
 
     @property
     def is_unread(self) -> bool:
-        """Whether it could not be read: it is no longer there, or its storage cannot be reached."""
+        """True if the Job could not be read: it is gone, or its storage cannot be reached."""
         return self.job is None and self.job_id is not None and not self.is_busy
 
     @property
     def resumption(self) -> Resume | None:
-        """How it is resumed, if it can be."""
+        """The way to resume the Job; None if it cannot be resumed."""
         if self.job is None or self.is_busy:
             return None
         step = after_job(self.job)
         return step if isinstance(step, Resume) else None
 
-    # --- what a person does ---------------------------------------------------------------------------------------
+    # --- user actions ---------------------------------------------------------------------------------------------
 
     def send(self, text: str) -> None:
-        """What was typed: the query, an answer, the next query of the same Job, or a higher limit to resume with."""
+        """Send the text as query, answer, next query of the same Job, or higher limit to resume with."""
         job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
         place, is_again = self.resume_from, self.again is not None
         if self.is_driven and asking is not None:
@@ -197,7 +244,7 @@ class Session:
             self._drive(lambda on: self.host.continue_job(key, text, job_id=job_id, resume_from=place, on_event=on))
 
     def resume(self, limit: float | None = None) -> None:
-        """Continue what is stopped, with what was said of open calls, and a higher limit of what it had used up."""
+        """Resume the Job with the settled calls and, if given, a higher value of the limit it reached."""
         resume, settle, job_id = self.resumption, dict(self.settled), self.job_id
         if resume is None or job_id is None:
             return
@@ -208,8 +255,7 @@ class Session:
         )
 
     def follow(self) -> None:
-        """See what becomes of a Job that somebody else has; one that waits for a worker may be driven here. One that
-        could not be read is read again."""
+        """Follow a Job of another process, drive a queued one if `drives` is set, or read an unread one again."""
         job = self.job
         if self.is_unread and self.job_id is not None:
             self.watch(self.job_id)
@@ -220,13 +266,12 @@ class Session:
             self._begin(self._look)
 
     def branch(self, checkpoint_id: str, again: OpenQuestion | None = None) -> None:
-        """What is sent next branches from this checkpoint: a new query, or another answer to what was asked there."""
+        """Let the next text branch from this checkpoint: as a new query, or as another answer to `again`."""
         self.resume_from, self.again = checkpoint_id, again
         self._on_change(self)
 
     def interrupt(self) -> None:
-        """Stop what is at work here; what another process drives is no longer watched, and a branch that has not begun
-        is none any more."""
+        """Interrupt the Job driven here, stop watching another, or leave a branch that has not begun."""
         if self._work is not None:
             self._work.cancel()
         elif self.resume_from is not None:
@@ -234,12 +279,12 @@ class Session:
             self._on_change(self)
 
     async def ended(self) -> None:
-        """Wait until nothing is at work."""
+        """Wait until no task is running."""
         while self._work is not None:
             await asyncio.wait({self._work})
 
     def watch(self, job_id: str) -> None:
-        """Show a Job that there is, and follow it while somebody drives it."""
+        """Show an existing Job, and follow it while another process drives it."""
         self.job_id = job_id
         self.is_watching = self.is_reading = True
         self._begin(lambda: self._watched(job_id))
@@ -248,7 +293,7 @@ class Session:
         try:
             await self.host.jobs.answer_meanwhile(text, asking.id, by=_by())
         except Conflict as error:
-            await self.ended()  # the others have come to rest in this moment: the Job itself asks
+            await self.ended()  # the others have just stopped, so the Job itself asks now
             if self.asking is not None and self.asking.id == asking.id:
                 self.send(text)
             else:
@@ -258,8 +303,10 @@ class Session:
         self._on_change(self)
 
     async def _until_asked(self, question_id: str) -> None:
-        """What a delegate asks may be answered a moment after that it does was written, if others are at work; if none
-        is, the Job comes to rest."""
+        """Wait until a delegate's question can be answered, then show it.
+
+        That is a moment after the question was recorded, if other Runs are running. If none is, the Job stops and asks.
+        """
         while self.is_driven and self.job_id is not None:
             await asyncio.sleep(_LOOKS_EACH)
             for one in self.host.jobs.asked_meanwhile(self.job_id):
@@ -269,12 +316,12 @@ class Session:
                     return
 
     def _beside(self, work: Coroutine[object, object, None]) -> None:
-        """Do something while the Job is at work."""
+        """Start a task in addition to the one that drives the Job."""
         task = asyncio.create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
 
-    # --- at work --------------------------------------------------------------------------------------------------
+    # --- tasks ----------------------------------------------------------------------------------------------------
 
     def _drive(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
         if self._work is None:
@@ -287,7 +334,7 @@ class Session:
             await work()
 
         self._work = asyncio.create_task(done())
-        self._work.add_done_callback(self._ended)  # it is called of work too that was stopped before it began
+        self._work.add_done_callback(self._ended)  # also called for a task that was cancelled before it began
         self._on_change(self)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
@@ -301,7 +348,7 @@ class Session:
         before = self.job
         try:
             self.job = await work(self._take_with_line)
-        except asyncio.CancelledError:  # it was interrupted, which is recorded by now
+        except asyncio.CancelledError:  # interrupted, which is recorded by now
             await self._stands()
             self._ends()
         except Conflict as error:
@@ -320,7 +367,7 @@ class Session:
                 self._says_how_it_ended(self.job)
 
     async def _watched(self, job_id: str) -> None:
-        """Show all of it, and then what comes. Of a long Job its end is seen first, while all is read and checked."""
+        """Show the whole Job and then its new events; of a long Job first its end, while all of it is read."""
         self.is_reading = True
         self._heard = {}
         self._on_change(self)
@@ -339,13 +386,13 @@ class Session:
             self.transcript = whole
             self._say_overtaken()
             self._says(error)
-        except asyncio.CancelledError:  # it is no longer looked at
+        except asyncio.CancelledError:  # no longer watched
             await self._stands()
             return
         await self._look()
 
     def _caught_up(self) -> None:
-        """All that was stored has been read, and holds."""
+        """Replace the shown end by the complete transcript: all stored events are read and valid."""
         if self.coming is not None:
             self.transcript, self.coming, self.is_reading = self.coming, None, False
             self._on_change(self)
@@ -357,43 +404,42 @@ class Session:
             self._remark("error", error.said(self._said), "bad")
 
     async def _show_end(self, job_id: str) -> bool:
-        """Show the end of a Job that is long. Whether it is. Who takes what happens as it comes has no use for it."""
+        """Show the end of a long Job and return True; False for a short one, or with a listener, which needs all."""
         logs = [] if self._listener is not None else await self.host.jobs.ends(job_id, count=_END)
         if all(len(log.lines) < _END for log in logs):
             return False
         latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
         self.transcript = Transcript()
         for line in latest.lines:
-            with suppress(ValueError):  # the whole is read as well, and says what is wrong
+            with suppress(ValueError):  # the whole log is read as well, which reports errors
                 self.transcript.take(parse_event(open_line(line).payload))
         self._on_change(self)
         await asyncio.sleep(_SEEN)
         return True
 
     async def _look(self, known: JobSummary | None = None) -> None:
-        """How the Job stands now that nothing is at work here, unless that is known; what somebody else drives, or
-        will, is seen to its end."""
+        """Read the Job's state, and follow a Job of other processes to its end. `known` is a summary already shown."""
         try:
             await self._stands()
             while self.job is not None and _is_of_others(self.job) and not self._may_drive(self.job):
                 heard = {**self._heard}
                 await self._followed(self.job)
                 await self._stands()
-                if self._heard == heard:  # it is seen to: workers have nothing to do with it
+                if self._heard == heard:  # no event arrived, so no worker has it
                     break
         except PerstackError as error:
             self._says(error)
-        except asyncio.CancelledError:  # it is no longer looked at
+        except asyncio.CancelledError:  # no longer watched
             await self._stands()
             return
         self._ends(known)
 
     def _may_drive(self, job: JobSummary) -> bool:
-        """Whether a Job that waits for a worker is begun here, when a person says so."""
+        """Return whether a Job that waits for a worker is driven here at the user's request."""
         return self.drives and job.status == "queued"
 
     async def _followed(self, job: JobSummary) -> None:
-        """What others do with a Job, from what was heard on."""
+        """Follow what other processes do with a Job, after the events already received."""
         self.is_watching, self.is_reading, self._waits = True, False, job.status != "running"
         self._coordinator = job.coordinator_run_id or self._coordinator
         self._on_change(self)
@@ -406,21 +452,21 @@ class Session:
             self._on_change(self)
 
     async def _stands(self) -> None:
-        """Take in how the Job stands."""
+        """Read the Job's summary."""
         if self.job_id is None:
             return
         try:
             self.job = await self.host.job(self.job_id)
         except NotFound:
             if self.job is None and not self.is_watching:
-                self.job_id = None  # it has not begun: what is typed next begins another
+                self.job_id = None  # the Job has not begun: the next text begins another
             return
         self.expert_key = self.expert_key or self.job.expert_key
         if self.job.status == "stoppedByInterrupt":
             self.unsettled = await self.host.unsettled(self.job_id)
 
     def _ends(self, known: JobSummary | None = None) -> None:
-        """Nothing is at work: say so, unless all of it is known."""
+        """Show that nothing is running, and the outcome unless it is `known`."""
         was_at_work = self.transcript.rest()
         if self.job is not None and self.job.status == "stoppedByInterrupt" and was_at_work:
             self._remark("interrupted", "its process has ended")
@@ -436,7 +482,7 @@ class Session:
         self._on_change(self)
 
     def _hear(self, event: Event, transcript: Transcript, seq: int) -> None:
-        """`seq` is its place in the log of its Run; 0 for one that is not stored."""
+        """Apply an event. `seq` is its number in its Run's log; 0 for one that is not stored."""
         if seq:
             self._heard[event.run_id] = seq
             if isinstance(event, StartRun) and event.delegated_by is None:
@@ -471,13 +517,13 @@ def _by() -> By:
 
 
 def _is_of_others(job: JobSummary) -> bool:
-    """Whether another process drives a Job, or a worker will."""
+    """Return whether another process drives the Job, or a worker will."""
     is_left = job.status == "queued" or (job.queued is not None and job.status == "stoppedByInterrupt")
     return job.closed is None and (is_left or job.status == "running")
 
 
 def _time_of(line: bytes) -> int:
-    """When the event of a line happened; 0 for one that does not read."""
+    """Return the time of a line's event, in milliseconds since 1970; 0 if it cannot be read."""
     found = _TIME.search(line[:1_000])
     return int(found[1]) if found else 0
 

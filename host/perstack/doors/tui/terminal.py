@@ -1,7 +1,7 @@
-"""What comes from the terminal: keys and pastes, whatever bytes they are.
+"""Input and output of the terminal: any bytes, pastes without escapes, non-blocking drawing, restored modes.
 
-The library's own reading ends the program at a byte that is no UTF-8, and takes what follows an escape within a paste
-for keys: a log with colours, pasted where a call waits for approval, could press `y` and Enter.
+The library's reader ends the program at a byte that is not UTF-8, and takes what follows an escape within a paste for
+keys: a coloured log, pasted where a call waits for approval, could press `y` and Enter.
 """
 
 from __future__ import annotations
@@ -11,36 +11,103 @@ import os
 import selectors
 import signal
 import struct
+import subprocess
+import sys
 import termios
 from codecs import getincrementaldecoder
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from typing import cast
 
-# what reads keys is private in the library, and nothing else of it is; tests in a real terminal hold it
+# The overridden reading methods are private in the library; tests in a real terminal check them.
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
-from perstack.frontends.shared.stopping import on_continued, on_suspended
+from perstack.doors.shared.output_stream import OutputChannel, channel_at
+from perstack.doors.shared.signals import on_continued, on_suspended
+
+# Restoring the terminal even if this process is killed: a small process waits for its end and does it. A shell restores
+# the line modes that a killed program has left, but not the alternate screen, the mouse, or the keyboard protocol.
+
+_MODES = (
+    "\x1b[<u"  # keyboard protocol
+    "\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l"  # mouse
+    "\x1b[?1004l\x1b[?2004l\x1b[?2048l"  # reports of focus, pastes and sizes
+    "\x1b[?1049l\x1b[?25h\x1b[?7h\x1b[0m"  # screen, cursor, line wrap, colours
+)
+_WAIT = """
+trap '' INT QUIT HUP TERM
+read -r word
+if [ "$word" != done ]; then
+  case "$(stty -a <"$0")" in *-isig*) stty "$1" <"$0";; esac
+  printf '%s' "$2" >"$0"
+fi
+"""
+"""A script that gets the terminal's name, its modes, and the sequence restoring the rest.
+
+`-isig` means that the modes are still the program's and not those of a shell that has taken over.
+"""
+
+_PATIENCE = 5
+"""Seconds for that process to end."""
+
+
+@contextmanager
+def terminal_restored() -> Generator[None]:
+    """Restore the terminal after the block, even if this process is killed. Does nothing without a terminal."""
+    try:
+        fd = sys.stdin.fileno()
+        before = termios.tcgetattr(fd)
+        name = os.ttyname(fd)
+        # the system's programs first, and none of the current folder, which an Expert may write to
+        env = {"PATH": os.pathsep.join((os.defpath, os.environ.get("PATH", "")))}
+        modes = subprocess.run(
+            ["stty", "-g"], stdin=fd, capture_output=True, text=True, check=True, cwd="/", env=env
+        ).stdout.strip()
+        command = ["/bin/sh", "-c", _WAIT, name, modes, _MODES]
+        waiting = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/", env=env
+        )
+    except (OSError, ValueError, termios.error, subprocess.SubprocessError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal may be gone
+            termios.tcsetattr(fd, termios.TCSANOW, before)
+        with suppress(OSError, subprocess.TimeoutExpired):
+            waiting.communicate(b"done\n", timeout=_PATIENCE)
+
 
 _BEGIN = "\x1b[200~"
 _END = "\x1b[201~"
 _ESCAPE, _SEEN_AS = "\x1b", "\N{SYMBOL FOR ESCAPE}"
 _ENTER, _LINE_END = b"\r", b"\n"
-"""What a key gives, and what a terminal makes of it for a program that reads lines."""
+"""The byte of the Enter key, and the one a terminal in line mode makes of it."""
+
+_STDERR = 2
 
 _AT_A_TIME = 1 << 16
-"""Bytes."""
+"""Maximum bytes of one read."""
+
+_MOST_PENDING = 1 << 18
+"""Bytes queued for the terminal beyond which drawing stops."""
 
 
 class PasteFilter:
-    """Bytes of a terminal as text in which no paste has an escape but those around it."""
+    """A decoder of terminal bytes to text, in which a paste contains no escape except those around it."""
 
     def __init__(self) -> None:
+        """Start outside a paste."""
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._is_in_paste = False
         self._last = ""
-        """Outside a paste what was given last, and within one what is held back: there a mark may begin."""
+        """Outside a paste the end of the last text, within one the text held back: a mark may begin there."""
 
     def feed(self, data: bytes) -> str:
-        """The text of what came. Keys are never held back."""
+        """Return the text of the bytes. Keys are never held back."""
         text, found = self._decoder.decode(data), ""
         while text:
             part, text = self._in_paste(text) if self._is_in_paste else self._keys(text)
@@ -62,27 +129,70 @@ class PasteFilter:
         return inside[: len(inside) - held].replace(_ESCAPE, _SEEN_AS) + mark, rest
 
 
-class Keyboard(LinuxDriver):
-    """The library's way to a terminal, with a reading that no byte ends, and which continues however it was stopped.
+class _Drawing:
+    """The file that the library's writer thread writes to. It never blocks and never fails.
 
-    The library begins a second time at a SIGCONT: after a SIGSTOP, which is told to nobody, two then read the keys.
+    That thread has a queue of 30 writes. If the terminal does not read, or is gone and its error ends the thread, the
+    queue fills and the next write would block the event loop: the process would neither renew its leases nor handle a
+    signal.
+    """
+
+    def __init__(self, channel: OutputChannel) -> None:
+        self.channel = channel
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):  # SIGHUP reports a terminal that is gone
+            self.channel.write(text.encode("utf-8", "replace"))
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: writes are not buffered here."""
+
+    def fileno(self) -> int:
+        return self.channel.fd
+
+
+class Keyboard(LinuxDriver):
+    """The library's driver, with a reader that survives any byte and a resumption after any kind of stop.
+
+    The library starts a second time at SIGCONT. After SIGSTOP, which no process can catch, two threads would then read
+    the keys.
     """
 
     _is_drawn = False
+    _is_behind = False
+    """True if drawing was skipped because the terminal did not read."""
     _comes_back = False
-    """Whether the terminal was left to a shell until the process continues."""
+    """True if the terminal was left to a shell until the process continues."""
 
     def start_application_mode(self) -> None:
-        """Take the terminal."""
+        """Take over the terminal."""
+        self._drawing = _Drawing(channel_at(_STDERR))
+        self._file = cast("TextIOWrapper", self._drawing)  # the library uses only these methods of it
         super().start_application_mode()  # type: ignore[no-untyped-call]  # the library has no types there
         self._is_drawn = True
-        on_suspended(self._stops)  # in the event loop: in the midst of a write to the terminal neither could be done
+        on_suspended(self._stops)  # in the event loop: impossible within a write to the terminal
         on_continued(self._continues)
 
     def stop_application_mode(self) -> None:
         """Leave the terminal as it was."""
         self._is_drawn = False
         super().stop_application_mode()
+
+    def write(self, data: str) -> None:
+        """Draw, unless the terminal is too far behind: then nothing more is drawn until `catches_up`."""
+        if self._is_drawn:
+            self._is_behind = self._is_behind or self._drawing.channel.pending > _MOST_PENDING
+            if self._is_behind:
+                return
+        super().write(data)
+
+    def catches_up(self) -> bool:
+        """Return whether the terminal reads again, and all is to be drawn anew."""
+        if not self._is_behind or self._drawing.channel.pending:
+            return False
+        self._is_behind = False
+        return True
 
     def _stops(self) -> None:
         if self._is_drawn:
@@ -91,7 +201,7 @@ class Keyboard(LinuxDriver):
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _continues(self) -> None:
-        if self._is_drawn:  # it was stopped unasked: a shell may have changed anything since
+        if self._is_drawn:  # stopped by SIGSTOP: a shell may have changed anything since
             self.suspend_application_mode()
         elif not self._comes_back:
             return
@@ -100,7 +210,7 @@ class Keyboard(LinuxDriver):
         self.send_message(self.SignalResume())
 
     def run_input_thread(self) -> None:
-        """Read until the program ends, or nothing can come any more: SIGHUP tells the program of that."""
+        """Read until the program ends or input has ended, which SIGHUP reports to the program."""
         parser, pastes, early = XTermParser(), PasteFilter(), self._typed_early()
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
@@ -111,14 +221,14 @@ class Keyboard(LinuxDriver):
                         return
                     if early:
                         early, data = early - len(data), data.replace(_LINE_END, _ENTER)
-                    # nothing would be the end for the parser
+                    # empty text would mean the end of input to the parser
                     for message in parser.feed(text) if (text := pastes.feed(data)) else ():
                         self.process_message(message)
                 for message in parser.tick():
                     self.process_message(message)
 
     def _typed_early(self) -> int:
-        """How many bytes came before this program had the terminal, which till then made Enter the end of a line."""
+        """Return the number of bytes typed before this program took the terminal, when Enter was still a line end."""
         try:
             return int(struct.unpack("i", fcntl.ioctl(self.fileno, termios.FIONREAD, bytes(4)))[0])
         except OSError:

@@ -1,4 +1,4 @@
-"""How it looks: two themes of few colours, and the layout."""
+"""The two themes, dark and light."""
 
 from __future__ import annotations
 
@@ -69,4 +69,4 @@ LIGHT = Theme(
     },
 )
 DEFAULTS = {**{name: str(value) for name, value in DARK.variables.items()}}
-"""Of the variables that these themes have beyond Textual's own."""
+"""Default values of the variables that these themes have beyond Textual's."""

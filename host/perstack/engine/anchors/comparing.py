@@ -1,4 +1,4 @@
-"""Comparing logs with what an anchor has."""
+"""Compare logs with the records of an anchor."""
 
 from __future__ import annotations
 
@@ -6,38 +6,36 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from perstack.core.owners import Owner
-from perstack.core.receipts import Record, read_record, removed_lives
-from perstack.core.verification import Finding, Report, Unchecked
-from perstack.engine.anchors import SECONDS, Anchor, Contents, ReadableAnchor, reason_of
-from perstack.engine.pending_heads import PendingHeads
-from perstack.engine.receipts import NAMES, passed_over, places_of, trusted_of, with_records
-from perstack.engine.sending import KINDS, store_digest
-from perstack.engine.signing import PublicKey
-from perstack.engine.spaces import space_of
+from perstack.core.audit.receipts import Record, read_record, removed_lives
+from perstack.core.audit.verification import Finding, Report, Unchecked
+from perstack.core.base.ids import Owner
+from perstack.engine.anchors.receipts import NAMES, PublicKey, passed_over, places_of, trusted_of, with_records
+from perstack.engine.anchors.sending import KINDS, PendingHeads, store_digest
+from perstack.engine.anchors.targets import SECONDS, Anchor, Contents, ReadableAnchor, reason_of
+from perstack.engine.log.storage import space_of
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
 _SECONDS_WHOLE = 120
-"""How long reading all of an anchor may take."""
+"""Timeout in seconds for reading a whole anchor."""
 
 _T = TypeVar("_T")
 
 
 class Comparing:
-    """One comparison with an anchor: of one Job, task or series, or of a `whole` store, for which it is read once."""
+    """One comparison with an anchor: of one owner, or of a `whole` store, for which the anchor is read once."""
 
     def __init__(self, storage: Storage, anchor: Anchor, key: PublicKey | None, *, whole: bool) -> None:
+        """Create without reading the anchor; with `key`, every record has to be signed by it."""
         self._storage = storage
         self._anchor = anchor
         self._key = key
         self._whole = whole
         self._contents: Contents | None = None
         self._problem: str | None = None
-        """Why it cannot be read as a whole."""
 
     async def compared(self, report: Report) -> Report:
-        """The report, with what comparing the logs with the anchor comes to."""
+        """Return the report with the findings of the comparison added."""
         if report.kind == "store":
             return report
         owner, name = Owner(report.kind, report.job_id), self._anchor.name
@@ -46,7 +44,7 @@ class Comparing:
         except _NotRead as error:
             return passed_over(report, str(error))
         try:
-            # after the anchor: of a Job that runs, the logs hold at least what had been anchored
+            # read the logs after the anchor: those of a running Job then contain at least what was anchored
             logs = await places_of(self._storage, owner)
             waits = await PendingHeads(self._storage, owner.kind).has(owner.id)
         except StorageError as error:
@@ -58,10 +56,10 @@ class Comparing:
         return with_records(report, name, records, self._key, logs)
 
     async def lost(self) -> Report | None:
-        """What the anchor has heads of and the store has not, and did not remove itself. None if there is no such."""
+        """Return a report on owners that the anchor has, and the store lacks without having removed them, or None."""
         try:
             absent = [owner for owner in await self._owners() if not await self._has(owner)]
-            self._contents = None  # again: what was removed meanwhile has a record of that by now
+            self._contents = None  # read again: an owner removed in the meantime has a record of its removal by now
             findings, unchecked, others = list[Finding](), list[Unchecked](), 0
             for owner in absent:
                 found = await self._lost(owner)
@@ -79,7 +77,7 @@ class Comparing:
         return Report(self._storage.location, 0, 0, tuple(findings), tuple(unchecked), kind="store")
 
     async def absent(self, of: str) -> Report | None:
-        """The report of what is not in the store under an id, if the anchor has heads of it that were not removed."""
+        """Return a report on an id that is not in the store; None unless the anchor has it without a removal."""
         for kind in KINDS:
             try:
                 found = await self._lost(Owner(kind, of))
@@ -90,7 +88,7 @@ class Comparing:
         return None
 
     async def _lost(self, owner: Owner) -> _Lost:
-        """What an anchor knows of one that is not there."""
+        """Return what the anchor's records say about an owner that is not in the store."""
         records, _ = await self._records(owner)
         source = f"the anchor {self._anchor.name}"
         trusted, findings = trusted_of(owner, self._anchor.name, records, self._key)
@@ -116,7 +114,7 @@ class Comparing:
         return await space_of(self._storage, owner.kind).has_job(owner.id)
 
     async def _waiting(self, owner: Owner) -> list[Record]:
-        """The records that wait to be sent and count."""
+        """Return the valid records in the outbox."""
         found: list[Record] = []
         for data in await PendingHeads(self._storage, owner.kind).of(owner.id):
             try:
@@ -163,11 +161,11 @@ class Comparing:
 
 
 class _NotRead(Exception):
-    """Why an anchor is not compared with."""
+    """The reason why an anchor cannot be compared with."""
 
 
 class _Lost:
-    """What there is to say of one that an anchor knows and the store has not."""
+    """What to report about an owner that the anchor has records of and the store lacks."""
 
     def __init__(self, findings: Sequence[Finding], unchecked: Sequence[Unchecked] = (), *, elsewhere: int = 0) -> None:
         self.findings = findings

@@ -1,4 +1,7 @@
-"""Receipts and anchored records: made of logs, and compared with them."""
+"""Sign records and receipts over logs, and compare logs with them.
+
+Keys are Ed25519: the project's own for signing, a public key for checking. No error message contains any part of a key.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,150 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, open_line
-from perstack.core.chain import check as check_line
-from perstack.core.owners import Owner, OwnerKind
-from perstack.core.receipts import (
+from perstack.config.lock import LARGEST
+from perstack.core.audit.receipts import (
     PAYLOAD_TYPE,
+    Envelope,
     LogEnd,
     LogPlaces,
     Record,
     against_receipt,
+    envelope_of,
     events_after,
     left_in_force,
+    pae,
     removed_lives,
     statement_of,
 )
-from perstack.core.verification import Finding, Report, Unchecked
+from perstack.core.audit.verification import Finding, Report, Unchecked
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
+from perstack.core.base.chain import check as check_line
+from perstack.core.base.ids import Owner, OwnerKind
 from perstack.dataclass import dataclass
-from perstack.engine.clock import SYSTEM, iso
-from perstack.engine.logs.lines import readable, run_ids
-from perstack.engine.signing import PublicKey, Signer
-from perstack.engine.spaces import space_of
-from perstack.errors import Damaged, NotFound, StorageError
+from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.storage import space_of
+from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look
-from perstack.ports.clock import Clock
 from perstack.ports.storage import RunRef, Storage
+from perstack.system.clock import SYSTEM, Clock, iso
+from perstack.system.regular_files import read_regular
 from perstack.version import VERSION
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+
+# Keys.
+#
+# `cryptography` is imported when a key is read: a project without a key never imports it.
+
+_MOST_BYTES = 1 << 16
+FROM_FILE = "file:"
+FROM_ENV = "env:"
+_HOW = "make one with: openssl genpkey -algorithm ed25519 -out KEY.pem"
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A private key and its id."""
+
+    key: Ed25519PrivateKey
+    key_id: str
+
+    def sign(self, payload_type: str, body: bytes) -> Envelope:
+        """Return the signed envelope of these bytes."""
+        return envelope_of(payload_type, body, self.key_id, self.key.sign(pae(payload_type, body)))
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """A public key for checking signatures."""
+
+    key: Ed25519PublicKey
+    key_id: str
+    """Hex SHA-256 of the key in DER (SubjectPublicKeyInfo)."""
+
+    def has_signed(self, envelope: Envelope) -> bool:
+        """Return whether one of the signatures is by this key, over exactly this payload and its type."""
+        from cryptography.exceptions import InvalidSignature
+
+        for signature in envelope.signatures:
+            try:
+                self.key.verify(signature.value(), envelope.signed())
+            except (InvalidSignature, ValueError):
+                continue
+            return True
+        return False
+
+
+def read_signer(setting: str, env: Mapping[str, str]) -> Signer:
+    """Read the private key that `signingKey` names, with the variables of `env`. Raises UsageError if it cannot."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    place, pem = _private_pem(setting, env)
+    try:
+        key = load_pem_private_key(pem, None)
+    except (ValueError, TypeError):  # TypeError: it is encrypted
+        raise UsageError(f"{place} is not an unencrypted private key in PEM; {_HOW}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(f"{place} is a key of another algorithm than Ed25519; {_HOW}")
+    return Signer(key, _id_of(key.public_key()))
+
+
+def read_public_key(path: Path) -> PublicKey:
+    """Read a public key in PEM. Raises UsageError if the file has none."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    how = "write it with: openssl pkey -in KEY.pem -pubout -out PUBLIC.pem"
+    try:
+        key = load_pem_public_key(_read(path, f"the key {path}"))
+    except ValueError:
+        raise UsageError(f"the key {path} is not a public key in PEM; {how}") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise UsageError(f"the key {path} is of another algorithm than Ed25519")
+    return PublicKey(key, _id_of(key))
+
+
+def key_file(setting: str | None) -> Path | None:
+    """Return the file that `signingKey` names; None if it names no file."""
+    return Path(setting.removeprefix(FROM_FILE)) if setting is not None and setting.startswith(FROM_FILE) else None
+
+
+def key_variable(setting: str | None) -> str | None:
+    """Return the environment variable that `signingKey` names; None if it names none."""
+    return setting.removeprefix(FROM_ENV) if setting is not None and setting.startswith(FROM_ENV) else None
+
+
+def _private_pem(setting: str, env: Mapping[str, str]) -> tuple[str, bytes]:
+    file, variable = key_file(setting), key_variable(setting)
+    if file is not None:
+        place = f"[audit] signingKey {file}"
+        return place, _read(file, place)
+    place = f"[audit] signingKey {setting}"
+    if variable is None:
+        raise UsageError("[audit] signingKey: name a file, `file:PATH`, or a variable, `env:NAME`")
+    if not env.get(variable):
+        raise UsageError(f"{place}: there is no variable {variable}; set it to the key in PEM")
+    # a .env file may contain the lines separated by a literal \n
+    return place, env[variable].replace("\\n", "\n").encode()
+
+
+def _read(path: Path, place: str) -> bytes:
+    try:
+        return read_regular(path, _MOST_BYTES)
+    except OSError as error:
+        raise UsageError(f"{place} cannot be read: {error.strerror or type(error).__name__}") from None
+
+
+def _id_of(key: Ed25519PublicKey) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
 
 NAMES: Mapping[OwnerKind, str] = {
     "job": "Job",
@@ -44,17 +164,17 @@ NAMES: Mapping[OwnerKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Voucher:
-    """What a record has besides heads."""
+    """The parts of a record in addition to the heads: signer, digests and time."""
 
     signer: Signer | None
     lock: bytes | None
-    """The SHA-256 of perstack.lock."""
+    """SHA-256 of perstack.lock; None without one."""
     store: bytes | None = None
-    """The SHA-256 of where the storage is."""
+    """SHA-256 of the storage's location."""
     clock: Clock = SYSTEM
 
     def record(self, owner: Owner, ends: Sequence[LogEnd], *, removed: bool = False) -> bytes:
-        """The record of these ends as they are now, in JSON; signed if there is a key."""
+        """Return the record of these log ends, in JSON; signed if there is a key."""
         body = statement_of(
             owner,
             ends,
@@ -68,10 +188,7 @@ class Voucher:
 
 
 async def receipt_of(storage: Storage, job_id: str, voucher: Voucher) -> bytes:
-    """A receipt for the logs of a Job as they are now, in JSON.
-
-    Raises NotFound, and Damaged for a log that is not right itself.
-    """
+    """Return a receipt for the present logs of a Job, in JSON. Raises NotFound, and Damaged for an invalid line."""
     ends: list[LogEnd] = []
     for run_id in await run_ids(storage, job_id):
         lines = await storage.read(RunRef(job_id, run_id))
@@ -88,7 +205,7 @@ async def receipt_of(storage: Storage, job_id: str, voucher: Voucher) -> bytes:
 
 
 async def ends_at(storage: Storage, owner: Owner, heads: Mapping[str, Head]) -> list[LogEnd]:
-    """The ends of logs that this process has written, of each by its Run: whatever the logs say by now."""
+    """Return the log ends that this process has written, whatever the logs contain by now. Raises StorageError."""
     space = space_of(storage, owner.kind)
     ends: list[LogEnd] = []
     for run_id, head in heads.items():
@@ -100,21 +217,21 @@ async def ends_at(storage: Storage, owner: Owner, heads: Mapping[str, Head]) -> 
 
 
 async def ends_now(storage: Storage, owner: Owner) -> list[LogEnd]:
-    """The ends of logs as they are now, as far as they hold; none if there is nothing."""
+    """Return the ends of an owner's logs as they are now, up to the first invalid line; empty if there are no logs."""
     logs = await places_of(storage, owner)
     return [LogEnd(run_id, len(log.hashes), log.hashes[-1], log.first) for run_id, log in logs.items() if log.hashes]
 
 
 def lock_digest(path: Path | None) -> bytes | None:
-    """The SHA-256 of perstack.lock; None if there is none."""
+    """Return the SHA-256 of perstack.lock; None if it cannot be read."""
     try:
-        return None if path is None else sha256(path.read_bytes()).digest()
+        return None if path is None else sha256(read_regular(path, LARGEST)).digest()
     except OSError:
         return None
 
 
 async def places_of(storage: Storage, owner: Owner) -> dict[str, LogPlaces]:
-    """The logs of a Job, a task or a series as far as they hold; none for one that is not there."""
+    """Return the hashes of an owner's logs, up to the first invalid line; empty if the owner does not exist."""
     space = space_of(storage, owner.kind)
     try:
         ids = await run_ids(space, owner.id)
@@ -126,7 +243,7 @@ async def places_of(storage: Storage, owner: Owner) -> dict[str, LogPlaces]:
 def with_receipt(
     report: Report, record: Record, key: PublicKey | None, logs: dict[str, LogPlaces], lock: bytes | None
 ) -> Report:
-    """The report of a Job, with what comparing its logs with a receipt came to."""
+    """Return the report of a Job with the findings from a receipt added."""
     statement = record.statement
     problem = signature_problem(record, key)
     if problem is not None:
@@ -154,7 +271,7 @@ def with_receipt(
 def with_records(
     report: Report, source: str, records: Sequence[Record], key: PublicKey | None, logs: dict[str, LogPlaces]
 ) -> Report:
-    """The report of a Job, a task or a series, with what comparing its logs with anchored records came to."""
+    """Return the report of an owner with the findings from anchored records added."""
     if report.kind == "store":
         raise ValueError("a store as a whole has no logs")
     owner = Owner(report.kind, report.job_id)
@@ -162,7 +279,7 @@ def with_records(
     in_force = left_in_force(trusted, owner, logs)
     for record in in_force:
         found = against_receipt(record.statement, logs, f"the anchor {source}")
-        # of one log alone it need not be said which
+        # only a Job has several logs: for others the Run's id is left out
         findings += found if owner.kind == "job" else [replace(one, run_id="") for one in found]
     unchecked: list[Unchecked] = []
     signed = sum(record.envelope is not None for record in records)
@@ -188,7 +305,7 @@ def with_records(
 def trusted_of(
     owner: Owner, source: str, records: Sequence[Record], key: PublicKey | None
 ) -> tuple[list[Record], list[Finding]]:
-    """The records of an anchor that count: with a key those that it has signed. Each other one is a finding."""
+    """Return the valid records, and a finding for each other one. With a key, a valid record is signed by it."""
     trusted: list[Record] = []
     findings: list[Finding] = []
     for number, record in enumerate(records, 1):
@@ -203,7 +320,7 @@ def trusted_of(
 
 
 def signature_problem(record: Record, key: PublicKey | None) -> str | None:
-    """What is wrong with who vouches for a record; None if nothing is, or if no key is named to check it with."""
+    """Return what is wrong with a record's signature; None if nothing is, or without a key to check it with."""
     if key is None:
         return None
     if record.envelope is None:
@@ -214,7 +331,7 @@ def signature_problem(record: Record, key: PublicKey | None) -> str | None:
 
 
 def passed_over(report: Report, words: str) -> Report:
-    """The report, with something of the anchor that could not be checked."""
+    """Return the report with a note that a part of the anchor could not be checked."""
     return replace(report, unchecked=(*report.unchecked, _unchecked("anchor", 1, words)))
 
 

@@ -1,34 +1,92 @@
-"""Sending heads to an anchor: kept beside the state first, and until they have arrived.
+"""Send log heads to an anchor, through an outbox that survives crashes.
 
-Nothing that goes wrong with an anchor ends or delays what has stopped beyond `SECONDS`: it is said on stderr, and tried
-again.
+An error of an anchor never fails a Job, nor delays its stop beyond `SECONDS`: it becomes a notice on stderr, and the
+record is sent again at the next start or stop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 
-from perstack.core.chain import Head
-from perstack.core.owners import Owner, OwnerKind
-from perstack.core.receipts import LogEnd
-from perstack.engine.anchors import SECONDS, Anchor, reason_of
-from perstack.engine.clock import SYSTEM
-from perstack.engine.notices import notice
-from perstack.engine.pending_heads import PendingHeads
-from perstack.engine.receipts import NAMES, Voucher, ends_at, ends_now, lock_digest
-from perstack.engine.signing import Signer
-from perstack.engine.spaces import space_of
-from perstack.engine.state import places_of
-from perstack.ports.clock import Clock
+from perstack.core.audit.receipts import LogEnd
+from perstack.core.base.chain import Head, open_line
+from perstack.core.base.ids import Owner, OwnerKind
+from perstack.engine.anchors.receipts import NAMES, Signer, Voucher, ends_at, ends_now, lock_digest
+from perstack.engine.anchors.targets import SECONDS, Anchor, reason_of
+from perstack.engine.log.event_log import add_payload
+from perstack.engine.log.storage import log_of, places_of, space_of
+from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import Storage
+from perstack.system.clock import SYSTEM, Clock
+from perstack.system.user import notice
+
+# The outbox: records that an anchor has not accepted yet, one log for each owner, in spaces of their own beside the
+# Jobs.
+#
+# A record is stored before it is sent and until it has arrived, so that no crash and no failing anchor loses it. An
+# expected record is an empty log: if its driver is killed before it makes the record, a later process does.
+
+_SPACES: dict[OwnerKind, str] = {
+    "job": "heads",
+    "task": "headsoftasks",
+    "iterations": "headsofseries",
+    "schedule": "headsofschedules",
+}
+_TRIES = 5
+_MOST_JOBS = 1000
+
+
+class PendingHeads:
+    """Records that an anchor has not accepted yet. Several processes may add, send and remove at once."""
+
+    def __init__(self, storage: Storage, kind: OwnerKind) -> None:
+        """Open the outbox for one kind of owner."""
+        self._space = storage.space(_SPACES[kind])
+
+    async def expect(self, job_id: str) -> None:
+        """Create an empty entry for a record to come. Raises StorageError."""
+        with suppress(Conflict):
+            await self._space.create_job(job_id)
+
+    async def add(self, job_id: str, record: bytes) -> None:
+        """Store a record, a JSON object; it survives power loss when this returns. Raises StorageError."""
+        ref = log_of(job_id)
+        for attempt in range(_TRIES):
+            try:
+                await self.expect(job_id)
+                await add_payload(self._space, ref, record)
+            except (Conflict, NotFound):  # another process added or removed at the same time
+                if attempt == _TRIES - 1:
+                    raise
+            else:
+                return
+
+    async def of(self, job_id: str) -> list[bytes]:
+        """Return the records of an owner, oldest first. Raises StorageError."""
+        return [open_line(line).payload for line in await self._space.read(log_of(job_id))]
+
+    async def jobs(self) -> tuple[str, ...]:
+        """Return the ids of owners with records or empty entries, at most a thousand."""
+        return (await self._space.jobs(limit=_MOST_JOBS)).ids
+
+    async def has(self, job_id: str) -> bool:
+        """Return whether an owner has records or an empty entry."""
+        return await self._space.has_job(job_id)
+
+    async def remove(self, job_id: str, count: int) -> None:
+        """Delete the records of an owner, unless their number is no longer `count`. Raises StorageError."""
+        expected = (log_of(job_id), count) if count else None
+        with suppress(Conflict, NotFound):
+            await self._space.delete_job(job_id, expected=expected)
 
 
 class Sending:
-    """Sends to one anchor. No method raises what goes wrong."""
+    """A sender of records to one anchor. No method raises: errors become notices."""
 
     def __init__(
         self,
@@ -38,6 +96,7 @@ class Sending:
         lock: Path | None,
         clock: Clock = SYSTEM,
     ) -> None:
+        """Create without sending anything; `signer` is called when a record is made."""
         self._storage = storage
         self._anchor = anchor
         self._signer = signer
@@ -45,11 +104,11 @@ class Sending:
         self._clock = clock
 
     async def expect(self, owner: Owner) -> None:
-        """Take down that there are going to be heads of it."""
+        """Create an empty outbox entry for an owner whose heads will be sent."""
         await self._try(_heads_of(owner), lambda: self._pending(owner.kind).expect(owner.id))
 
     async def heads(self, owner: Owner, heads: Mapping[str, Head]) -> None:
-        """Of one that has stopped, with the head of each log by its Run, as this process has written them."""
+        """Store and send the heads that this process has written, by Run, of an owner that has stopped."""
 
         async def send() -> None:
             ends = await ends_at(self._storage, owner, heads)
@@ -59,7 +118,7 @@ class Sending:
         await self._try(_heads_of(owner), send)
 
     async def as_it_is(self, owner: Owner) -> None:
-        """The same, with the heads that its logs have now."""
+        """Store and send the heads that the owner's logs have now."""
 
         async def send() -> None:
             await self._keep(owner, await ends_now(self._storage, owner))
@@ -68,7 +127,7 @@ class Sending:
         await self._try(_heads_of(owner), send)
 
     async def removal(self, owner: Owner) -> None:
-        """Keep the record that it is removed, with its last heads. `left` sends it."""
+        """Store the record of a removal, with the last heads. `left` sends it."""
 
         async def keep() -> None:
             await self._keep(owner, await ends_now(self._storage, owner), removed=True)
@@ -76,11 +135,11 @@ class Sending:
         await self._try(f"the removal of {_named(owner)}", keep)
 
     async def left(self, owner: Owner) -> None:
-        """Send what is kept of one."""
+        """Send the stored records of an owner."""
         await self._try(_heads_of(owner), lambda: self._send_pending(owner))
 
     async def earlier(self) -> None:
-        """Send all that is kept, but for what others are about to send."""
+        """Send all stored records, except those that the driver of a leased owner is about to send."""
 
         async def send() -> None:
             for kind in KINDS:
@@ -93,14 +152,14 @@ class Sending:
         space = space_of(self._storage, owner.kind)
         if not await self._pending(owner.kind).of(owner.id):
             if await space.lease_info(owner.id) is not None:
-                return  # its driver is going to
+                return  # its driver will send
             await self._keep(owner, await ends_now(self._storage, owner))
         await self._send_pending(owner)
         if await space.lease_info(owner.id) is not None:
             await self._pending(owner.kind).expect(owner.id)
 
     async def _keep(self, owner: Owner, ends: Sequence[LogEnd], *, removed: bool = False) -> None:
-        """Nothing if there are no logs."""
+        """Store a record of these log ends; do nothing if there are no logs."""
         if ends:
             voucher = Voucher(self._signer(), lock_digest(self._lock), store_digest(self._storage), self._clock)
             await self._pending(owner.kind).add(owner.id, voucher.record(owner, ends, removed=removed))
@@ -128,7 +187,7 @@ KINDS: tuple[OwnerKind, ...] = get_args(OwnerKind)
 
 
 def store_digest(storage: Storage) -> bytes:
-    """The SHA-256 of where a storage is."""
+    """Return the SHA-256 of the storage's location."""
     places = places_of(storage)
     return sha256((str(places[0].resolve()) if places else storage.location).encode()).digest()
 

@@ -1,54 +1,60 @@
-"""An anchor that is a file, or a folder with a file for each Job: JSON lines, which are only ever appended."""
+"""Anchors: targets outside the reach of whoever writes the logs, to which log heads are sent.
+
+`file:PATH` is a file, or a folder with a file for each owner, of JSON lines; records are appended, and `verify` reads
+them again. To an `https://` address each record is posted, and a program gets each record as a line on stdin; these two
+are not read.
+
+A record is one line of JSON in the format of `core.audit.receipts`. It may arrive twice, because a sender does not know
+what arrived of a record that failed.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, runtime_checkable
 
-from perstack.core.ids import check_job_id
-from perstack.core.owners import Owner
-from perstack.core.receipts import MOST_BYTES, Record, read_record
+from perstack.core.audit.receipts import MOST_BYTES, Record, read_record
+from perstack.core.base.ids import Owner, check_job_id
+from perstack.core.definitions.keys import wrong_anchor
 from perstack.dataclass import dataclass
-from perstack.errors import UsageError
-from perstack.ports.daemon_thread import in_daemon_thread
-from perstack.ports.durable import sync
+from perstack.engine.plugins.programs import ask_program
+from perstack.errors import PerstackError, SkillError, UsageError
+from perstack.ports.environment import inherited
+from perstack.system.concurrency import in_daemon_thread
+from perstack.system.files import sync
 
 _MOST_READ = 256 << 20
-"""A file of more bytes is not read."""
+"""Maximum bytes of a file; a larger one raises OSError."""
 
 _END = ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class FileAnchor:
-    """A place in a file system that whoever writes the logs can at most append to."""
+    """A file, or a folder with a file for each owner, that writers of the logs can at most append to."""
 
     path: str
 
     @property
     def name(self) -> str:
-        """Its path."""
+        """The path."""
         return f"file:{self.path}"
 
     async def send(self, job_id: str, record: bytes) -> None:
-        """Append it; it survives power loss when this returns. Raises OSError."""
+        """Append a record; it survives power loss when this returns. Raises OSError."""
         await in_daemon_thread(lambda: self._append(job_id, record), "anchor")
 
     async def records(self, owner: Owner) -> tuple[list[Record], int]:
-        """The records of a Job, a task or a series, in the order they came, and how many lines are none. Nothing if
-        there is no file yet.
-
-        Raises OSError.
-        """
+        """Return an owner's records in order, and the number of invalid lines; empty without a file. Raises OSError."""
         return await in_daemon_thread(lambda: _read(self.file_of(owner.id), owner).of(owner), "anchor")
 
     async def contents(self) -> FileContents | FolderContents:
-        """All that it has: of a file as it is now, of a folder read when it is asked for. Raises OSError."""
+        """Return everything in the anchor: of a file as it is now, of a folder read on demand. Raises OSError."""
         if self._is_folder():
             return FolderContents(self)
         return await in_daemon_thread(lambda: FileContents(_read(Path(self.path))), "anchor")
@@ -57,17 +63,17 @@ class FileAnchor:
         return self.path.endswith("/") or Path(self.path).is_dir()
 
     def file_of(self, job_id: str) -> Path:
-        """Where the records of one are."""
+        """Return the file for the records of an owner."""
         return Path(self.path) / f"{job_id}{_END}" if self._is_folder() else Path(self.path)
 
     def _append(self, job_id: str, record: bytes) -> None:
         path = self.file_of(job_id)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # O_NONBLOCK: a pipe that nobody reads is refused, and not waited for
+        # O_NONBLOCK: opening a pipe without a reader fails instead of blocking
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             _check_file(fd)
-            # a newline first too: what is there may end with half a line, of a write that failed
+            # start with a newline: an earlier write that failed may have left half a line
             data = b"\n%b\n" % record if os.fstat(fd).st_size else b"%b\n" % record
             while data:
                 data = data[os.write(fd, data) :]
@@ -78,46 +84,46 @@ class FileAnchor:
 
 @dataclass(slots=True)
 class _Lines:
-    """The lines of a file that are records, as they are written: read, they take many times the memory."""
+    """The lines of a file that are records, unparsed, because parsed records take many times the memory."""
 
     of_owner: dict[Owner, list[bytes]] = field(default_factory=dict[Owner, list[bytes]])
     unread: int = 0
-    """How many lines are not records."""
+    """Number of lines that are not records."""
 
     def of(self, owner: Owner) -> tuple[list[Record], int]:
-        """The records of one, and how many lines are none."""
+        """Return the records of an owner, and the number of invalid lines."""
         return [read_record(line) for line in self.of_owner.get(owner, ())], self.unread
 
 
 @dataclass(frozen=True, slots=True)
 class FileContents:
-    """What was in a file."""
+    """The contents of a file when it was read."""
 
     lines: _Lines
 
     async def records(self, owner: Owner) -> tuple[list[Record], int]:
-        """The records of one, and how many lines are none."""
+        """Return the records of an owner, and the number of invalid lines."""
         return await in_daemon_thread(lambda: self.lines.of(owner), "anchor")
 
     async def owners(self) -> frozenset[Owner]:
-        """All that it had records of."""
+        """Return all owners with records."""
         return frozenset(self.lines.of_owner)
 
 
 @dataclass(frozen=True, slots=True)
 class FolderContents:
-    """What is in a folder. A file is read for its records; for the owners alone it is not read again."""
+    """The contents of a folder. `owners` does not read a file again that `records` has read."""
 
     anchor: FileAnchor
     _seen: dict[Path, frozenset[Owner]] = field(default_factory=dict[Path, frozenset[Owner]])
 
     async def records(self, owner: Owner) -> tuple[list[Record], int]:
-        """The records of one, and how many lines of that file are none. Raises OSError."""
+        """Return the records of an owner, and the number of invalid lines in its file. Raises OSError."""
         lines = await in_daemon_thread(lambda: self._read(self.anchor.file_of(owner.id)), "anchor")
         return lines.of(owner)
 
     async def owners(self) -> frozenset[Owner]:
-        """All that there are records of. Raises OSError."""
+        """Return all owners with records. Raises OSError."""
         return await in_daemon_thread(self._owners, "anchor")
 
     def _owners(self) -> frozenset[Owner]:
@@ -129,13 +135,13 @@ class FolderContents:
 
     def _read(self, path: Path) -> _Lines:
         lines = _read(path)
-        # in a folder the records of each are in a file of its own: others that stand there were put there
+        # each owner has its own file in a folder: ignore records of others, which somebody has put there
         self._seen[path] = frozenset(owner for owner in lines.of_owner if self.anchor.file_of(owner.id) == path)
         return lines
 
 
 def _read(path: Path, only: Owner | None = None) -> _Lines:
-    """The records in a file, of one or of all; none if there is no such file. Raises OSError."""
+    """Read the records in a file, of one owner or of all; empty if there is no file. Raises OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -163,7 +169,126 @@ def _check_file(fd: int) -> None:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines that are not empty; one that is too long comes in pieces."""
+    """Yield the lines that are not empty; a line that is too long is yielded in pieces."""
     while line := file.readline(MOST_BYTES + 1):
         if line.strip():
             yield line.strip()
+
+
+SECONDS = 10
+"""Timeout in seconds for sending records at a stop, and for reading those of one owner."""
+
+
+class AnchorError(PerstackError):
+    """Raised if an anchor cannot be reached, or rejects a record."""
+
+
+class Anchor(Protocol):
+    """A target for records."""
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+        ...
+
+    async def send(self, job_id: str, record: bytes) -> None:
+        """Send one record, which contains no newline. Raises AnchorError or OSError. The caller sets the timeout."""
+        ...
+
+
+@runtime_checkable
+class ReadableAnchor(Anchor, Protocol):
+    """An anchor that can be read again."""
+
+    async def records(self, owner: Owner) -> tuple[list[Record], int]:
+        """Return the records of an owner in order, and the number of invalid lines. Raises OSError."""
+        ...
+
+    async def contents(self) -> Contents:
+        """Return everything in the anchor, for several queries. Raises OSError."""
+        ...
+
+
+class Contents(Protocol):
+    """Everything in an anchor."""
+
+    async def records(self, owner: Owner) -> tuple[list[Record], int]:
+        """Return the same as `ReadableAnchor.records`. Raises OSError."""
+        ...
+
+    async def owners(self) -> frozenset[Owner]:
+        """Return all owners with records. Raises OSError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HttpsAnchor:
+    """An address to which records are posted."""
+
+    url: str
+
+    @property
+    def name(self) -> str:
+        """The address without its query, which may contain a secret."""
+        return self.url.partition("?")[0]
+
+    async def send(self, job_id: str, record: bytes) -> None:
+        """Post a record. Any status but 2xx is an error; redirects are not followed."""
+        import httpx
+
+        try:
+            async with (
+                httpx.AsyncClient(timeout=SECONDS) as client,
+                client.stream(
+                    "POST", self.url, content=record, headers={"content-type": "application/json"}
+                ) as response,
+            ):
+                if not response.is_success:
+                    raise AnchorError(f"it answered with HTTP {response.status_code}")
+        except httpx.HTTPError as error:
+            raise AnchorError(f"it cannot be reached: {str(error) or type(error).__name__}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramAnchor:
+    """A program that is run for each record."""
+
+    argv: tuple[str, ...]
+    directory: Path
+    env: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The command without its arguments, which may contain a secret."""
+        return f"program `{self.argv[0]}`"
+
+    async def send(self, job_id: str, record: bytes) -> None:
+        """Run the program with a reduced environment. Any exit status but 0 is an error."""
+        env = inherited(self.env) | {"PERSTACK_JOB_ID": job_id}
+        try:
+            said = await ask_program("it", self.argv, self.directory, env, SECONDS * 1000, record + b"\n")
+        except SkillError as error:
+            raise AnchorError(str(error)) from error
+        if said.status:
+            words = said.last_words and f": {said.last_words}"
+            raise AnchorError(f"it ended with exit status {said.status}{words}")
+
+
+def anchor_of(setting: str | tuple[str, ...], directory: Path, env: Mapping[str, str]) -> Anchor:
+    """Return the anchor that `[audit] anchor` names; a program is run in `directory`. Raises UsageError."""
+    problem = wrong_anchor(setting)
+    if problem is not None:
+        raise UsageError(f"[audit] anchor {problem}")
+    if not isinstance(setting, str):
+        return ProgramAnchor(setting, directory, env)
+    if setting.startswith("file:"):
+        return FileAnchor(setting.removeprefix("file:"))
+    return HttpsAnchor(setting)
+
+
+def reason_of(error: Exception, seconds: int = SECONDS) -> str:
+    """Return why an anchor failed, as text; `seconds` is the timeout that applied."""
+    if isinstance(error, TimeoutError):
+        return f"it did not answer within {seconds} s"
+    reason = error.strerror if isinstance(error, OSError) else None
+    return reason or str(error) or type(error).__name__

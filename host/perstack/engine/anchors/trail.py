@@ -1,4 +1,21 @@
-"""What `[audit]` asks for: the heads of Jobs, tasks and series are sent to an anchor at stops, and compared with it."""
+"""The audit trail of a project with `[audit]`: send log heads to an anchor at stops, and compare logs with it.
+
+An anchor (`targets`) is a file, an address or a program that whoever writes the logs can at most append to. At each
+stop of a Job, task, series or schedule, a record with the heads of its logs is sent there (`sending`), signed if the
+project has a key (`receipts`). `verify` later compares the logs with the records (`comparing`), which shows events that
+were changed, cut off or removed together with their hash chain.
+
+Rules that all methods keep:
+
+- An anchor that fails must not fail or delay a Job. A record is stored in an outbox beside the Jobs before it is sent
+  and until it has arrived; errors become notices, and a later stop or start sends what is left.
+- `expect` creates an empty outbox entry before something can stop. If the process is killed before there is a record, a
+  later process makes one from the logs.
+- A removal is recorded before it is made: otherwise a crash in between would look like tampering.
+- Without `[audit]` nothing happens, and nothing is imported: the imports here are lazy.
+
+A new kind of owner has to be added to `OwnerKind`, `sending._SPACES`, `receipts.NAMES` and the tables in `log.storage`.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +27,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from perstack.config.lock import LOCK_NAME
-from perstack.config.places import ProjectPlace
-from perstack.core.audit import Audit
-from perstack.core.chain import Head
-from perstack.core.definitions import Project
-from perstack.core.ids import run_id_of
-from perstack.core.job import Job
-from perstack.core.owners import Owner
-from perstack.engine.clock import SYSTEM
+from perstack.config.project import ProjectPlace
+from perstack.core.base.chain import Head
+from perstack.core.base.ids import Owner, run_id_of
+from perstack.core.definitions.project import Audit, Project
+from perstack.core.jobs.job import Job
 from perstack.errors import NotFound, StorageError, UsageError
-from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
-from perstack.ports.uninterrupted import uninterrupted
+from perstack.system.clock import SYSTEM, Clock
+from perstack.system.concurrency import uninterrupted
 
 if TYPE_CHECKING:
-    from perstack.core.verification import Report
-    from perstack.engine.anchors import Anchor
-    from perstack.engine.comparing import Comparing
-    from perstack.engine.sending import Sending
-    from perstack.engine.signing import PublicKey, Signer
+    from perstack.config.trust import Agreement
+    from perstack.core.audit.verification import Report
+    from perstack.engine.anchors.comparing import Comparing
+    from perstack.engine.anchors.receipts import PublicKey, Signer
+    from perstack.engine.anchors.sending import Sending
+    from perstack.engine.anchors.targets import Anchor
 
 Check: TypeAlias = "Callable[[str], Awaitable[Report]]"
-"""Makes the report of a Job. Raises NotFound."""
+"""A function that makes the report of a Job. Raises NotFound."""
 
 _GRACE = 2.0
-"""Seconds that a stop waits for what earlier processes left to be sent."""
+"""Seconds that a stop waits for records that earlier processes left to be sent."""
 
 
 class Auditing:
-    """The anchor and the key of one project. Without `[audit]` it does nothing, and imports nothing."""
+    """The anchor and the signing key of one project. Without `[audit]` all methods do nothing."""
 
     def __init__(
         self,
@@ -47,9 +62,13 @@ class Auditing:
         directory: Path,
         env: Mapping[str, str],
         clock: Clock = SYSTEM,
+        agreement: Agreement | None = None,
     ) -> None:
+        """Create without opening the anchor or reading the key."""
         self._storage = storage
         audit = project.audit
+        self._project = project
+        self._agreement = agreement
         self._named_anchor = None if audit is None else audit.anchor
         self._signing_key = None if audit is None else audit.signing_key
         self._directory = directory if project.path is None else Path(project.path).parent
@@ -59,46 +78,46 @@ class Auditing:
 
     @property
     def key_variable(self) -> str | None:
-        """The variable that the key is in, if it is in one: nobody else is given it."""
+        """The environment variable that holds the key, if one does; it is not passed to programs."""
         if self._signing_key is None:
             return None
-        from perstack.engine.signing import key_variable
+        from perstack.engine.anchors.receipts import key_variable
 
         return key_variable(self._signing_key)
 
     @property
     def key_files(self) -> tuple[Path, ...]:
-        """The file of the key, absolute, if it is in one: no tool reads or writes it."""
+        """The key file, absolute, if there is one; no tool may read or write it."""
         return _files(self._signing_key)
 
     @property
     def anchor_places(self) -> tuple[Path, ...]:
-        """The file or folder of the anchor, absolute, if it is one: tools keep off it."""
+        """The anchor's file or folder, absolute, if it is one; no tool may use it."""
         return _files(self._named_anchor)
 
     def naming(self, anchor: str) -> Auditing:
-        """The same with another anchor, to compare with."""
+        """Return an object with another anchor, for comparisons."""
         return Auditing(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {}, self._clock)
 
     def check(self) -> None:
-        """Raises UsageError if the key cannot be read, or the anchor is none."""
+        """Raise UsageError if the key cannot be read, or the anchor is invalid or not agreed to."""
         _ = self._anchor, self.signer
 
     @cached_property
     def signer(self) -> Signer | None:
-        """The project's key; None if it has none. Raises UsageError."""
+        """The project's key; None without one. Raises UsageError if it cannot be read."""
         key = self._signing_key
         if key is None:
             return None
-        from perstack.engine.signing import read_signer
+        from perstack.engine.anchors.receipts import read_signer
 
         return read_signer(key, self._env)
 
-    # --- what is written, and removed -----------------------------------------------------------------------------
+    # --- writing and removing -------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def kept(self, job: Job) -> AsyncGenerator[None]:
-        """Meanwhile what an anchor has not taken yet is sent again; at the end the heads of this Job are."""
+        """Send unsent records during the block, and the heads of this Job at its end."""
         sending = self._sending
         if sending is None:
             yield
@@ -108,7 +127,8 @@ class Auditing:
         earlier = asyncio.create_task(sending.earlier())
 
         async def at_stop() -> None:
-            await asyncio.wait({earlier}, timeout=_GRACE)  # a short Job would end before what was left is sent
+            # otherwise the process of a short Job would end before earlier records are sent
+            await asyncio.wait({earlier}, timeout=_GRACE)
             earlier.cancel()
             await asyncio.wait({earlier})
             await sending.heads(owner, job.heads)
@@ -121,25 +141,26 @@ class Auditing:
             raise
         finally:
             await uninterrupted(at_stop())
-            if doubtful:  # what failed to be written may be there nevertheless: a later process sends what is
+            if doubtful:  # a failed write may have reached the disk: a later process sends the actual heads
                 await uninterrupted(sending.expect(owner))
 
     async def expect(self, owner: Owner) -> None:
-        """A task or a series is about to stop: if this process is killed before `stopped`, a later one sends that."""
+        """Announce a stop of a task, series or schedule. If this process dies first, a later one sends the heads."""
         if self._sending is not None:
             await self._sending.expect(owner)
 
     async def stopped(self, owner: Owner, head: Head) -> None:
-        """A task or a series has stopped, and its log ends there: sent, with all that was not taken earlier."""
+        """Send the head of a task, series or schedule that has stopped, and all unsent records."""
         if self._sending is not None:
             await self._sending.heads(owner, {run_id_of(owner.id, 1): head})
             await self._sending.earlier()
 
     @asynccontextmanager
     async def removing(self, owner: Owner) -> AsyncGenerator[None]:
-        """What is done meanwhile removes all of it: the anchor is sent its last heads, as those of something removed.
+        """Record the removal of all logs of an owner before the block, and send the record after it.
 
-        They are kept before, so that no crash leaves a removal that looks like somebody else's.
+        The record is stored first, so that no crash leaves a removal that looks like tampering. If the block raises,
+        the current heads are sent instead.
         """
         sending = self._sending
         if sending is None:
@@ -153,35 +174,40 @@ class Auditing:
             raise
         await uninterrupted(sending.left(owner))
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- comparing ------------------------------------------------------------------------------------------------
 
     async def receipt(self, job_id: str) -> bytes:
-        """A receipt for the logs of a Job as they are now, in JSON; signed if the project has a key. Raises NotFound,
-        Damaged, and UsageError for a key that cannot be read."""
-        from perstack.engine.receipts import Voucher, lock_digest, receipt_of
+        """Return a receipt for the present logs of a Job, in JSON; signed with the project's key, if any.
+
+        Raises NotFound, Damaged, and UsageError for a key that cannot be read.
+        """
+        from perstack.engine.anchors.receipts import Voucher, lock_digest, receipt_of
 
         return await receipt_of(self._storage, job_id, Voucher(self.signer, lock_digest(self._lock), clock=self._clock))
 
     def comparing(self, key: PublicKey | None, *, whole: bool = False) -> Comparing | None:
-        """What compares with the anchor; None if there is none. With `key` every record has to be signed by it.
+        """Return a comparison with the anchor; None without an anchor.
 
-        With `whole` for all that there is: an anchor that is one file is read once.
+        With `key`, every record has to be signed by it. With `whole`, the comparison is for the whole store, and an
+        anchor that is one file is read once.
         """
         if self._anchor is None:
             return None
-        from perstack.engine.comparing import Comparing
+        from perstack.engine.anchors.comparing import Comparing
 
         return Comparing(self._storage, self._anchor, key, whole=whole)
 
     async def compared_with_receipt(
         self, data: bytes, key: PublicKey | None, check: Check, job_id: str | None
     ) -> Report:
-        """The report of the Job that a receipt is of, as `check` makes it, with what comparing the two comes to. Raises
-        UsageError if `data` is not a receipt, or one of another Job than `job_id`."""
-        from perstack.core.ids import check_job_id
-        from perstack.core.receipts import read_record
-        from perstack.core.verification import Finding, Report
-        from perstack.engine.receipts import lock_digest, places_of, with_receipt
+        """Compare a Job with a receipt, and return the report of `check` with the findings added.
+
+        Raises UsageError if `data` is not a receipt, or is the receipt of another Job than `job_id`.
+        """
+        from perstack.core.audit.receipts import read_record
+        from perstack.core.audit.verification import Finding, Report
+        from perstack.core.base.ids import check_job_id
+        from perstack.engine.anchors.receipts import lock_digest, places_of, with_receipt
 
         try:
             record = read_record(data)
@@ -206,25 +232,27 @@ class Auditing:
     def _anchor(self) -> Anchor | None:
         if self._named_anchor is None:
             return None
-        from perstack.engine.anchors import anchor_of
+        from perstack.config.trust import Agreement, anchor_items
+        from perstack.engine.anchors.targets import anchor_of
 
+        (self._agreement or Agreement(self._project)).check(anchor_items(self._project.audit))
         return anchor_of(self._named_anchor, self._directory, self._env)
 
     @property
     def _sending(self) -> Sending | None:
-        """None if there is no anchor. Made anew each time: perstack.lock may have changed."""
+        """A new sender each time, because perstack.lock may have changed; None without an anchor."""
         if self._anchor is None:
             return None
-        from perstack.engine.sending import Sending
+        from perstack.engine.anchors.sending import Sending
 
         return Sending(self._storage, self._anchor, lambda: self.signer, self._lock, self._clock)
 
 
 def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mapping[str, str] | None) -> Auditing | None:
-    """That of a project, without a Host; None if it asks for nothing. Without `env` with its `.env` files."""
+    """Return a project's audit trail without a Host; None without `[audit]`. By default `env` includes `.env` files."""
     if project.audit is None:
         return None
-    from perstack.engine.trust import environment_of
+    from perstack.config.trust import environment_of
 
     return Auditing(storage, project, place.folder, environment_of(project, place) if env is None else env)
 
@@ -232,7 +260,7 @@ def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mappi
 def _files(setting: str | tuple[str, ...] | None) -> tuple[Path, ...]:
     if setting is None:
         return ()
-    from perstack.engine.signing import FROM_FILE
+    from perstack.engine.anchors.receipts import FROM_FILE
 
     if not isinstance(setting, str) or not setting.startswith(FROM_FILE):
         return ()

@@ -1,41 +1,58 @@
-"""Checking what is one log with a summary beside it: tasks, series of iterations and schedules."""
+"""Verify logs: of a task, a series, a schedule, a Job, or everything in a storage.
+
+All checks read and report; nothing is written. What is wrong is a `Finding`, what could not be checked is an
+`Unchecked`, and both are in a `Report`, so one damaged log does not end the check of a store.
+
+- A log is checked against its own hash chain and by folding its events; then its end is compared with heads kept in
+  other places (the index entry or job.json, checkpoints, results of delegates), because a chain alone does not show
+  that the log was cut or rewritten.
+- Derived data (summaries, settings, checkpoints) is compared with what the logs say, if the logs are right.
+- Caches are read before logs. Logs only grow, so a head found in a cache must be in the log that is read later.
+
+Tasks, series and schedules have a single log each, and are checked here by `_verify` from their log definition. A Job
+has several logs, blobs and snapshots; `verify` checks it. `replay` repeats the decisions of a Job from its logs;
+comparisons with anchors are in `engine.anchors`.
+
+A new place that keeps a head of a log, or a new event that names a blob, has to be added to `verify`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
-from perstack.core.base import Fact
-from perstack.core.chain import Sealed
-from perstack.core.verification import Checked, Finding, Report, Unchecked, against, against_head
-from perstack.engine.logs.damage import DoesNotFollow
-from perstack.engine.logs.kept import Kept, log_of
-from perstack.engine.logs.lines import run_ids
-from perstack.engine.logs.log import CheckedLog, E, EventLog, S, StoredLine
-from perstack.engine.logs.schedules import SCHEDULES
-from perstack.engine.logs.series import SERIES
-from perstack.engine.logs.summarized import M, Summarized
-from perstack.engine.logs.tasks import TASKS
+from perstack.core.audit.verification import Checked, Finding, Kind, Report, Unchecked, against, against_head
+from perstack.core.base.chain import Sealed
+from perstack.core.base.records import Fact
+from perstack.engine.audit.verify import verify_job
+from perstack.engine.iterations.series_log import SERIES
+from perstack.engine.log.event_log import CheckedLog, DoesNotFollow, E, EventLog, S, StoredLine, run_ids
+from perstack.engine.log.indexed_log import M, Summarized
+from perstack.engine.log.storage import Kept, log_of
+from perstack.engine.schedules.schedule_log import SCHEDULES
+from perstack.engine.tasks.task_log import TASKS
+from perstack.errors import StorageError
 from perstack.ports.storage import FindsLostJobs, Storage
+from perstack.support.storage import every_id
 
 
 async def verify_task(storage: Storage, task_id: str) -> Report:
-    """Check the log of a task, and its entry against it. Raises NotFound."""
+    """Check the log of a task, and its index entry against it. Raises NotFound."""
     return await _verify(TASKS, storage, task_id)
 
 
 async def verify_series(storage: Storage, series_id: str) -> Report:
-    """Check the log of a series of iterations, and job.json against it. Raises NotFound."""
+    """Check the log of a series, and job.json against it. Raises NotFound."""
     return await _verify(SERIES, storage, series_id)
 
 
 async def verify_schedule(storage: Storage, name: str) -> Report:
-    """Check the log of a schedule, and its entry against it. Raises NotFound."""
+    """Check the log of a schedule, and its index entry against it. Raises NotFound."""
     return await _verify(SCHEDULES, storage, name)
 
 
 async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) -> Report:
     space, ref, name = storage.space(definition.space), log_of(of), definition.keeping.name
-    kept = await definition.keeping.read(space, of)  # before the log, which may only grow meanwhile
+    kept = await definition.keeping.read(space, of)  # before the log, which may grow meanwhile
     others = [run_id for run_id in await run_ids(space, of) if run_id != ref.run_id]
     findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in others]
     events = EventLog(space, definition)
@@ -47,7 +64,7 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
             then = state
 
     log = await events.check(ref, observe)
-    if isinstance(log.misfit, DoesNotFollow):  # what else may be wrong the check has found
+    if isinstance(log.misfit, DoesNotFollow):  # other problems are in `log.wrong` already
         log.wrong.append((log.misfit.seq, log.misfit.reason))
     if log.damage is not None:
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
@@ -60,7 +77,7 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
     unchecked = _unchecked(name, kept, log)
     compared = 0
     if log.state is not None and not findings and not log.unknown:
-        # a process that was killed right after an event leaves the summary of the state before
+        # a process that was killed right after an append leaves the summary of the previous state
         compared = int(kept.text is not None)
         if kept.text is None or then is None:
             words = f"{name} is not there, or was being written; what is shown is from the log"
@@ -98,9 +115,53 @@ async def _missing_jobs(storage: Storage, job_ids: Iterable[str]) -> list[Unchec
 
 
 async def verify_lost(storage: Storage) -> list[Finding]:
-    """The tasks that are told of, and are not there."""
+    """Return a finding for each task that the storage has traces of but no log."""
     tasks = storage.space(TASKS.space)
     return [
         Finding(task_id, 0, "a task of this id had events, and its log is gone: put it back from a copy")
         for task_id in (await tasks.lost_jobs() if isinstance(tasks, FindsLostJobs) else ())
     ]
+
+
+# Checks of any id, and of a whole store.
+
+_PAGE = 1000
+
+
+async def verify_any(storage: Storage, of: str) -> Report:
+    """Check the Job, series, task or schedule of this id. Raises NotFound."""
+    if not await storage.has_job(of):
+        if await storage.space(SERIES.space).has_job(of):
+            return await verify_series(storage, of)
+        if await storage.space(TASKS.space).has_job(of):
+            return await verify_task(storage, of)
+        if await storage.space(SCHEDULES.space).has_job(of):
+            return await verify_schedule(storage, of)
+    return await verify_job(storage, of)
+
+
+async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
+    """Check every Job, series, task and schedule; yield a report for each, and last one for lost tasks.
+
+    Something that cannot be read at all is a report with that finding, and does not end the check.
+    """
+    places: list[tuple[Kind, Storage, Callable[[Storage, str], Awaitable[Report]]]] = [
+        ("job", storage, verify_job),
+        ("iterations", storage.space(SERIES.space), verify_series),
+        ("task", storage.space(TASKS.space), verify_task),
+        ("schedule", storage.space(SCHEDULES.space), verify_schedule),
+    ]
+    for kind, space, verify in places:
+        for of in await _ids(space):
+            try:
+                yield await verify(storage, of)
+            except StorageError as error:
+                yield Report(of, 0, 0, (Finding("", 0, str(error)),), kind=kind)
+    lost = await verify_lost(storage)
+    if lost:
+        yield Report(storage.location, 0, 0, tuple(lost), kind="store")
+
+
+async def _ids(space: Storage) -> list[str]:
+    """Return all ids of a space, listed at once: a Job that is written to meanwhile changes its place in the list."""
+    return sorted(set(await every_id(lambda after: space.jobs(limit=_PAGE, after=after))))

@@ -1,4 +1,4 @@
-"""Where in a storage a text stands that is to be taken out: in which events, and in which blobs."""
+"""Redact events: find the copies of a text in a storage, and remove the content of an event from a log for good."""
 
 from __future__ import annotations
 
@@ -6,47 +6,55 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 
-from perstack.core.chain import BrokenSeal, open_line
-from perstack.core.digests import tools_blob
-from perstack.core.events import QueueRun, RedactEvent, StartGeneration, StoredEvent, contents_of
-from perstack.core.ids import event_id_of
-from perstack.core.messages import BlobPart
-from perstack.core.redaction import fields_taken, texts_taken
+from perstack.core.audit.redaction import Redaction, check_fields, fields_taken, redaction_of, remains_of, texts_taken
+from perstack.core.base.actor import By, cleaned
+from perstack.core.base.chain import BrokenSeal, open_line, taken_out, without_payload
+from perstack.core.base.ids import event_id_of, number_of_run, place_of
+from perstack.core.jobs.summary import summarize
+from perstack.core.runs.events import QueueRun, RedactEvent, StoredEvent, contents_of
+from perstack.core.runs.messages import BlobPart
+from perstack.core.runs.request_digest import tools_blob
+from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
-from perstack.engine.logs.damage import BadEvent
-from perstack.engine.logs.lines import readable, run_ids
-from perstack.engine.logs.runs import event_of
-from perstack.engine.pages import every_id
-from perstack.engine.spaces import SCHEDULE_SPACE, SERIES_SPACE, TASK_SPACE
-from perstack.errors import NotFound, StorageError
-from perstack.ports.storage import Erases, RunRef, Storage
+from perstack.engine.log.event_log import BadEvent, readable, run_ids
+from perstack.engine.log.leases import Holders
+from perstack.engine.log.run_log import derive, event_of, run_logs
+from perstack.engine.log.storage import SCHEDULE_SPACE, SERIES_SPACE, TASK_SPACE
+from perstack.errors import NotFound, StorageError, UsageError
+from perstack.next_steps import Look
+from perstack.ports.formats import ShowsForeign
+from perstack.ports.storage import Erases, KeepsCopies, Redacts, RunRef, Storage
+from perstack.support.storage import every_id
+from perstack.system.clock import SYSTEM, Clock
+from perstack.system.user import this_process
 
 _PAGE = 1000
 _SHORTEST = 4
-"""A text of fewer characters stands everywhere."""
+"""Minimum characters of a text that is searched for: a shorter one occurs everywhere."""
 _SHORT = 8
-"""One of fewer stands in many others: only where it is all of a text it is a copy."""
+"""Characters below which a text counts as a copy only if it is the whole text: it occurs in many others."""
 _MOST = 100
-"""How many places are named."""
 _SNAPSHOTS = (b'"type":"recordSnapshot"', b'"type":"startRewind"', b'"type":"finishRewind"')
-"""What is in the lines of events that name a tree."""
+"""Markers in the lines of events that name a tree."""
 _WORDS = {TASK_SPACE: "task", SERIES_SPACE: "iterations", SCHEDULE_SPACE: "schedule"}
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Where the texts of an event stand besides."""
+    """Places in the storage with copies of an event's texts."""
 
     copies: tuple[str, ...]
-    """The ids of events, or words for what is none of a Run: 100 at most."""
+    """Ids of events, or descriptions of places that belong to no Run; at most 100."""
     blobs: tuple[str, ...]
-    """The blobs of the same Job that can go with it: nothing that stays refers to them."""
+    """Blobs of the same Job that can be removed too, because nothing that stays refers to them."""
 
 
 async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] = ()) -> Traces:
-    """Look through all logs of the storage, and the blobs of the event's Job, for the texts of these fields; of all but
-    settings if none is named. Whole texts are looked for: one that was quoted in part is not found. What does not read
-    is passed over."""
+    """Search all logs of the storage, and the blobs of the event's Job, for the texts of these fields.
+
+    Without `fields`, all texts except settings are searched for. Whole texts are searched for: partial quotes are not
+    found. Data that cannot be read is skipped.
+    """
     texts = frozenset(text for text in texts_taken(event, fields) if len(text) >= _SHORTEST)
     forms = tuple(form for text in texts for form in _forms(text))
     found: list[str] = []
@@ -65,7 +73,7 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
 
 
 def _forms(text: str) -> tuple[bytes, ...]:
-    """As it may stand in a line: as JSON, and as JSON in a text of JSON."""
+    """Return how a text may be written in a line: as JSON, and as JSON inside a JSON string."""
     once = _quoted(text)
     twice = _quoted(once)
     return (once.encode("utf-8", "surrogatepass"), twice.encode("utf-8", "surrogatepass"))[: 1 + (once != twice)]
@@ -106,7 +114,7 @@ def _having(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
 
 
 def _repeats(event: StoredEvent, texts: Iterable[str]) -> bool:
-    """Whether a text stands where it could be taken out of this event, and is not a name only."""
+    """Return whether a text occurs in a field of the event that could be redacted, and not only as a name."""
     own = texts_taken(event, fields_taken(event))
     whole = (text for text in texts if len(text) < _SHORT)
     within = [text for text in texts if len(text) >= _SHORT]
@@ -122,8 +130,7 @@ def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
 
 
 async def _in_snapshots(storage: Storage, job_id: str, raw: Sequence[bytes], looked: dict[str, bool]) -> list[str]:
-    """The snapshots of a Job that have files, or names of files, with a text in them. `looked` is what is known of
-    blobs: Jobs share them."""
+    """Return the snapshots of a Job with a text in a file or file name; `looked` caches results by blob."""
     held = await _held(storage, job_id) if raw else {}
     for name in held:
         if name not in looked:
@@ -132,7 +139,7 @@ async def _in_snapshots(storage: Storage, job_id: str, raw: Sequence[bytes], loo
 
 
 async def _held(storage: Storage, job_id: str) -> dict[str, str]:
-    """The blobs that a Job's snapshots are made of, each with the event of the first that has it."""
+    """Return the blobs in a Job's snapshots, each with the event of the first snapshot that contains it."""
     events: list[StoredEvent] = []
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
@@ -141,13 +148,12 @@ async def _held(storage: Storage, job_id: str) -> dict[str, str]:
         events += filter(None, parsed)
     if not events:
         return {}
-    from perstack.engine.snapshots.held import held_by_snapshots  # few Jobs have snapshots
+    from perstack.engine.files.trees import held_by_snapshots  # few Jobs have snapshots
 
     return await held_by_snapshots(storage, job_id, events)
 
 
 def _raw(texts: Iterable[str]) -> tuple[bytes, ...]:
-    """Long texts as they may stand in a file."""
     long = [text for text in texts if len(text) >= _SHORT]
     return tuple({form for text in long for form in (*_forms(text), text.encode("utf-8", "replace"))})
 
@@ -155,7 +161,7 @@ def _raw(texts: Iterable[str]) -> tuple[bytes, ...]:
 async def _blobs(
     storage: Storage, event: StoredEvent, raw: Sequence[bytes], forms: Sequence[bytes]
 ) -> tuple[list[str], list[str]]:
-    """The blobs that can go, and the ids of the events that keep others which have the same in them."""
+    """Return the blobs that can be removed, and the ids of events that keep other blobs with the same texts."""
     if not isinstance(storage, Erases):
         return [], []
     named = _refers_to(event)
@@ -165,7 +171,7 @@ async def _blobs(
         if name in named or b"blob:" + name.encode() in mentioned or await _has(storage, event.job_id, name, raw):
             names.append(name)
     users = await _users(storage, event, names)
-    # what a snapshot is made of stays: without it nothing of that file could be taken back
+    # blobs of snapshots stay: without them the file could not be restored
     for name, at in (await _held(storage, event.job_id) if names else {}).items():
         if name in names:
             users.setdefault(name, []).append(f"the snapshot of {at}")
@@ -181,7 +187,7 @@ async def _has(storage: Storage, job_id: str, name: str, raw: Sequence[bytes]) -
 
 
 async def _users(storage: Storage, event: StoredEvent, names: Sequence[str]) -> dict[str, list[str]]:
-    """Of each blob the other events of the Job whose own content it is; a result that shrank only names its own."""
+    """Return for each blob the other events of the Job whose content it is; a result that shrank only names its own."""
     found: dict[str, list[str]] = {}
     forms = [name.encode() for name in names]
     for run_id in await run_ids(storage, event.job_id) if names else ():
@@ -196,7 +202,7 @@ async def _users(storage: Storage, event: StoredEvent, names: Sequence[str]) -> 
 
 
 def _refers_to(event: StoredEvent) -> frozenset[str]:
-    """The blobs that are content of an event, or the tools that a model was offered."""
+    """Return the blobs with the content of an event, or with the tools that a model was offered."""
     match event:
         case QueueRun() if event.definition is not None:
             return frozenset((event.definition,))
@@ -204,3 +210,83 @@ def _refers_to(event: StoredEvent) -> frozenset[str]:
             return frozenset(filter(None, (tools_blob(event.tools_digest),)))
         case _:
             return frozenset(part.sha256 for part in contents_of(event) if isinstance(part, BlobPart))
+
+
+# Redaction.
+
+
+async def redact_event(
+    storage: Storage, event_id: str, *, fields: Sequence[str] = (), reason: str, by: By, clock: Clock = SYSTEM
+) -> Redaction:
+    """Remove what a person, a model or a tool wrote in an event; record who did it, why, and where copies are.
+
+    All texts of the event are removed; `fields` are those that are meant, and whose copies are searched for. The order
+    is: append `redactEvent`, replace the event's line, remove the blobs that only this event needs, rewrite the caches,
+    which contain texts of events too, and let the storage erase remains on its medium. If the process dies in between,
+    `verify` reports it, and repeating the call completes it. For an event that is redacted already, only the last two
+    steps are repeated.
+
+    Raises NotFound, Damaged, Conflict while the Job is driven, and UsageError for a field without text, an event
+    without text, an event that another program wrote, or a storage that cannot redact.
+    """
+    job_id, run_id, seq = place_of(event_id)
+    ref = RunRef(job_id, run_id)
+    if not isinstance(storage, Redacts):
+        raise UsageError(f"{storage.location}: this storage cannot take anything out of a log")
+    if not await storage.has_job(job_id):
+        raise NotFound(f"there is no Job {job_id} in {storage.location}")
+    if isinstance(storage, ShowsForeign) and run_id in await storage.unsealed_runs(job_id):
+        raise UsageError(f"{run_id} was written by another program, in whose files its content would stay")
+    holder, apart = f"a redaction ({this_process()})", () if number_of_run(run_id) == 1 else (run_id,)
+    async with storage.lease(job_id, holder), Holders(storage).none_driven(job_id, holder, apart):
+        log = run_logs(storage)
+        found = (await log.readable(ref)).whole()
+        if found.loaded is None or not 0 < seq <= len(found.lines):
+            raise NotFound(f"there is no event {event_id}", next_steps=(Look("log", job_id),))
+        line, events = found.lines[seq - 1], [one.event for one in found.lines]
+        sealed = open_line(line.line)
+        decided = next((one for one in events if isinstance(one, RedactEvent) and one.event_id == event_id), None)
+        if decided is None:
+            taken = check_fields(line.event, fields)
+            traces = await traces_of(storage, line.event, fields)
+            decided = RedactEvent(
+                id=event_id_of(run_id, found.loaded.head.seq + 1),
+                timestamp=clock.now(),
+                job_id=job_id,
+                run_id=run_id,
+                expert_key=events[-1].expert_key,
+                step_number=events[-1].step_number,
+                event_id=event_id,
+                event_type=line.event.type,
+                digest=sealed.digest,
+                fields=taken,
+                remains=remains_of(line.event),
+                blobs=traces.blobs,
+                copies=traces.copies,
+                by=by,
+                reason=cleaned(reason),
+            )
+            await log.append(ref, found.loaded, [decided])
+        if taken_out(sealed.payload) is None:
+            await storage.redact(ref, seq, without_payload(line.line, line.event.type, event_id))
+        await _clean_up(storage, job_id, decided)
+    return redaction_of(decided, seq)
+
+
+async def _clean_up(storage: Storage, job_id: str, decided: RedactEvent) -> None:
+    if isinstance(storage, Erases):
+        for name in decided.blobs:
+            await storage.remove_blob(job_id, name)
+    await _write_caches(storage, job_id)
+    if isinstance(storage, Erases):
+        await storage.erase_traces(job_id)
+
+
+async def _write_caches(storage: Storage, job_id: str) -> None:
+    derived = await derive(storage, job_id)
+    if isinstance(storage, KeepsCopies):
+        for run_id, setting in derived.settings.items():
+            await storage.put_run_setting(RunRef(job_id, run_id), setting.to_json())
+        for checkpoint_id, file in derived.checkpoints.items():
+            await storage.put_checkpoint(job_id, checkpoint_id, file.to_json())
+    await storage.put_summary(job_id, summarize(derived.job, is_driven=False).to_json())

@@ -1,32 +1,60 @@
-"""Driving a Job again from its logs, to see whether every decision and every request is the same."""
+"""Replay a Job from its logs without a model, to check that every decision and every request is the same."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, open_line, taken_out
-from perstack.core.chain import check as check_line
-from perstack.core.events import StartRun, StoredEvent
-from perstack.core.replay import difference
+from perstack.core.audit.verification import Checked, Finding, Report, Unchecked
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, taken_out
+from perstack.core.base.chain import check as check_line
+from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.evolve import evolve
+from perstack.core.runs.replay import difference
+from perstack.core.runs.request_digest import is_comparable, request_difference
 from perstack.core.runs.state import Run
-from perstack.core.verification import Checked, Finding, Report, Unchecked
-from perstack.engine.logs.lines import readable, run_ids
-from perstack.engine.logs.runs import RunDefinition
-from perstack.engine.requests import KeptToolsCheck, RequestCheck
-from perstack.engine.ruled_again import JobApprovals, RulesCheck
+from perstack.core.runs.step_events import StartGeneration
+from perstack.dataclass import dataclass
+from perstack.engine.audit.verify import KeptToolsCheck
+from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.run_log import RunDefinition
+from perstack.engine.permissions.recorded_calls import JobApprovals, RulesCheck
 from perstack.errors import Damaged, NotFound
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
 
+# Requests.
+
+
+@dataclass(slots=True)
+class RequestCheck:
+    """A comparison of one Run's requests with the recorded digests, in order."""
+
+    inherits_redacted: bool = False
+    """Whether the Run begins with redacted messages, so that no request can be compared."""
+    compared: int = 0
+    uncompared: int = 0
+    """Requests without a digest that this version can compute."""
+    _sent: int = 0
+
+    def difference(self, run: Run, event: StoredEvent) -> str | None:
+        """Return how the request differs from the log; None if it does not, or cannot be compared."""
+        if not isinstance(event, StartGeneration):
+            return None
+        if self.inherits_redacted or not is_comparable(event):
+            self.uncompared += 1
+            return None
+        self.compared += 1
+        wrong = request_difference(run, event, self._sent)
+        self._sent = len(run.messages)
+        return wrong
+
 
 async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFactory], workspace: Path) -> Report:
-    """Drive each Run again from its log, without a model, and compare every decision and every request.
+    """Replay each Run from its log, without a model, and compare every decision and every request.
 
-    What tools' arguments are to permission rules is asked of `factories`, and paths are seen from the workspace.
-
-    What was decided on events that were redacted since cannot be decided again, and is named.
+    `factories` tell permission rules what tools' arguments mean, and paths are resolved from the workspace. Decisions
+    that rest on redacted events cannot be repeated, and are reported as unchecked.
     """
     findings: list[Finding] = []
     unchecked: list[Unchecked] = []
@@ -66,9 +94,9 @@ async def _replay(
     rules: RulesCheck,
     tools: KeptToolsCheck,
 ) -> tuple[int, list[Finding]]:
-    """How many events of a Run were replayed, and the first that is not what the loop would have done.
+    """Return how many events of a Run were replayed, and the first one that the loop would not have produced.
 
-    Tools that are missing do not end it: that they were those named is known of the digests alone.
+    Missing tools are findings, but do not end the replay: the digests alone show that the tools were those named.
     """
     missing: list[Finding] = []
     definition = RunDefinition(storage)
@@ -97,7 +125,7 @@ async def _replay(
 
 
 async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
-    """Whether a Run begins with messages that were redacted, maybe after it was sent them."""
+    """Return whether a Run begins with messages that were redacted, possibly after they were sent."""
     seen = {ref.run_id}
     while True:
         lines, _ = await readable(storage, ref)

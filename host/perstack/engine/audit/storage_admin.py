@@ -1,42 +1,114 @@
-"""Copies Jobs, tasks, series of iterations and schedules from one storage to another, as they are: no id and no byte
-changes.
+"""Copy, check and measure storages.
 
-What is copied is checked by both chains. A copy that was cut short is taken up where it ended, whoever takes it up: the
-logs themselves say how far it came.
+`copy_storage` copies Jobs, tasks, series and schedules unchanged: no id and no byte differs. Both hash chains are
+checked. A copy that was cut short is continued by the next call, which finds its position from the logs themselves.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Literal, get_args
 
-from perstack.core.chain import is_redaction_of, open_line
-from perstack.core.ids import number_of_run
-from perstack.core.json_reading import read_json
-from perstack.core.owners import Owner, OwnerKind
+from perstack.core.base.chain import is_redaction_of, open_line
+from perstack.core.base.ids import Owner, OwnerKind, number_of_run
+from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
-from perstack.engine.blobs import keep_blobs
-from perstack.engine.elsewhere.holding import Holders
-from perstack.engine.pages import every_id
-from perstack.engine.spaces import space_of
-from perstack.engine.who import this_process
+from perstack.engine.log.leases import Holders
+from perstack.engine.log.storage import keep_blobs, places_of, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign
-from perstack.ports.storage import Erases, KeepsCopies, Redacts, RunRef, Storage
+from perstack.ports.storage import (
+    ChecksItself,
+    Erases,
+    JobSize,
+    KeepsCopies,
+    Measures,
+    Redacts,
+    RunRef,
+    Storage,
+    StorageCheck,
+)
+from perstack.support.storage import every_id
+from perstack.system.user import this_process
+
+# Disk usage.
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Disk usage of a storage, in bytes."""
+
+    owners: tuple[tuple[Owner, JobSize], ...]
+    """Jobs, tasks, series and schedules, the largest first."""
+    storage: int
+    """Total of the storage, including what belongs to no owner."""
+
+    @property
+    def total(self) -> JobSize:
+        """The sum over all listed owners."""
+        sizes = [size for _, size in self.owners]
+        return JobSize(*(sum(column) for column in zip(*sizes, strict=True))) if sizes else JobSize()
+
+
+async def disk_usage(storage: Storage, ids: Sequence[str] = ()) -> DiskUsage:
+    """Return the disk usage of these ids, or of all. Raises NotFound, and UsageError if it cannot be measured."""
+    found: list[tuple[Owner, JobSize]] = []
+    for kind in get_args(OwnerKind):
+        space = space_of(storage, kind)
+        if not isinstance(space, Measures) or not isinstance(storage, Measures):
+            raise UsageError(f"{storage.location}: this storage does not say how much room it takes")
+        sizes = await space.sizes(ids or None)
+        found += [(Owner(kind, of), size) for of, size in sizes.items()]
+    missing = [one for one in ids if one not in {owner.id for owner, _ in found}]
+    if missing:
+        raise NotFound(f"there is no Job, task or series {', '.join(missing)} in {storage.location}")
+    found.sort(key=lambda one: (-one[1].total, one[0]))
+    return DiskUsage(tuple(found), await storage.size() if isinstance(storage, Measures) else 0)
+
+
+# Checks: those that a storage makes itself, or whether it can be read.
+
+
+async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
+    """Return what a storage needs, and whether each is there. Changes nothing permanently."""
+    if isinstance(storage, ChecksItself):
+        return await storage.checks()
+    try:
+        await storage.jobs(limit=1)
+    except StorageError as error:
+        return (StorageCheck("state", False, error.message),)
+    found = [StorageCheck("state", True, storage.location)]
+    for place in places_of(storage)[:1]:
+        there = _nearest(place)
+        if os.access(there, os.W_OK):
+            found.append(StorageCheck("rights", True, "this user may write there"))
+        else:
+            found.append(StorageCheck("rights", False, f"{there} may not be written", f"chown or chmod {there}"))
+    return tuple(found)
+
+
+def _nearest(path: Path) -> Path:
+    return next(one for one in (path, *path.parents) if one.exists())
+
 
 _RECORDS = 500
 _BLOBS = 50
-"""How many are in memory at a time, and then those of the append that the last belongs to."""
+"""Maximum blobs in memory at a time. Of records there may be more than `_RECORDS`, because an append is not split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What became of one Job, task, series or schedule."""
+    """The result of copying one Job, task, series or schedule."""
 
     owner: Owner
     state: Literal["copied", "continued", "there", "left"]
-    """New there; what was missing was added; nothing was missing; not copied, for the reason in `problem`."""
+    """`copied`: new in the target. `continued`: missing data was added. `there`: nothing was missing.
+
+    `left`: not copied, for the reason in `problem`.
+    """
     records: int = 0
     blobs: int = 0
     problem: str = ""
@@ -45,10 +117,10 @@ class Copied:
 async def copy_storage(
     source: Storage, target: Storage, ids: Sequence[str] = (), since: int | None = None
 ) -> AsyncGenerator[Copied]:
-    """Copy everything, or what has one of these ids, or whose last event is not older than `since` (ms since 1970).
+    """Copy everything, or these ids, or what has an event since `since` (milliseconds since 1970).
 
-    The oldest first, so that the order of a list stays. Raises NotFound for an id that there is not, and UsageError if
-    both are the same.
+    The oldest are copied first, so that the order of lists stays. Raises NotFound for an unknown id, and UsageError if
+    both storages are the same.
     """
     if source.location == target.location:
         raise UsageError(f"{source.location} would be copied to itself: name another storage to copy to")
@@ -68,7 +140,7 @@ async def _all_of(storage: Storage, kind: OwnerKind) -> list[Owner]:
 
 
 class _Copying:
-    """One of them."""
+    """The copy of one owner."""
 
     def __init__(self, source: Storage, target: Storage, owner: Owner) -> None:
         self._source = source
@@ -78,7 +150,7 @@ class _Copying:
         self._blobs = 0
 
     async def done(self) -> Copied:
-        """Copy it. What keeps it from that is said, and harms no other."""
+        """Copy it. An error is in the result, and does not affect others."""
         try:
             await self._check_own()
             async with AsyncExitStack() as stack:
@@ -97,7 +169,7 @@ class _Copying:
         )
 
     async def last_event(self) -> int:
-        """When the last one was, in milliseconds since 1970; 0 if no log can be read."""
+        """Return the time of the latest event, in milliseconds since 1970; 0 if no log can be read."""
         latest = 0
         for run_id in await every_id(lambda after: self._source.runs(self._owner.id, after=after)):
             try:
@@ -112,13 +184,12 @@ class _Copying:
             raise UsageError(f"{next(iter(foreign.values()))} wrote it: run it once with perstack, and copy it then")
 
     async def _hold_source(self, stack: AsyncExitStack) -> None:
-        """Nobody drives it meanwhile."""
         try:
             await stack.enter_async_context(self._source.lease(self._owner.id, this_process()))
         except Conflict:
             raise
         except StorageError:
-            # a storage that may only be read: who writes to it can be seen, and not kept from it
+            # a read-only storage: drivers can be seen, but not kept out
             if (info := await self._source.lease_info(self._owner.id)) is not None:
                 raise Conflict(f"it is being driven by {info.holder}: copy it when it has ended") from None
         await self._check_no_delegate_driven(self._source)
@@ -132,7 +203,7 @@ class _Copying:
     async def _copy(self) -> None:
         of = self._owner.id
         await self._copy_blobs()
-        # a Run that started others comes after them: what is cut short refers to nothing that is not there
+        # delegates before their parent Runs: a copy that is cut short refers to nothing missing
         runs = sorted(await every_id(lambda after: self._source.runs(of, after=after)), key=number_of_run, reverse=True)
         for run_id in runs:
             await self._copy_log(RunRef(of, run_id))
@@ -165,7 +236,7 @@ class _Copying:
             if not records:
                 return
             whole = _whole_appends(records)
-            if not whole:  # one append of more records than that
+            if not whole:  # a single append has more records than `_RECORDS`
                 records = await self._source.read(run, seq, open_line(records[0]).batch)
                 whole = [records]
             for append in whole:
@@ -174,7 +245,7 @@ class _Copying:
                 self._records += len(append)
 
     async def _redact(self, run: RunRef, seq: int, old: bytes, new: bytes) -> None:
-        """What was taken out here since the last copy is taken out there."""
+        """Redact a record in the target that was redacted in the source since the last copy."""
         if not is_redaction_of(old, new):
             raise self._other(run, seq - 1)
         if not isinstance(self._target, Redacts):
@@ -207,7 +278,6 @@ class _Copying:
 
 
 def _whole_appends(records: Sequence[bytes]) -> list[list[bytes]]:
-    """The appends that are in these records whole, from the first on."""
     appends: list[list[bytes]] = []
     at = 0
     while at < len(records):

@@ -1,44 +1,263 @@
-"""Checking a Job: its logs against their chain, heads kept elsewhere and each other, and what is derived from them."""
+"""Verify a Job: logs against their chains, other heads and each other; blobs; and data derived from the logs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field
+from hashlib import sha256
 
-from perstack.core.chain import Head, Sealed, taken_out
-from perstack.core.checkpoint import checkpoint_file
-from perstack.core.events import (
-    CallDelegate,
-    FinishToolCall,
-    QueueRun,
-    RedactEvent,
-    ShrinkResults,
-    StartGeneration,
-    StartRun,
-    StoredEvent,
+from pydantic import ValidationError
+
+from perstack.core.audit.redaction import Redaction, parse_remains, redaction_of
+from perstack.core.audit.verification import (
+    Checked,
+    Finding,
+    Report,
+    Unchecked,
+    UncheckedKind,
+    against,
+    against_head,
+    against_logs,
 )
-from perstack.core.ids import BLOCK, OWN, block_of, number_of_run, place_of, run_id_of
-from perstack.core.messages import BlobPart, ResultContent
-from perstack.core.redaction import parse_remains, redaction_of
+from perstack.core.base.chain import Head, Sealed, taken_out
+from perstack.core.base.ids import BLOCK, OWN, block_of, is_place, number_of_run, place_of, run_id_of
+from perstack.core.base.records import Fact
+from perstack.core.definitions.skills import BASE_SKILL
+from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_setting
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.resuming import grows_apart
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import QueueRun, RedactEvent, StartRun, StoredEvent, trees_of
+from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
+from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
-from perstack.core.snapshots.named import trees_of
-from perstack.core.verification import Report, against_head
-from perstack.engine.logs.kept import heads_kept
-from perstack.engine.logs.lines import run_ids
-from perstack.engine.logs.log import CheckedLog, StoredLine
-from perstack.engine.logs.runs import redactions_in, run_logs
-from perstack.engine.requests import KeptToolsCheck
-from perstack.engine.verify_caches import Files, check_caches, checkpoint_anchors, checkpoint_files
-from perstack.engine.verify_state import Check
-from perstack.errors import NotFound, StorageError, UsageError
+from perstack.core.runs.step_events import CallDelegate, CallTools, FinishToolCall, ShrinkResults, StartGeneration
+from perstack.dataclass import dataclass
+from perstack.engine.log.event_log import CheckedLog, DoesNotFollow, StoredLine, run_ids
+from perstack.engine.log.run_log import checkpoint_ids, redactions_in, run_logs
+from perstack.engine.log.storage import heads_kept
+from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import KeepsCopies, RunRef, Storage
+
+# Tools that models were offered.
+
+
+@dataclass(slots=True)
+class KeptToolsCheck:
+    """A check of the tool blobs that a Job's logs name, each read once."""
+
+    storage: Storage
+    job_id: str
+    _seen: set[str] = field(default_factory=set[str])
+
+    async def problem(self, event: StoredEvent) -> str | None:
+        """Return what is wrong with the tools that this event names; None if nothing is, or if already reported."""
+        digest = event.tools_digest if isinstance(event, StartGeneration) else None
+        name = tools_blob(digest or "")
+        if name is None or name in self._seen:
+            return None
+        self._seen.add(name)
+        try:
+            blob = await self.storage.blob(self.job_id, name)
+        except NotFound:
+            return f"the tools that the model was offered, blob {name}, are not there; put the blob back from a copy"
+        except StorageError as error:
+            return str(error)
+        if sha256(blob).hexdigest() != name:
+            return f"the tools that the model was offered, blob {name}, were changed; put the blob back from a copy"
+        return None
+
+
+# Results of a check.
+
+
+@dataclass(slots=True)
+class Check:
+    """The results of checking a Job so far."""
+
+    job_id: str
+    unsealed: Mapping[str, str]
+    """Runs whose events have no digests, and the program that wrote each."""
+    heads: dict[str, dict[int, str]] = field(default_factory=dict[str, "dict[int, str]"])
+    """For each log, the hash at each position."""
+    anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
+    """Heads of logs that are recorded outside of the log itself."""
+    starts: dict[str, StartRun] = field(default_factory=dict[str, StartRun])
+    named: dict[str, tuple[str, int, str]] = field(default_factory=dict[str, "tuple[str, int, str]"])
+    """Delegates by Run id: the Run, position and call that decided on each."""
+    answered: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """Calls that have a result, as pairs of Run and call."""
+    blobs: dict[str, tuple[str, int, int | None]] = field(default_factory=dict[str, "tuple[str, int, int | None]"])
+    """Blobs by name: the Run and position that name each first, and its size if given."""
+    mentions: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
+    """Blobs that the texts of results refer to: the Run and position of each."""
+    programs: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """Calls of the base skill's `exec`, as pairs of Run and call: only the host writes the names in their results."""
+    trees: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
+    """Snapshots by tree: the Run and position of each."""
+    definitions: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
+    """Definitions of queued Jobs by blob: the Run and position of each."""
+    naming: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, "list[tuple[str, int]]"])
+    """All Runs and positions that name a blob."""
+    removed: dict[str, tuple[str, int]] = field(default_factory=dict[str, "tuple[str, int]"])
+    """Blobs that a redaction removed: the Run and position of the redaction."""
+    offers: list[tuple[str, int, StartGeneration]] = field(default_factory=list[tuple[str, int, StartGeneration]])
+    """Generations that name the offered tools, with Run and position."""
+    states: dict[str, Run] = field(default_factory=dict[str, Run])
+    """The last state of each Run, as far as its events can be folded."""
+    misfit: Damaged | NotFound | None = None
+    """Why a state is not that of the whole log; None if all are."""
+    checkpoints: dict[str, CheckpointFile] = field(default_factory=dict[str, CheckpointFile])
+    """The expected content of the stored checkpoints."""
+    digests: int = 0
+    summaries: int = 0
+    caches: int = 0
+    right_blobs: int = 0
+    findings: list[Finding] = field(default_factory=list[Finding])
+    unchecked: list[Unchecked] = field(default_factory=list[Unchecked])
+    redactions: list[Redaction] = field(default_factory=list[Redaction])
+
+    def names_blob(self, name: str, run_id: str, seq: int, size: int | None = None) -> None:
+        """Record that an event names a blob, with its size if given."""
+        self.blobs.setdefault(name, (run_id, seq, size))
+        self.naming.setdefault(name, []).append((run_id, seq))
+
+    def found(self, run_id: str, seq: int, message: str) -> None:
+        """Add a finding."""
+        self.findings.append(Finding(run_id, seq, message))
+
+    def passed_over(self, kind: UncheckedKind, run_id: str, count: int, message: str) -> None:
+        """Record that something cannot be checked."""
+        self.unchecked.append(Unchecked(kind, run_id, count, message))
+
+    def report(self) -> Report:
+        """Return the report of everything so far."""
+        return Report(
+            self.job_id,
+            len(self.heads),
+            sum(len(chain) for chain in self.heads.values()),
+            tuple(dict.fromkeys(self.findings)),
+            tuple(self.unchecked),
+            Checked(self.digests, len(self.anchors), self.summaries, self.caches, self.right_blobs),
+            redactions=tuple(self.redactions),
+        )
+
+
+# Data derived from a Job's logs: job.json, run-setting.json, checkpoints.
+
+Files = Mapping[str, bytes]
+
+
+async def checkpoint_files(storage: Storage, job_id: str) -> Files:
+    """Return all stored checkpoints."""
+    files: dict[str, bytes] = {}
+    if not isinstance(storage, KeepsCopies):
+        return files
+    for checkpoint_id in await checkpoint_ids(storage, job_id):
+        data = await storage.checkpoint(job_id, checkpoint_id)
+        if data is not None:
+            files[checkpoint_id] = data
+    return files
+
+
+def checkpoint_anchors(files: Files) -> list[tuple[str, Head]]:
+    """Return the heads of logs that checkpoints record."""
+    found: list[tuple[str, Head]] = []
+    for checkpoint_id, data in files.items():
+        try:
+            messages = CheckpointFile.model_validate_json(data).messages
+        except ValidationError:
+            continue
+        if is_place(checkpoint_id):
+            found.append((place_of(checkpoint_id)[1], Head(messages.through, messages.sha256)))
+    return found
+
+
+async def check_caches(check: Check, storage: Storage, summary: bytes | None, checkpoints: Files) -> None:
+    """Compare summary, settings and checkpoints with the logs, if there is no finding about the logs."""
+    read = _read_summary(check, summary)
+    if check.findings:
+        return
+    if isinstance(check.misfit, DoesNotFollow):
+        check.found(check.misfit.ref.run_id, check.misfit.seq, check.misfit.reason)
+        return
+    if check.misfit is not None:
+        words = "what it says cannot be derived from logs that do not read as a whole"
+        check.passed_over("summary", "", 1, f"job.json: {words}")
+        check.passed_over("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
+        return
+    if summary is not None and read is not None:
+        apart = any(grows_apart(run, check.states) for run in check.states.values())
+        is_driven = apart or await storage.lease_info(check.job_id) is not None
+        _check_summary(check, summary, read, is_driven=is_driven)
+    if isinstance(storage, KeepsCopies):
+        await _check_copies(check, storage, checkpoints)
+
+
+async def _check_copies(check: Check, storage: KeepsCopies, checkpoints: Files) -> None:
+    for run_id, run in check.states.items():
+        data = await storage.run_setting(RunRef(check.job_id, run_id))
+        if data is None:
+            check.passed_over("caches", run_id, 0, "there is no run-setting.json; what it says is in the log")
+        elif run_id not in check.unsealed:
+            _compare(check, "run-setting.json", run_id, data, run_setting(run.start))
+    for checkpoint_id, data in checkpoints.items():
+        file = check.checkpoints.get(checkpoint_id)
+        if file is None:
+            check.found("", 0, f"checkpoint {checkpoint_id} is of no event in these logs")
+        else:
+            _compare(check, f"checkpoint {checkpoint_id}", file.run_id, data, file)
+
+
+def _compare(check: Check, name: str, run_id: str, data: bytes, expected: Fact) -> None:
+    check.caches += 1
+    try:
+        for words in against(data, expected):
+            check.found(run_id, 0, f"{name} {words}")
+    except ValueError:
+        check.found(run_id, 0, f"{name} does not read; delete it: what it says is in the log")
+
+
+def _read_summary(check: Check, written: bytes | None) -> JobSummary | None:
+    if written is None:
+        check.passed_over("summary", "", 1, "there is no job.json; what is shown is from the logs")
+        return None
+    try:
+        return JobSummary.model_validate_json(written)
+    except ValidationError:
+        if check.unsealed:
+            check.passed_over("summary", "", 1, "job.json is of another shape; nothing is taken from it")
+        else:
+            check.found("", 0, "job.json does not read; delete it: what it says is in the logs")
+        return None
+
+
+def _check_summary(check: Check, written: bytes, summary: JobSummary, *, is_driven: bool) -> None:
+    job = Job(check.job_id)
+    for run in check.states.values():
+        job.take(run)
+        job.heads[run.id] = run.head
+    if not job.coordinators:
+        return
+    if summary.status == "running" or is_driven:
+        check.passed_over("summary", "", 1, "job.json was written while the Job ran; what is shown is from the logs")
+        return
+    check.summaries += 1
+    for words in against_logs(written, job):
+        check.found("", 0, f"job.json {words}")
+
+
+_MENTION = re.compile(r"blob:([0-9a-f]{64})\b")
+"""How a text refers to a blob with content that was too long for it."""
+_OUTPUT_FILE = re.compile(r'"outputFile": ?"blob:([0-9a-f]{64})"\}?')
 
 
 async def verify_job(storage: Storage, job_id: str) -> Report:
-    """Check every line's digest and hash, each log against the heads that are kept in other places and against the
-    Runs that name it, every blob, and what is derived against the logs. Nothing is written. Raises NotFound."""
-    # caches are read before logs, which may grow meanwhile: so a head that is found in one is in the log
+    """Check each log, blob and derived file of a Job, and their relations. Writes nothing. Raises NotFound."""
+    # read caches before logs, which may grow meanwhile: a head found in a cache must then be in the log
     summary = await storage.summary(job_id)
     checkpoints = await checkpoint_files(storage, job_id)
     unsealed = await storage.unsealed_runs(job_id) if isinstance(storage, ShowsForeign) else dict[str, str]()
@@ -59,7 +278,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
 
 
 async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: Files) -> None:
-    """One log against its own chain; what it tells of others, and what is derived from it, is taken down."""
+    """Check one log against its own chain, and collect what it says about other logs and derived data."""
     redacted: dict[str, int] = {}
 
     def observe(line: StoredLine[StoredEvent], sealed: Sealed, run: Run | None) -> None:
@@ -88,7 +307,6 @@ async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: F
 
 
 def _say_how_far(check: Check, ref: RunRef, log: CheckedLog[Run]) -> None:
-    """How far a log could be checked."""
     if log.damage is not None:
         check.found(ref.run_id, log.damage.readable + 1, str(log.damage))
     if log.unknown:
@@ -115,6 +333,9 @@ def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
                 check.named[one.run_id] = (ref.run_id, seq, one.tool_call_id)
         case StartGeneration() if event.tools_digest is not None:
             check.offers.append((ref.run_id, seq, event))
+        case CallTools():
+            base = (call for call in event.calls if call.skill_name == BASE_SKILL and call.tool_name == "exec")
+            check.programs.update((ref.run_id, call.id) for call in base)
         case FinishToolCall():
             _take_down_result(check, ref, seq, event)
         case QueueRun() if event.definition is not None:
@@ -132,6 +353,13 @@ def _take_down_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall
     if event.delegate is not None:
         check.anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
     _take_down_blobs(check, ref, seq, event.contents)
+    for part in event.contents:
+        if isinstance(part, TextPart):
+            for name in _MENTION.findall(part.text):
+                check.mentions.setdefault(name, (ref.run_id, seq))
+            if (ref.run_id, event.tool_call_id) in check.programs:
+                for name in _OUTPUT_FILE.findall(part.text):
+                    check.names_blob(name, ref.run_id, seq)
 
 
 def _take_down_blobs(check: Check, ref: RunRef, seq: int, contents: Iterable[ResultContent]) -> None:
@@ -141,7 +369,6 @@ def _take_down_blobs(check: Check, ref: RunRef, seq: int, contents: Iterable[Res
 
 
 def _check_redaction(check: Check, ref: RunRef, redaction: RedactEvent, lines: Sequence[bytes]) -> None:
-    """Whether what a redactEvent says was done."""
     _, _, at = place_of(redaction.id)
     try:
         _, run_id, seq = place_of(redaction.event_id)
@@ -164,7 +391,7 @@ def _ids_of(redaction: RedactEvent) -> tuple[bytes, bytes]:
 
 
 def _check_relations(check: Check) -> None:
-    """Whether each Run is there because of another, or of a person, and whether those that are named are there."""
+    """Check that each Run was started by another Run or a person, and that the named Runs exist."""
     for run_id, start in check.starts.items():
         by, base = start.delegated_by, start.continued_from
         if by is not None and run_id not in check.unsealed:
@@ -175,7 +402,8 @@ def _check_relations(check: Check) -> None:
             check.found(run_id, 1, f"it continues from {base.run_id}, which has no log")
     anchored = {run_id for run_id, _ in check.anchors}
     for run_id, (parent, seq, call_id) in check.named.items():
-        is_over = (parent, call_id) in check.answered  # it could not be set up: it has no log, and its parent no head
+        # a delegate that could not be set up has a result, but no log, and its result names no head
+        is_over = (parent, call_id) in check.answered
         if run_id not in check.heads and run_id not in anchored and not is_over:
             words = f"{parent}, event {seq}, has decided on it; it has no log: it never began, or the log was removed"
             check.passed_over("runs", run_id, 0, words)
@@ -188,7 +416,7 @@ def _check_relations(check: Check) -> None:
 
 
 def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
-    """Those that were given before some of these, each in its block: a Job's own, or one of a driver of its own."""
+    """Yield the numbers given before these in each block: the Job's own, or that of a delegate's driver."""
     last: dict[int, int] = {}
     for number in numbers:
         of = 0 if number in OWN else number // BLOCK
@@ -198,7 +426,7 @@ def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
 
 
 def _name_what_nothing_vouches_for(check: Check) -> None:
-    """The ends of logs: their own chain does not tell that they were cut, or written anew."""
+    """Report the ends of logs without a head in another place: a chain alone does not show a cut or a rewrite."""
     for run_id, chain in check.heads.items():
         vouched = max((anchor.seq for one, anchor in check.anchors if one == run_id), default=0)
         if run_id not in check.unsealed and len(chain) > vouched:
@@ -229,15 +457,34 @@ async def _check_blobs(check: Check, storage: Storage) -> None:
             check.right_blobs += size in (None, found)
             if size is not None and found != size:
                 check.found(run_id, seq, f"the blob {name} has {found:,} bytes, and it says {size:,}")
+    await _check_mentions(check, storage)
     await _check_removed(check, storage)
 
 
+async def _check_mentions(check: Check, storage: Storage) -> None:
+    """Read the blobs that results mention. Any tool may write a name, so a missing blob may never have existed."""
+    for name, (run_id, seq) in check.mentions.items():
+        if name in check.blobs or name in check.removed:
+            continue
+        try:
+            await storage.blob(check.job_id, name)
+        except NotFound:
+            words = f"event {seq} refers to the blob {name}, which is not there: it was lost, or never kept"
+            check.passed_over("blobs", run_id, 1, words)
+        except (StorageError, UsageError) as error:
+            check.found(run_id, seq, str(error))
+        else:
+            check.right_blobs += 1
+
+
 async def _check_trees(check: Check, storage: Storage) -> None:
-    """Each folder of each snapshot; the files in it are among the blobs that are named from then on."""
+    """Check each folder of each snapshot, and add its files to the blobs to check."""
     if not check.trees:
         return
-    from perstack.engine.snapshots.reach import parts_of  # few Jobs have snapshots
-    from perstack.engine.snapshots.trees import Trees
+    from perstack.engine.files.trees import (
+        Trees,
+        parts_of,  # few Jobs have snapshots
+    )
 
     async for part in parts_of(Trees(storage, check.job_id), check.trees):
         run_id, seq = check.trees[part.tree]
@@ -248,20 +495,20 @@ async def _check_trees(check: Check, storage: Storage) -> None:
 
 
 async def _name_skills(check: Check, storage: Storage) -> None:
-    """The files of the Agent Skills that a Job was left to workers with are among the blobs from then on."""
+    """Add the files of a queued Job's Agent Skills to the blobs to check."""
     if not check.definitions:
         return
-    from perstack.engine.queueing import definition_kept  # few Jobs were
+    from perstack.engine.jobs.queued_definition import definition_kept  # few Jobs are queued
 
     for digest, (run_id, seq) in check.definitions.items():
-        with suppress(StorageError, UsageError, NotFound):  # it is named itself
+        with suppress(StorageError, UsageError, NotFound):  # the definition blob itself is checked below
             definition = await definition_kept(storage, check.job_id, digest)
             for file in (file for skill in definition.agent_skills for file in skill.files):
                 check.names_blob(file.sha256, run_id, seq, file.size)
 
 
 async def _check_removed(check: Check, storage: Storage) -> None:
-    """Whether the blobs are gone that a redaction was to take away; what was put there again later is named later."""
+    """Check that blobs removed by a redaction are gone; blobs that were named again later are skipped."""
     for name, (run_id, seq) in check.removed.items():
         if any(run != run_id or at > seq for run, at in check.naming.get(name, ())):
             continue

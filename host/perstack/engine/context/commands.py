@@ -1,28 +1,40 @@
-"""Asking an evaluator that is a command or a function. What it answers is read by `core.measurements`."""
+"""Run commands and functions of a definition: evaluators, tests, and commands that poll for an event.
+
+Their output is parsed in `core.iterations.measurements`. Commands may run what a model has written, so that each gets
+few variables and runs in the sandbox of its Expert.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from perstack.core.definitions import Evaluator, ExpertEvaluator, FunctionEvaluator
-from perstack.core.measurements import Measurement, measurement_in, measurement_of
-from perstack.core.secret_text import has_masked, masked_args, masked_line
-from perstack.core.shell import argv_of
-from perstack.engine.measuring import BOOTSTRAP, request
-from perstack.engine.programs import ask_program
-from perstack.engine.runtimes import NO_SANDBOX, Ground
-from perstack.errors import SkillError
+from pydantic import JsonValue
+from pydantic_core import from_json
+
+from perstack.core.base.secrets import has_masked, masked_args, masked_command, masked_line
+from perstack.core.base.text import argv_of
+from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
+from perstack.core.iterations.measurements import Measurement, measurement_in, measurement_of
+from perstack.core.tasks.arguments import MOST_STATE
+from perstack.core.tasks.due import PollResult
+from perstack.engine.context.evaluator_process import request
+from perstack.engine.context.host_context import Setup
+from perstack.engine.log.leases import programs_of
+from perstack.engine.plugins.programs import ask_program
+from perstack.engine.plugins.runtimes import NO_SANDBOX, Ground
+from perstack.errors import PerstackError, SkillError
+from perstack.ports.environment import inherited
 from perstack.ports.evaluator import Artifact
-from perstack.ports.processes.environment import inherited
-from perstack.ports.variables import variables_in
+from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
+from perstack.support.variables import variables_in
+from perstack.system.processes import python_argv
 
 
 def name_of(evaluator: Evaluator) -> str:
-    """What an evaluator is called in errors."""
+    """Return the name of an evaluator in errors, with secrets masked."""
     match evaluator:
         case str():
             return f"evaluator `{masked_line(evaluator)}`"
@@ -42,10 +54,11 @@ async def measure_by_command(
     programs: Path | None = None,
     ground: Ground = NO_SANDBOX,
 ) -> Measurement:
-    """Run it in the workspace, with the artefact on stdin, and few variables: it may run what a model has written.
+    """Run the command in the workspace, with the artefact on stdin, and parse the measurement that it prints.
 
-    Those that it names as `${NAME}` are among them: a shell fills them in, and no argument shows them to others.
-    While it runs it is recorded in the folder `programs`. Raises SkillError, which names it.
+    It gets few variables, because it may run what a model has written. Variables that it names as `${NAME}` are among
+    them: a shell expands them, so that no argument shows them to others. While it runs it is recorded in the folder
+    `programs`. Raises SkillError, which names the command.
     """
     name = name_of(command)
     argv = argv_of(command)
@@ -67,26 +80,27 @@ async def measure_by_command(
 async def measure_by_function(
     evaluator: FunctionEvaluator,
     made: Artifact,
+    env: Mapping[str, str],
     timeout: int,
     programs: Path | None = None,
-    hidden: str | None = None,
     ground: Ground = NO_SANDBOX,
 ) -> Measurement:
-    """Call it, in a process of its own, which is ended if it does not return in time.
+    """Call the function in a process of its own, which is killed if it does not return in time.
 
-    It has the environment of this process, but for the variable `hidden`; in a sandbox only what every program there
-    has, and it can read the modules of this process. Raises SkillError, which names it.
+    It gets the same few variables as a command, and its `requiredEnv`. A sandbox lets it read the modules of this
+    process. Raises SkillError, which names the function.
     """
     name = name_of(evaluator)
-    env = {variable: value for variable, value in os.environ.items() if variable != hidden}
-    directory = Path.cwd()
+    if missing := ", ".join(variable for variable in evaluator.required_env if not env.get(variable)):
+        raise SkillError(f"{name} needs {missing}: set it in the environment or in a .env file")
+    child_env = inherited(env, (*evaluator.required_env, *ground.variables))
+    start, directory = Path("/"), Path.cwd()
     readable: tuple[Path, ...] = ()
     if ground.confines:
-        env, directory = inherited(env, ground.variables), made.workspace
+        start = directory = made.workspace
         readable = tuple(path for path in map(Path, (*sys.path, sys.prefix, sys.base_prefix)) if path.is_absolute())
-    argv = (sys.executable, "-c", BOOTSTRAP, json.dumps(sys.path))
-    asked = request(evaluator.entry, made)
-    said = await ask_program(name, argv, directory, env, timeout, asked, programs, ground.runtime, readable)
+    argv, asked = python_argv("perstack.engine.context.evaluator_process"), request(evaluator.entry, made, directory)
+    said = await ask_program(name, argv, start, child_env, timeout, asked, programs, ground.runtime, readable)
     try:
         found = json.loads(said.out)
     except ValueError as error:
@@ -97,3 +111,76 @@ async def measure_by_function(
     if "raised" in found:
         raise SkillError(f"{name}: {found['raised']}")
     return measurement_of(found["measured"])
+
+
+# Commands that test what a Job has left, by their exit status.
+
+_MOST_WORDS = 400
+
+
+async def why_it_fails(
+    setup: Setup,
+    expert_key: str,
+    command: str | tuple[str, ...],
+    given: str,
+    timeout: int,
+    variables: Mapping[str, str],
+) -> str:
+    """Run a test command in the workspace and sandbox of the Expert. Returns "" for exit status 0, else the reason.
+
+    `given` is its stdin, `timeout` is in milliseconds. It gets few variables, because it may run what a model has
+    written: those that every program gets, those that it names as `${NAME}`, and `variables`. None of its processes is
+    left when this returns.
+    """
+    name = f"`{masked_line(command) if isinstance(command, str) else ' '.join(masked_args(command))}`"
+    argv = argv_of(command)
+    try:
+        async with setup.ground(expert_key) as ground:
+            env = inherited(setup.env, (*variables_in(argv), *ground.variables))
+            env = {**env, "PWD": str(setup.workspace), **variables}
+            programs = programs_of(setup.storage)
+            said = await ask_program(
+                name, argv, setup.workspace, env, timeout, given.encode("utf-8", "replace"), programs, ground.runtime
+            )
+    except PerstackError as error:
+        return str(error)
+    if said.status == 0:
+        return ""
+    lines = said.out.decode("utf-8", "replace").strip().splitlines()
+    words = said.last_words or (lines[-1][-_MOST_WORDS:] if lines else "")
+    return f"{name} ended with exit status {said.status}" + (f": {words}" if words else "")
+
+
+# Commands that poll for an event.
+
+_PATIENCE = 60_000
+"""Maximum milliseconds that a command may take."""
+
+
+async def ask_command(
+    command: Sequence[str],
+    directory: Path,
+    env: Mapping[str, str],
+    programs: Path | None = None,
+    runtime: Runtime = LOCAL_RUNTIME,
+) -> PollResult:
+    """Run a polling command. Exit status 0 reports the event, with stdout as its value, parsed if it is JSON.
+
+    While it runs it is recorded in the folder `programs`, if one is given. Raises SkillError if the command cannot be
+    started, takes longer than a minute, or prints more than a task can hold.
+    """
+    name = f"command `{masked_command(command)}`"
+    said = await ask_program(name, command, directory, env, _PATIENCE, records=programs, runtime=runtime)
+    if said.status != 0:
+        return PollResult(has_come=False)
+    if len(said.out) > MOST_STATE:
+        raise SkillError(f"{name} wrote {len(said.out):,} bytes to stdout, and a task's input may have {MOST_STATE:,}")
+    return PollResult(has_come=True, value=_value(said.out))
+
+
+def _value(said: bytes) -> JsonValue:
+    try:
+        value: JsonValue = from_json(said)
+    except ValueError:
+        return said.decode(errors="replace").strip() or None
+    return value

@@ -1,28 +1,126 @@
-"""Where the Jobs of a Host are queued for workers, if anywhere."""
+"""Open the storage and the dispatcher of a project.
+
+Addresses may contain variables. A project's own address is used only if a person has trusted it, and never sends a
+person's credential to an address that only a workspace's `.env` names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.engine.state import dispatcher_address
+from perstack.config.project import ProjectPlace
+from perstack.config.trust import Agreement, dispatcher_items, environment_of, storage_items
+from perstack.core.definitions.project import Project
+from perstack.engine.plugins.registry import Plugins
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Give
+from perstack.ports import dispatcher
+from perstack.ports.environment import refuse_redirected
+from perstack.ports.storage import LocalStorage, SendsCredentials, Storage
+from perstack.support.variables import filled_address, meant_by, variables_in
 
-if TYPE_CHECKING:  # a Run that is driven here needs no dispatcher
-    from perstack.core.definitions import Project
-    from perstack.engine.plugins import Plugins
+if TYPE_CHECKING:
     from perstack.ports.dispatcher import Dispatcher, Order
-    from perstack.ports.storage import Storage
+
+
+def open_state(
+    plugins: Plugins,
+    project: Project,
+    place: ProjectPlace,
+    named: str | None,
+    env: Mapping[str, str],
+    agreement: Agreement | None = None,
+) -> Storage:
+    """Open the storage of a project, or the one named `named`.
+
+    A project's relative address is resolved against its `state_root`, `named` against the current folder.
+    `[storageSetting]` also applies to `named` if that is of the same kind. `agreement` None: what was trusted by
+    `perstack trust`. Raises UsageError if no such storage is installed, if a variable in its address is not set, if the
+    project names one that nobody has trusted, or if a link leads to the state and it is not named.
+    """
+    setting = project.storage_setting
+    if named is not None:
+        address = storage_address(plugins, named, env)
+        same = address.partition(":")[0] == project.storage.partition(":")[0]
+        return plugins.open_storage(address, place.folder, setting if same else {})
+    (agreement or Agreement(project)).check(storage_items(project))
+    address = storage_address(plugins, project.storage, env)
+    storage = plugins.open_storage(address, place.state_root, setting)
+    _refuse_link(storage, place.state_root)
+    return storage
+
+
+def _refuse_link(storage: Storage, root: Path) -> None:
+    """Raise UsageError if the state is reached through a link below `root`.
+
+    A link comes with a repository like any file, and could make this process write anywhere on this machine.
+    """
+    if not isinstance(storage, LocalStorage):
+        return
+    state = Path(os.path.normpath(storage.location))
+    if not state.is_relative_to(root):
+        return
+    real = Path(os.path.realpath(storage.location))
+    if real != Path(os.path.realpath(root), state.relative_to(root)):
+        raise UsageError(
+            f"the state is not kept in {state}, which a link leads to {real}: remove the link if you did not make it",
+            next_steps=(Give("storage"),),
+        )
+
+
+def state_environment(project: Project, place: ProjectPlace, named: str | None) -> Mapping[str, str]:
+    """Return the environment, with `.env` files if the address of the storage or the dispatcher contains a variable."""
+    workers = () if project.workers is None or project.workers.dispatcher is None else (project.workers.dispatcher,)
+    if variables_in([project.storage if named is None else named, *workers]):
+        return environment_of(project, place)
+    return os.environ
+
+
+def storage_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
+    """Return the address with the values of its variables.
+
+    Raises UsageError if a person's own credential would be sent to an address that only a workspace's `.env` names.
+    """
+    filled = filled_address(address, env)
+    if variables_in([address]):
+        factory, _ = meant_by(address, plugins.storage_at, filled)
+        _refuse_redirected(address, env, factory.credentials if isinstance(factory, SendsCredentials) else ())
+    return filled
+
+
+def dispatcher_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
+    """Do what `storage_address` does for the address of a dispatcher."""
+    filled = filled_address(address, env, "dispatcher")
+    if variables_in([address]):
+        factory, _ = meant_by(address, plugins.dispatcher_at, filled)
+        sent = factory.credentials if isinstance(factory, dispatcher.SendsCredentials) else ()
+        _refuse_redirected(address, env, sent)
+    return filled
+
+
+def _refuse_redirected(address: str, env: Mapping[str, str], sent: Sequence[str]) -> None:
+    names = variables_in([address])
+    for name in sorted(names):
+        refuse_redirected(env, name, (*sorted(names - {name}), *sent))
+
+
+# The dispatcher that queues Jobs for workers.
 
 
 class Dispatching:
-    """A dispatcher that is opened when it is used."""
+    """A dispatcher that is opened on first use."""
 
     def __init__(self, open: Callable[[], Dispatcher | None] = lambda: None, *, is_chosen: bool = False) -> None:
-        """`is_chosen`: somebody has named it, so that what continues is left to workers unless it is said otherwise."""
+        """Keep `open` for the first use.
+
+        `is_chosen`: a person has named the dispatcher, so that continued Jobs are queued for workers unless asked
+        otherwise.
+        """
         self.is_chosen = is_chosen
         self._open = open
         self._opened: Dispatcher | None = None
@@ -30,13 +128,13 @@ class Dispatching:
 
     @property
     def dispatcher(self) -> Dispatcher | None:
-        """None: there is none. Raises UsageError for an address that is none."""
+        """The opened dispatcher; None without one. Raises UsageError for an invalid address."""
         if self._opened is None:
             self._opened = self._open()
         return self._opened
 
     def required(self) -> Dispatcher:
-        """Raises UsageError if there is none."""
+        """Return the dispatcher. Raises UsageError without one."""
         found = self.dispatcher
         if found is None:
             words = "nothing says which worker drives a Job: set `dispatcher` in [workers] of perstack.toml"
@@ -44,13 +142,15 @@ class Dispatching:
         return found
 
     async def submit(self, order: Order, storage: Storage, *, once: bool = False) -> bool:
-        """Queue what that storage has, which is always the same one; with `once` only if it has no order. Whether it
-        was queued. Raises UsageError and DispatcherError."""
-        from perstack.engine.storage_name import named
+        """Queue an order for this storage, which must be the same one each time. Returns whether it was queued.
+
+        With `once` an existing order is left as it is. Raises UsageError and DispatcherError.
+        """
+        from perstack.engine.log.storage import named
 
         dispatcher = self.required()
         if self._storage_name is None:
-            with suppress(StorageError):  # an order is good without it
+            with suppress(StorageError):  # the name is optional in an order
                 self._storage_name = await named(storage)
         if once and await dispatcher.order(order.job_id, order.run_id) is not None:
             return False
@@ -58,25 +158,38 @@ class Dispatching:
         return True
 
     async def close(self) -> None:
+        """Close the dispatcher if it was opened."""
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
 
 
 def dispatching_of(
-    plugins: Plugins, project: Project, named: str | Dispatcher | None, storage: str, env: Mapping[str, str]
+    plugins: Plugins,
+    project: Project,
+    named: str | Dispatcher | None,
+    storage: str,
+    env: Mapping[str, str],
+    agreement: Agreement,
 ) -> Dispatching:
-    """The one that is named, or the project's; or the database where the state is, if that can be one.
+    """Return the dispatcher that is named, or the project's, or the storage's database if it can be one.
 
-    `storage` is the address of the storage, or empty.
+    `storage` is the address of the storage, or empty. Opening one that the project names raises UsageError if a person
+    has to trust it first.
     """
     if named is not None and not isinstance(named, str):
         given = named
         return Dispatching(lambda: given, is_chosen=True)
     written = project.workers.dispatcher if project.workers is not None else None
-    address = named or written
-    if address is not None:
-        return Dispatching(lambda: _opened(plugins, address, env), is_chosen=True)
+    if named:
+        return Dispatching(lambda: _opened(plugins, named, env), is_chosen=True)
+    if written is not None:
+
+        def open_written() -> Dispatcher:
+            agreement.check(dispatcher_items(project))
+            return _opened(plugins, written, env)
+
+        return Dispatching(open_written, is_chosen=True)
     if storage.partition(":")[0] in plugins.dispatchers:
         return Dispatching(lambda: _opened(plugins, storage, env), is_chosen=project.workers is not None)
     return Dispatching()

@@ -1,7 +1,8 @@
-"""The process that an evaluator function is called in: one that does not return, or blocks, can be ended.
+"""Main module of the child process that calls an evaluator function, so that one that blocks can be killed.
 
-It has the function and what is to be measured on stdin, as JSON, and writes one JSON object to stdout: the measurement,
-or what went wrong. Whatever the function itself prints goes to stderr.
+It reads the function and what is to be measured from stdin, as JSON, and writes one JSON object to stdout: the
+measurement, or the error. What the function itself prints goes to stderr. The process starts outside of the workspace,
+and enters its folder only after its own modules are imported.
 """
 
 from __future__ import annotations
@@ -16,21 +17,18 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import cast
 
-from perstack.core.base import JsonObject
-from perstack.core.measurements import measurement_of
+from perstack.core.base.records import JsonObject
+from perstack.core.iterations.measurements import measurement_of
 from perstack.ports.evaluator import Artifact, EvaluatorFunction
-
-BOOTSTRAP = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from perstack.engine.measuring import main; main()"
-)
-"""What Python is started with, and the module path as JSON after it."""
 
 
 def main() -> None:
-    """Measure, answer, and end, whatever the function has left running."""
+    """Measure, write the answer, and exit, even if the function has left threads running."""
     answers = os.dup(1)
     os.dup2(2, 1)
-    answer = json.dumps(_answer(json.load(sys.stdin))).encode()
+    given = json.load(sys.stdin)
+    os.chdir(given["directory"])
+    answer = json.dumps(_answer(given)).encode()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     with os.fdopen(answers, "wb") as out:
@@ -38,10 +36,11 @@ def main() -> None:
     os._exit(0)
 
 
-def request(entry: str, made: Artifact) -> bytes:
-    """What is on stdin."""
+def request(entry: str, made: Artifact, directory: Path) -> bytes:
+    """Return what `main` reads from stdin. The function is called in `directory`."""
     fields = {"artefact": made.artefact, "query": made.query, "iteration": made.iteration}
-    return json.dumps({"entry": entry, **fields, "workspace": str(made.workspace)}).encode()
+    folders = {"workspace": str(made.workspace), "directory": str(directory)}
+    return json.dumps({"entry": entry, **fields, **folders}).encode()
 
 
 def _answer(given: dict[str, object]) -> JsonObject:
@@ -58,7 +57,7 @@ def _answer(given: dict[str, object]) -> JsonObject:
     try:
         answer = function(made)
         found = measurement_of(asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer)
-    except Exception as error:  # noqa: BLE001 - whatever it raises is told
+    except Exception as error:  # noqa: BLE001 - whatever it raises is reported
         return {"raised": f"{type(error).__name__}: {error}"}
     cases: list[JsonObject] = [{"name": case.name, "passed": case.passed} for case in found.cases]
     return {"measured": {"metrics": dict(found.metrics), "analysis": found.analysis, "cases": list(cases)}}
@@ -66,3 +65,7 @@ def _answer(given: dict[str, object]) -> JsonObject:
 
 async def _awaited(answer: Awaitable[object]) -> object:
     return await answer
+
+
+if __name__ == "__main__":
+    main()

@@ -1,50 +1,65 @@
-"""What a Host works with, and what is asked of it by everything that begins: never changed, only replaced."""
+"""The definition and the services that a Host works with.
+
+A Setup is frozen: a change replaces it, so that what has begun keeps the Setup that it began with. Its methods check
+whether an Expert can begin, and compute the sandbox, the files that tools must keep off, and what is recorded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
-from perstack.config.settings import Overrides, resolve_sandbox, resolve_settings
-from perstack.core.definitions import Budget, Expert, Project
-from perstack.core.policy.budget import lower
-from perstack.core.results import schema_fault
-from perstack.core.sandbox import SandboxPolicy
-from perstack.core.teams import with_delegates
+from perstack.config.settings import resolve_sandbox, resolve_settings
+from perstack.config.trust import Agreement, TrustStore, skill_items
+from perstack.core.definitions.experts import Budget, Expert, lower
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project, with_delegates
+from perstack.core.definitions.result_schemas import schema_fault
+from perstack.core.definitions.sandbox import SandboxPolicy, is_below
+from perstack.core.runs.facts import Stamps
+from perstack.core.runs.state import Run, may_have_unrecorded
+from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
-from perstack.engine.audit import Auditing
-from perstack.engine.dispatching import Dispatching
-from perstack.engine.guarding import programs_of
-from perstack.engine.knowledge import Knowledge, LaidOut, reachable, relocated
-from perstack.engine.notices import notice
-from perstack.engine.plugins import Plugins
-from perstack.engine.providers import ProviderPool
-from perstack.engine.runtimes import Ground, Runtimes, check_policies, prepared
-from perstack.engine.state import places_of
-from perstack.engine.trust import TrustStore
-from perstack.errors import UsageError
-from perstack.ports.clock import Clock
+from perstack.engine.anchors.trail import Auditing
+from perstack.engine.context.connections import Dispatching
+from perstack.engine.log.leases import programs_of
+from perstack.engine.log.storage import places_of
+from perstack.engine.plugins.agent_skills import Knowledge, LaidOut, reachable, relocated
+from perstack.engine.plugins.providers import ProviderPool
+from perstack.engine.plugins.registry import Plugins
+from perstack.engine.plugins.runtimes import Ground, Runtimes, check_policies, prepared
+from perstack.errors import StorageError, UsageError
 from perstack.ports.environment import Environment
+from perstack.ports.provider import plays_recording
 from perstack.ports.runtime import Surroundings
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
+from perstack.system.clock import Clock
+from perstack.system.user import notice
 
 if TYPE_CHECKING:
-    from perstack.core.recorded import SeriesDefinition
-    from perstack.engine.snapshots.of_job import JobSnapshots
+    from perstack.core.definitions.recorded_definition import SeriesDefinition
+    from perstack.engine.files.snapshots import Snapshots
+    from perstack.engine.log.run_session import Session
+    from perstack.engine.plugins.secret_masking import SecretVault
     from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
 
+
+_MOST_VAULTS = 1_000
+"""Maximum number of Jobs whose secrets a process remembers; the oldest is dropped then."""
+
 STATE_DIR = "perstack"
-"""The directory of a workspace that tools keep off."""
+"""The directory of a workspace that tools must not touch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A definition, and what its Experts run with."""
+    """A definition, and the services that its Experts run with."""
 
     project: Project
     overrides: Overrides
@@ -56,20 +71,23 @@ class Setup:
     audit: Auditing
     clock: Clock
     dispatching: Dispatching
+    agreement: Agreement
     laid_out: tuple[LaidOut, ...] | None = None
-    """The Agent Skills that were kept with the Job; None: they are where Experts name them."""
+    """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
+    vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])
+    """Secrets that tools have shown, by the Job and the block of their numbers."""
 
     def under(self, definition: SeriesDefinition) -> Setup:
-        """The same with the Experts of a recorded definition alone, and today's secrets."""
-        from perstack.engine.recorded import in_force_now
+        """Return this setup with only the Experts of a recorded definition, and today's secrets."""
+        from perstack.engine.context.recorded_definition import in_force_now
 
         project, overrides = in_force_now(definition, self.project, self.overrides)
         return replace(self, project=project, overrides=overrides)
 
     def within(self, expert_key: str, left: Budget | None, chosen: Overrides | None = None) -> Setup:
-        """The same, with a budget for a Job of the Expert that is at most what is left of a series'.
+        """Return this setup with a budget for a Job of the Expert that is at most what is left of a series' budget.
 
-        `chosen` are the options that its own budget follows from; these, if they are not given.
+        `chosen` are the options that determine the Expert's own budget; None for those of this setup.
         """
         if left is None:
             return self
@@ -79,7 +97,7 @@ class Setup:
         return replace(self, overrides=asked)
 
     def expert(self, key: str) -> Expert:
-        """Raises UsageError, with those that there are, and DefinitionError for one with errors."""
+        """Return an Expert. Raises UsageError that lists all Experts, and DefinitionError for one with errors."""
         fault = None if self.overrides.output is None else schema_fault(self.overrides.output)
         if fault is not None:
             raise UsageError(f"the schema for the result {fault}")
@@ -91,45 +109,53 @@ class Setup:
         return expert
 
     def check_ready(self, expert_key: str) -> Expert:
-        """Raises UsageError or MissingCredential if a Run of the Expert could not begin."""
+        """Return the Expert. Raises UsageError or MissingCredential if a Run of it could not begin."""
         expert = self.expert(expert_key)
         for policy in self.policies(expert):
             if policy is not None:
                 self.plugins.runtime(policy.runtime)
-        self.providers.check(self.providers.settings(self.project, expert, self.overrides), self.project, expert)
+        settings = self.providers.settings(self.project, expert, self.overrides)
+        self.providers.check(settings, self.project, expert)
+        if not plays_recording(self.providers.get(settings.provider)):
+            self.check_agreed(expert)
         return expert
 
+    def check_agreed(self, expert: Expert) -> None:
+        """Raise UsageError if no person has trusted what skills of the Expert or its delegates execute or reach."""
+        for one in with_delegates(self.project, (expert.key,)):
+            self.agreement.check(skill_items(one))
+
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
-        """What programs of an Expert's tools are held to, or if none is given those that are no Expert's."""
+        """Return the sandbox policy of programs of an Expert's tools; None for programs that belong to no Expert."""
         nobody = Expert(key="", instruction="")
         expert = nobody if expert is None else expert
         return reachable(resolve_sandbox(self.project, expert, self.overrides), expert, str(self.workspace))
 
     def policies(self, expert: Expert) -> list[SandboxPolicy | None]:
-        """Those of the Expert and of all that it may delegate to."""
+        """Return the sandbox policies of the Expert and of all that it may delegate to."""
         return [self.policy(one) for one in with_delegates(self.project, (expert.key,))]
 
     async def check_sandbox(self, expert: Expert) -> None:
-        """Raises UsageError if what its programs, or those of its delegates, are held to cannot be kept here."""
+        """Raise UsageError if this machine cannot apply the sandbox policies of the Expert or its delegates."""
         await self.check_policies(self.policies(expert))
 
     async def check_policies(self, policies: Iterable[SandboxPolicy | None]) -> None:
-        """Raises UsageError if one of them cannot be kept here."""
+        """Raise UsageError if this machine cannot apply one of these policies."""
         here = [relocated(policy, self.laid_out or ()) for policy in policies]
         await check_policies(self.plugins, here, lambda: self.surroundings(""))
 
     def runtimes(self, job_id: str) -> Runtimes:
-        """Where programs of a Job run."""
+        """Return the runtimes for programs of a Job."""
         return Runtimes(self.plugins, self.surroundings(job_id), self.laid_out or ())
 
     def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[Ground]:
-        """Where a program of an Expert's that is no tool's runs, or with None one that is no Expert's."""
+        """Prepare the sandbox for a program that is no tool's: of an Expert, or with None of no Expert."""
         expert = None if expert_key is None else self.project.expert(expert_key)
         policy = relocated(self.policy(expert), self.laid_out or ())
         return prepared(self.plugins, policy, self.surroundings(""))
 
     def surroundings(self, job_id: str) -> Surroundings:
-        """What of this machine programs are kept from, where they are kept from anything."""
+        """Return what sandboxes need to know of this machine: the workspace, and hidden and protected files."""
         return Surroundings(
             self.workspace,
             job_id,
@@ -141,45 +167,67 @@ class Setup:
                 *self._secret_files,
             ),
             protected=self._definitions,
+            included=self._included,
             on_notice=notice,
         )
 
-    def snapshots(self, job_id: str) -> JobSnapshots:
-        """Those of the workspace that a Job takes: of nothing that belongs to the host alone."""
-        from perstack.engine.snapshots.of_job import JobSnapshots
+    def vault(self, job_id: str, block: int) -> SecretVault:
+        """Return the secrets that this process has seen of a Job that masks them."""
+        from perstack.engine.plugins.secret_masking import SecretVault
 
+        if len(self.vaults) > _MOST_VAULTS:
+            self.vaults.pop(next(iter(self.vaults)))
+        return self.vaults.setdefault((job_id, block), SecretVault(self.env))
+
+    def snapshots(self, job_id: str) -> JobSnapshots:
+        """Create the recorder of a Job's workspace snapshots, without the files that are hidden from tools."""
         return JobSnapshots(self.storage, job_id, self.workspace, self.surroundings(job_id).hidden)
 
     @property
     def _definitions(self) -> tuple[Path, ...]:
-        """The files that say what is executed."""
+        """The files that define what is executed."""
         lock = () if self.project.path is None else (lock_path(self.project.path),)
         return tuple(Path(name).absolute() for name in (*self.project.files, *lock))
 
+    def _included(self) -> list[Path]:
+        """Return the files that patterns of `include` match now; none, with a notice, for too many matches."""
+        from perstack.config.include_patterns import TooMuch, matches  # few definitions have includes
+
+        folders = sorted({str(Path(name).absolute().parent) for name in self.project.files}, key=len, reverse=True)
+        found: list[Path] = []
+        for pattern in self.project.includes:
+            # the name of the folder may contain characters that are special in patterns
+            folder = next((one for one in folders if is_below(pattern, (one,))), "/")
+            try:
+                found += (Path(folder, name) for name in matches(os.path.relpath(pattern, folder), Path(folder)))
+            except TooMuch as error:
+                notice(f"`{pattern}` of `include` {error}; look at what programs have made there")
+        return found
+
     @property
     def _secret_files(self) -> tuple[Path, ...]:
-        """The files that the host itself reads, and nobody else."""
+        """Files that only the host itself may read."""
         named = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
         return (*(path.absolute() for path in named), TrustStore.of_user().folder)
 
     def definition(self, expert_key: str) -> SeriesDefinition:
-        """What is recorded of an Expert by what begins now. Raises as `check_ready`."""
-        from perstack.engine.recorded import record_definition
+        """Return the definition to record for an Expert that begins now. Raises as `check_ready`."""
+        from perstack.engine.context.recorded_definition import record_definition
 
         return record_definition(self.providers, self.project, self.expert(expert_key), self.overrides)
 
     def lock(self) -> Lock:
-        """perstack.lock; an empty one if there is none. Raises UsageError if it does not read."""
+        """Return perstack.lock; an empty lock without the file. Raises UsageError if it cannot be parsed."""
         return NO_LOCK if self.project.path is None else read_lock(lock_path(self.project.path))
 
     async def knowledge(self, expert_key: str, lock: Lock | None = None) -> Knowledge:
-        """What an Expert and all that it may delegate to know, read now."""
+        """Read the Agent Skills and AGENTS.md files of an Expert and of all that it may delegate to."""
         found = Knowledge(self.project, self.lock() if lock is None else lock, self.workspace, self.laid_out)
         await found.read(with_delegates(self.project, (expert_key,)))
         return found
 
     def skill_context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
-        """What skills are given."""
+        """Return the context that skills are opened with."""
         return SkillContext(
             self.workspace,
             job_id,
@@ -191,3 +239,32 @@ class Setup:
             protected=(*self._definitions, *self._secret_files),
             protected_patterns=self.project.includes,
         )
+
+
+# Snapshots of one Job, imported only when the first is taken.
+
+
+class JobSnapshots:
+    """Recorder of the workspace snapshots of one Job."""
+
+    def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Sequence[Path]) -> None:
+        """Record this workspace without the files and folders in `keep_off`."""
+        self._given = storage, job_id, workspace, tuple(keep_off)
+        self._made: Snapshots | None = None
+
+    async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
+        """Take a snapshot and return its event; its blobs are on disk. Raises StorageError."""
+        if self._made is None:
+            from perstack.engine.files.snapshots import Snapshots
+
+            self._made = Snapshots(*self._given)
+        return await self._made.record(run, stamp)
+
+    async def note_left(self, session: Session, worker: str) -> None:
+        """Note a snapshot of unfinished calls' changes when a worker leaves: the next worker may have other files.
+
+        A failing storage is ignored: the worker leaves anyway.
+        """
+        if worker and may_have_unrecorded(session.run):
+            with suppress(StorageError):
+                session.note(await self.record(session.run, session.stamp))

@@ -1,4 +1,4 @@
-"""How many Jobs one process drives at a time: each has files open, and a process may have only so many."""
+"""Limit the Jobs that one process drives at a time: each has files open, and a process may have only so many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from threading import Lock
 
 _A_JOB_S = 12
-"""Files: its lease, its log, its workspace, a program with its pipes, a server or two, a connection to the model."""
+"""Files that one Job opens: lease, log, workspace, a program with its pipes, one or two servers, the model's
+connection."""
 _FEWEST = 4
 _MOST = 5_000
 
@@ -19,14 +20,18 @@ _IS_INSIDE: ContextVar[bool] = ContextVar("is_inside_a_slot", default=False)
 
 
 def slots_for(files: int) -> int:
-    """How many Jobs may be driven by a process that may have so many files open: a quarter is left for all else."""
+    """Return how many Jobs a process may drive that may open `files` files.
+
+    A quarter of the files, at most 256, is left for everything else.
+    """
     return max(_FEWEST, min(_MOST, (files - min(256, files // 4)) // _A_JOB_S))
 
 
 class Slots:
-    """Whoever comes when none is free waits, in the order of coming. For any number of event loops."""
+    """Limit on concurrent Jobs, with a first-in, first-out queue. One instance serves any number of event loops."""
 
     def __init__(self, most: int) -> None:
+        """Start with `most` free slots."""
         self.most = most
         self._free = most
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -34,7 +39,7 @@ class Slots:
 
     @asynccontextmanager
     async def taken(self) -> AsyncGenerator[None]:
-        """One of them. What is done inside of it may take more without waiting: it would wait for itself."""
+        """Hold a slot for the block. Nested use inside the block takes none, because it would wait for itself."""
         if _IS_INSIDE.get():
             yield
             return
@@ -82,7 +87,7 @@ _OF_THIS_PROCESS: list[Slots] = []
 
 
 def job_slots() -> Slots:
-    """Those of this process, by the limit of open files that it had when the first Job began."""
+    """Return the limit of this process, computed from its limit of open files when the first Job began."""
     if not _OF_THIS_PROCESS:
         _OF_THIS_PROCESS.append(Slots(slots_for(resource.getrlimit(resource.RLIMIT_NOFILE)[0])))
     return _OF_THIS_PROCESS[0]

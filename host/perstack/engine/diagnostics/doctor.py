@@ -1,43 +1,183 @@
-"""Whether what perstack needs is there on this machine, and what to do about what is not."""
+"""Check whether this machine has what perstack needs: runtimes, providers, extras and the place of the state."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.overrides import RECORDED
+from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
-from perstack.engine.provider_states import ProviderState, provider_states
-from perstack.engine.setup import Setup
-from perstack.engine.state import places_of
+from perstack.engine.context.host_context import Setup
+from perstack.engine.log.leases import guarded, programs_of
+from perstack.engine.log.storage import places_of
+from perstack.errors import PerstackError, UsageError
+from perstack.ports.environment import inherited
+from perstack.ports.provider import OfferedModel, ProviderFactory, offered_models
+from perstack.ports.runtime import DescribesLimits, Ending, Program, RuntimeFactory
 from perstack.ports.storage import ChecksItself, Storage
+from perstack.system.processes import owned, started
 from perstack.version import VERSION
+
+# Programs run as a tool of an Expert would, for a person who wants to see what a sandbox allows.
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The result of a program that was run for a person."""
+
+    status: int
+    """Exit status, or the negative number of the signal that ended it."""
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeState:
+    """Whether a runtime can be used on this machine."""
+
+    name: str
+    is_wanted: bool
+    """Whether an Expert's programs run in it."""
+    problem: str = ""
+    """Why it cannot be used, with the remedy; empty if it can."""
+    limits: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+async def runtimes(setup: Setup) -> tuple[RuntimeState, ...]:
+    """Return the state of each installed runtime, sorted by name."""
+    policies = [setup.policy(expert) or SandboxPolicy() for expert in setup.project.experts.values()]
+    found = sorted(setup.plugins.runtimes.values(), key=lambda one: one.name)
+    return tuple(
+        [await _state(setup, one, [policy for policy in policies if policy.runtime == one.name]) for one in found]
+    )
+
+
+async def _state(setup: Setup, factory: RuntimeFactory, policies: Sequence[SandboxPolicy]) -> RuntimeState:
+    problem = ""
+    try:
+        for policy in policies or (SandboxPolicy(runtime=factory.name),):
+            problem = problem or "; ".join(await factory.check(policy, setup.surroundings("")))
+    except PerstackError as error:
+        problem = str(error)
+    if not isinstance(factory, DescribesLimits):
+        return RuntimeState(factory.name, bool(policies), problem)
+    return RuntimeState(factory.name, bool(policies), problem, factory.limits())
+
+
+async def run_program(setup: Setup, expert: Expert, argv: Sequence[str]) -> Tried:
+    """Run a program in the Expert's runtime and the workspace, with this process's stdin, stdout and stderr.
+
+    Raises UsageError if it cannot be started, and the errors of `Setup.check_sandbox`.
+    """
+    async with guarded(setup.storage), setup.ground(expert.key) as ground:
+        env = {**inherited(setup.env, ground.variables), "PWD": str(setup.workspace)}
+        program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=programs_of(setup.storage))
+        try:
+            process = await started(asyncio.create_task(ground.runtime.start(program)))
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise UsageError(f"{argv[0]} cannot be started: {reason.lower()}") from error
+        async with owned(process):
+            status = await process.wait()
+        return Tried(status, ground.runtime.ending(process))
+
+
+# Providers and their models.
+
+_SECONDS = 10.0
+"""Timeout in seconds for a provider's list of models."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderState:
+    """The state of a provider on this machine."""
+
+    name: str
+    is_configured: bool
+    """Whether the environment has all that it needs, such as a key."""
+    is_usable: bool
+    """Whether it is configured, or is a server without settings that answers."""
+    is_default: bool
+    """Whether a Run that names no provider uses it."""
+    how_to_configure: str
+    default_model: str | None
+    models: tuple[OfferedModel, ...] = ()
+    problem: str = ""
+    """Why its models cannot be listed; empty if they can."""
+
+
+async def provider_states(setup: Setup) -> tuple[ProviderState, ...]:
+    """Return the state of each provider: the default first, then in the order in which they are tried.
+
+    The provider that plays recordings has no models, and is included only if it is the default.
+    """
+    factories = sorted(setup.plugins.providers.values(), key=lambda factory: factory.priority)
+    default = _default(setup, factories)
+    factories = [factory for factory in factories if factory.name != RECORDED or default == RECORDED]
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(_provider_state(one, setup.env, one.name == default)) for one in factories]
+    return tuple(sorted((task.result() for task in asked), key=lambda state: not state.is_default))
+
+
+def _default(setup: Setup, factories: Sequence[ProviderFactory]) -> str | None:
+    if setup.overrides.provider is not None:
+        return setup.overrides.provider
+    if setup.project.provider is not None:
+        return setup.project.provider.provider_name
+    return next((factory.name for factory in factories if factory.is_configured(setup.env)), None)
+
+
+async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_default: bool) -> ProviderState:
+    # a recording is configured in the settings, never in the environment
+    is_configured = factory.is_configured(env) or factory.name == RECORDED
+    models, problem = tuple[OfferedModel, ...](), ""
+    try:
+        models = tuple(await asyncio.wait_for(asyncio.to_thread(offered_models, factory, env), _SECONDS))
+    except PerstackError as error:
+        problem = str(error)
+    except TimeoutError:
+        problem = f"gave no list of models in {_SECONDS:.0f} s"
+    return ProviderState(
+        name=factory.name,
+        is_configured=is_configured,
+        is_usable=is_configured or (bool(models) and hasattr(factory, "models")),
+        is_default=is_default,
+        how_to_configure=factory.how_to_configure,
+        default_model=factory.default_model,
+        models=models,
+        problem=problem,
+    )
+
 
 _PACKAGE = "perstack"
 _OLDEST_PYTHON = (3, 11)
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+).*;.*extra\s*==\s*['\"]([^'\"]+)['\"]")
 _ROOM = 1_000_000_000
-"""Bytes on the disk of the state, below which somebody should look at it."""
+"""Free bytes on the disk of the state below which a problem is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     about: str
     state: Literal["ok", "missing", "problem"]
-    """Missing is what is not needed by all; a problem is in the way."""
+    """`missing` is optional; `problem` prevents something."""
     text: str
     remedy: str = ""
 
 
 async def diagnosis(setup: Setup) -> tuple[Finding, ...]:
-    """Python, the extras, the providers, the place of the state. Nothing is changed."""
+    """Check Python, the extras, the providers and the storage. Changes nothing."""
     return (
         _python(),
         *_extras(),
@@ -56,7 +196,6 @@ def _python() -> Finding:
 
 
 def _extras() -> Iterator[Finding]:
-    """Each extra of the package, with what it would install."""
     needed = dict[str, list[str]]()
     for line in metadata.requires(_PACKAGE) or ():
         if found := _REQUIREMENT.match(line):
@@ -96,7 +235,7 @@ def _providers(states: Sequence[ProviderState]) -> Iterator[Finding]:
 
 
 def _place(path: Path) -> Finding:
-    """Where Jobs are kept: whether it can be written, and how much room there is."""
+    """Check whether the storage's folder can be written, and its free space."""
     folder = next(one for one in (*([path] if path.is_dir() else []), *path.parents) if one.exists())
     if not folder.is_dir():
         return Finding("state", "problem", f"{path}: {folder} is not a folder", "name another place as the storage")
@@ -114,7 +253,7 @@ def _place(path: Path) -> Finding:
 
 
 async def _server(storage: Storage) -> tuple[Finding, ...]:
-    """What a storage that a server keeps says of it."""
+    """Return the checks that a storage on a server makes of itself."""
     checks = await storage.checks() if isinstance(storage, ChecksItself) else ()
     states: tuple[Literal["problem", "ok"], ...] = ("problem", "ok")
     return tuple(Finding(f"state, {one.about}", states[one.is_there], one.text, one.remedy) for one in checks)

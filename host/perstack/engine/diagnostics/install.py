@@ -1,40 +1,34 @@
-"""`perstack install`: ask every skill of some Experts, once, what it offers."""
+"""`perstack install`: ask every skill of some Experts once for its tools. Also finds the skill for a login."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from perstack.config.lock import (
-    Lock,
-    LockedExpert,
-    LockedSkill,
-    digest_of_expert,
-    digest_of_skill,
-    shared_definition,
-)
-from perstack.core.definitions import Expert, InteractiveSkill, Skill, is_base_skill
-from perstack.core.skill_definitions import with_tools
+from perstack.config.lock import Lock, LockedExpert, LockedSkill, digest_of_expert, digest_of_skill, shared_definition
+from perstack.config.trust import Agreement
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, Skill, is_base_skill, with_tools
 from perstack.dataclass import dataclass
-from perstack.engine.skills import opened
-from perstack.errors import SkillError
-from perstack.next_steps import Note
-from perstack.ports.skill import SkillContext, SkillFactory, Toolset
+from perstack.engine.plugins.skills import opened
+from perstack.errors import SkillError, UsageError
+from perstack.next_steps import Give, Note
+from perstack.ports.skill import LoginFactory, SkillContext, SkillFactory, Toolset
 
 _PATIENCE = 120_000
-"""Milliseconds that a skill without a `timeout` may take; plugins have shorter ones of their own."""
+"""Milliseconds that a skill without a `timeout` may take; plugins may have shorter limits of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstallStep:
-    """Where a skill stands."""
+    """The progress of one skill."""
 
     skill: str
-    """Its name, and the Expert's where others have another skill of that name."""
+    """The skill's name, followed by the Expert's key if skills of one name differ."""
     status: Literal["starting", "ready", "failed"]
     tools: int = 0
     duration_ms: int = 0
@@ -43,15 +37,14 @@ class InstallStep:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What came of it."""
+    """The lock file that was written, and the result of each skill."""
 
     path: Path
-    """The lock, as it was written."""
     skills: tuple[InstallStep, ...]
-    """Each skill, ready or failed."""
 
     @property
     def failed(self) -> tuple[InstallStep, ...]:
+        """The skills that failed."""
         return tuple(one for one in self.skills if one.status == "failed")
 
 
@@ -63,10 +56,11 @@ async def ask_skills(
     context_of: Callable[[str], Awaitable[SkillContext]],
     experts: Sequence[Expert],
     on_step: OnInstall,
+    agreement: Agreement,
 ) -> tuple[Lock, tuple[InstallStep, ...]]:
-    """Open all distinct skills of these Experts at the same time, and end them. One that fails is not in the lock.
+    """Open all distinct skills of these Experts concurrently, and close them. A skill that fails is not in the lock.
 
-    `context_of` gives what the skills of an Expert, by its key, are given.
+    `context_of` returns the context for the skills of an Expert, by its key.
     """
     distinct = {
         digest_of_skill(skill): (skill, expert.key)
@@ -84,6 +78,7 @@ async def ask_skills(
                     shared_definition(skill),
                     f"{skill.name} ({key})" if times[skill.name] > 1 else skill.name,
                     on_step,
+                    agreement,
                 )
             )
             for skill, key in reversed(distinct.values())
@@ -100,6 +95,7 @@ async def _ask(
     definition: Skill,
     name: str,
     on_step: OnInstall,
+    agreement: Agreement,
 ) -> tuple[LockedSkill | None, InstallStep]:
     began = time.monotonic()
     on_step(InstallStep(name, "starting"))
@@ -109,26 +105,69 @@ async def _ask(
 
     locked: LockedSkill | None = None
     try:
-        toolset = await _toolset(factories, await context, definition)
+        toolset = await _toolset(factories, await context, definition, agreement)
         locked = LockedSkill.of(definition, toolset)
         step = InstallStep(name, "ready", len(toolset.specs), took())
     except SkillError as error:
         step = InstallStep(name, "failed", duration_ms=took(), problem=error.note)
-    except Exception as error:  # noqa: BLE001 - a fault in one plugin's code is no reason to leave the others out
+    except Exception as error:  # noqa: BLE001 - an error in one plugin's code must not prevent the others
         step = InstallStep(name, "failed", duration_ms=took(), problem=Note(f"{type(error).__name__}: {error}"))
     on_step(step)
     return locked, step
 
 
-async def _toolset(factories: Sequence[SkillFactory], context: SkillContext, definition: Skill) -> Toolset:
-    # a server's own deadline is for connecting, after which it still has to list
+async def _toolset(
+    factories: Sequence[SkillFactory], context: SkillContext, definition: Skill, agreement: Agreement
+) -> Toolset:
+    # a skill's timeout is for connecting only, and listing the tools comes after it
     seconds = 2 * (getattr(definition, "timeout", None) or _PATIENCE // 2) / 1000
     try:
         async with asyncio.timeout(seconds):
-            session = await opened(factories, definition, context)
+            session = await opened(factories, definition, context, agreement)
             try:
                 return await session.tools()
             finally:
                 await session.close()
     except TimeoutError as error:
         raise SkillError(f"skill {definition.name!r} gave no answer within {seconds:g} s") from error
+
+
+# Logins.
+
+
+def login_of(
+    factories: Sequence[SkillFactory], experts: Mapping[str, Expert], skill_name: str, expert_key: str | None = None
+) -> tuple[LoginFactory, Skill]:
+    """Return the plugin and definition for a login. Raises UsageError without one, or if Experts differ in it."""
+    declared = {
+        key: skill
+        for key, expert in experts.items()
+        for skill in with_tools(expert.skills)
+        if skill.name == skill_name and expert_key in (None, key)
+    }
+    if not declared:
+        place = f"Expert {expert_key!r} has" if expert_key is not None else "no Expert has"
+        remote = (skill for expert in experts.values() for skill in expert.skills if isinstance(skill, McpSseSkill))
+        known = sorted({skill.name for skill in remote if _by(factories, skill)})
+        word = "no skill" if expert_key is not None else "a skill"
+        raise UsageError(f"{place} {word} {skill_name!r}; skills with a login: {', '.join(known) or 'none'}")
+    definition = next(iter(declared.values()))
+    if any(_server(other) != _server(definition) for other in declared.values()):
+        raise UsageError(
+            f"skill {skill_name!r} is declared differently by the Experts that have it ({', '.join(declared)})",
+            next_steps=(Give("expert"),),
+        )
+    factory = _by(factories, definition)
+    if factory is None:
+        raise UsageError(f"skill {skill_name!r} ({definition.type}) has no login")
+    return factory, definition
+
+
+def _by(factories: Sequence[SkillFactory], definition: Skill) -> LoginFactory | None:
+    found = next((factory for factory in factories if factory.handles(definition)), None)
+    return found if isinstance(found, LoginFactory) else None
+
+
+def _server(definition: Skill) -> Skill:
+    """Return the definition without the fields about tools."""
+    return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None})

@@ -1,33 +1,88 @@
-"""What the model of an Expert is sent before its query, without running it."""
+"""Show what an Expert's model is sent before the query, without a Run."""
 
 from __future__ import annotations
 
+from perstack.config.context_files import SkillFolder
 from perstack.config.settings import resolve_settings
-from perstack.config.skill_folders import SkillFolder
-from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert
-from perstack.core.instruction import BETWEEN, instruction_parts
-from perstack.core.messages import ExpertMessage
-from perstack.core.runs.results import wanted_schema
-from perstack.core.tools import ToolSpec
-from perstack.core.toolsearch import tokens_of
-from perstack.core.usage import NO_USAGE
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import NO_USAGE
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.instruction import BETWEEN, instruction_parts
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.display_events import SkillDisconnected
+from perstack.core.runs.events import Event
+from perstack.core.runs.messages import ExpertMessage
+from perstack.core.runs.state import wanted_schema
+from perstack.core.runs.tool_search import tokens_of
 from perstack.dataclass import dataclass
-from perstack.engine.catalogue import delegate_infos, delegate_tools
-from perstack.engine.clock import iso
-from perstack.engine.knowledge import wants_agents_md
-from perstack.engine.prices import Prices
-from perstack.engine.providers import RunSettings
-from perstack.engine.setup import Setup
-from perstack.engine.tooling import offered_tools
+from perstack.engine.context.host_context import Setup
+from perstack.engine.log.emitter import Emitter
+from perstack.engine.plugins.agent_skills import wants_agents_md
+from perstack.engine.plugins.providers import Prices, RunSettings
+from perstack.engine.plugins.skills import JobSkills
+from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
+from perstack.engine.runs.beginning import masks_secrets
 from perstack.errors import PerstackError
 from perstack.next_steps import Note
 from perstack.ports.provider import Generation
+from perstack.system.clock import iso
+
+# Tools of an Expert.
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """The tools of one Expert."""
+
+    shown: tuple[ToolSpec, ...]
+    """Tools that the model sees at every step."""
+    deferred: tuple[ToolSpec, ...] = ()
+    """Tools that the model finds by a search."""
+    problems: tuple[Note, ...] = ()
+    """Why a skill's tools are missing, or have other names than their own."""
+    guidance: str = ""
+    """The skills' instructions for their tools, sent after the Expert's instruction."""
+
+
+async def offered_tools(setup: Setup, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
+    """Return the tools that a Run of this Expert would offer. Raises SkillError for a wrong definition."""
+    problems: list[Note] = []
+
+    def note(event: Event, _: bytes) -> None:
+        if isinstance(event, SkillDisconnected) and event.reason:
+            problems.append(event.note or Note(event.reason))
+
+    # also connect to lazy skills, to list their tools
+    eager = tuple(
+        skill.model_copy(update={"lazy_init": False}) if hasattr(skill, "lazy_init") else skill
+        for skill in expert.skills
+    )
+    context = setup.skill_context("tools")
+    skills = JobSkills(
+        setup.plugins.skills,
+        context,
+        Emitter((), note),
+        runtimes=setup.runtimes(context.job_id),
+        agreement=setup.agreement,
+    )
+    try:
+        opened = await skills.open(
+            expert.model_copy(update={"skills": eager}),
+            setup.project,
+            run_id=context.job_id,
+            is_coordinator=is_coordinator,
+            sandbox=setup.policy(expert),
+        )
+        catalogue = opened.catalogue
+        problems += (Note(f"skill {skill!r}: {message}") for skill, message in catalogue.renamed.items())
+        return OfferedTools(catalogue.shown, catalogue.deferred, tuple(problems), catalogue.guidance)
+    finally:
+        await skills.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An Agent Skill of an Expert: a person sees more of it than the model does."""
+    """An Agent Skill of an Expert, with more details than the model sees."""
 
     name: str
     path: str
@@ -36,43 +91,40 @@ class Known:
     license: str
     compatibility: str
     allowed_tools: tuple[str, ...]
-    """It grants nothing."""
+    """Declared in the skill; has no effect here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a model is sent of an Expert. Tokens are estimates."""
+    """The content that a model is sent before the query. Token counts are estimates."""
 
     parts: dict[str, str]
-    """The instruction, in its parts by their names."""
     shown: tuple[ToolSpec, ...]
     deferred: tuple[ToolSpec, ...]
-    """Tools that it finds by a search: not sent at first."""
+    """Tools that are found by a search, and not sent at first."""
     problems: tuple[Note, ...]
-    """Why a skill's tools are missing."""
     schema: JsonObject | None
-    """What its result has to fit."""
+    """JSON Schema of the result; None if any text will do."""
     provider: str | None
-    """None: there is none that could be used."""
+    """None if no provider can be used."""
     model: str | None
     knowledge: tuple[Known, ...]
-    """Its Agent Skills."""
     window: int | None
-    """How many tokens the model's context can hold, where that is known."""
+    """Context size of the model in tokens; None if unknown."""
 
     @property
     def instruction(self) -> str:
-        """The whole text."""
+        """The whole instruction."""
         return BETWEEN.join(self.parts.values())
 
     def tokens(self) -> dict[str, int]:
-        """By part, in the order of what is sent; a token is about four characters."""
+        """Return the estimated tokens of each part in order; about four characters are a token."""
         found = {name: len(text) // 4 + 1 for name, text in self.parts.items()}
         return {**found, "tools": sum(map(tokens_of, self.shown))}
 
 
 async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> Sent:
-    """What a Run of this Expert would begin with; its skills are opened for it, and ended.
+    """Return what a Run of this Expert would send first. The Expert's skills are opened and closed.
 
     Raises SkillError for a wrong definition, and UsageError for an Agent Skill that cannot be used.
     """
@@ -89,6 +141,7 @@ async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> S
         is_coordinator=not as_delegate,
         schema=schema,
         agents_md=knowledge.agents_md()[0] if wants else "",
+        masks_secrets=masks_secrets(setup.project, expert),
     )
     if tools.guidance:
         parts["skills"] = tools.guidance
@@ -123,7 +176,7 @@ def _settings(setup: Setup, expert: Expert) -> RunSettings | None:
     try:
         return setup.providers.settings(setup.project, expert, setup.overrides)
     except PerstackError:
-        return None  # what it is sent can be shown without
+        return None  # the rest can be shown without a model
 
 
 async def _window(setup: Setup, expert: Expert, settings: RunSettings | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Skills, apart from Runs: logins to their servers, and what is locked of what they offer."""
+"""The declared skills, without a Run: logins to their servers, and perstack.lock."""
 
 from __future__ import annotations
 
@@ -7,49 +7,54 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, LockedFolder, lock_path, merged, read_lock, write_lock
-from perstack.core.definitions import Skill
-from perstack.core.skill_definitions import agent_skills
-from perstack.core.teams import with_delegates
-from perstack.engine.setup import Setup
+from perstack.core.definitions.project import with_delegates
+from perstack.core.definitions.skills import Skill, agent_skills
+from perstack.engine.context.host_context import Setup
+from perstack.engine.plugins.skills import check_agreed
 from perstack.errors import UsageError
 from perstack.ports.skill import LoginFactory, SkillContext
 
 if TYPE_CHECKING:
-    from perstack.engine.install import Installed, InstallStep, OnInstall
+    from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstall
 
 
 class Skills:
-    """The skills that the Experts declare now."""
+    """The skills that the Experts of the definition in force declare."""
 
     def __init__(self, setup: Callable[[], Setup]) -> None:
+        """Create; `setup` returns the context in force."""
         self._setup = setup
 
     async def login(
         self, skill_name: str, present: Callable[[str], Awaitable[None]], *, expert_key: str | None = None
     ) -> None:
-        """Log in to the server of a skill, for all later Jobs. `present` is given the address that a person must go to.
+        """Log in to the server of a skill, for all later Jobs.
 
-        Raises UsageError if no Expert has such a skill, or if several declare it differently and `expert_key` names
-        none of them; SkillError if the login does not come about within some minutes.
+        `present` receives the address that a person must open.
+
+        Raises UsageError if no Expert has such a skill, or if several declare it differently and `expert_key` selects
+        none of them, and SkillError if the login is not completed within some minutes.
         """
         setup = self._setup()
         factory, definition = _login_of(setup, skill_name, expert_key)
+        check_agreed(definition, setup.agreement)
         await factory.login(definition, setup.skill_context(""), present)
 
     async def logout(self, skill_name: str, *, expert_key: str | None = None) -> bool:
-        """Forget a login. False if there was none."""
+        """Delete a login. Return False if there was none."""
         setup = self._setup()
         factory, definition = _login_of(setup, skill_name, expert_key)
         return await factory.logout(definition, setup.skill_context(""))
 
     async def install(self, *expert_keys: str, on_step: OnInstall = lambda step: None) -> Installed:
-        """Ask every skill of these Experts, or of all, and of their delegates, what it offers; write perstack.lock.
+        """Ask every skill of these Experts, or of all, and of their delegates for its tools; write perstack.lock.
 
-        Runs then offer that at once, and connect when a tool is first called. `on_step` is told how each skill stands.
-        One that fails keeps what was locked of it. Raises StorageError if the file cannot be written.
+        Later Runs offer the locked tools at once, and connect when a tool is first called. `on_step` receives the
+        progress of each skill. A skill that fails keeps its earlier entry. Raises StorageError if the file cannot be
+        written.
         """
-        from perstack.engine.install import Installed, ask_skills
-        from perstack.engine.knowledge import path_in_lock, read_to_lock
+        from perstack.engine.diagnostics.install import Installed, ask_skills
+        from perstack.engine.plugins.agent_skills import path_in_lock, read_to_lock
 
         setup = self._setup()
         if setup.project.path is None:
@@ -65,13 +70,13 @@ class Skills:
             return await runtimes.context(setup.skill_context("install"), setup.policy(setup.expert(key)))
 
         try:
-            new, steps = await ask_skills(setup.plugins.skills, context_of, experts, on_step)
+            new, steps = await ask_skills(setup.plugins.skills, context_of, experts, on_step, setup.agreement)
         finally:
             await runtimes.close()
         try:
             old = read_lock(path)
         except UsageError:
-            old = Lock()  # it is being replaced
+            old = Lock()  # an unreadable lock is replaced
         declared = setup.project.experts.values()
         places = {path_in_lock(setup.project.path, one) for each in declared for one in agent_skills(each.skills)}
         locked = tuple(one for one in folders if not isinstance(one, UsageError))
@@ -80,7 +85,7 @@ class Skills:
 
 
 def _step(folder: LockedFolder | UsageError) -> InstallStep:
-    from perstack.engine.install import InstallStep
+    from perstack.engine.diagnostics.install import InstallStep
 
     if isinstance(folder, UsageError):
         return InstallStep("agent skills", "failed", problem=folder.note)
@@ -88,6 +93,6 @@ def _step(folder: LockedFolder | UsageError) -> InstallStep:
 
 
 def _login_of(setup: Setup, skill_name: str, expert_key: str | None) -> tuple[LoginFactory, Skill]:
-    from perstack.engine.logins import login_of
+    from perstack.engine.diagnostics.install import login_of
 
     return login_of(setup.plugins.skills, setup.project.experts, skill_name, expert_key)

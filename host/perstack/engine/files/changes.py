@@ -1,20 +1,57 @@
-"""The snapshots of a Job, in the order in which they were taken, and what each step, Run and Job did to files."""
+"""Order the snapshots of a Job by time, and compute what each step, Run and Job changed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from perstack.core.chain import open_line
-from perstack.core.events import CallDelegate, FinishRewind, RecordSnapshot, StartRewind, StoredEvent
-from perstack.core.ids import number_of_run
-from perstack.core.snapshots.difference import Change
+from perstack.core.base.chain import open_line
+from perstack.core.base.ids import number_of_run
+from perstack.core.files.text_diff import EFFORT, Effort, FileDiff, compared_bytes, file_diff
+from perstack.core.files.tree_diff import Change
+from perstack.core.files.trees import Entry, File
+from perstack.core.runs.events import FinishRewind, StartRewind, StoredEvent
+from perstack.core.runs.step_events import CallDelegate, RecordSnapshot
 from perstack.dataclass import dataclass
-from perstack.engine.logs.runs import event_of
-from perstack.engine.read import RunLog
-from perstack.engine.snapshots.trees import Trees
-from perstack.errors import StorageError
+from perstack.engine.files.trees import Trees
+from perstack.engine.log.run_log import RunLog, event_of
+from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import RunRef
+
+# Changes of files between two trees of a Job, with lines where they can be compared.
+
+_MOST_READ = 512 << 20
+"""Bytes of all files that one diff reads; files after that are named without lines."""
+_AT_ONCE = 256 << 10
+"""Bytes above which two files are compared in a thread."""
+
+
+async def file_diffs(trees: Trees, changes: Sequence[Change]) -> tuple[FileDiff, ...]:
+    """Return each change with its lines, or without if the content is no longer stored. Raises StorageError."""
+    effort, left, found = Effort(EFFORT), _MOST_READ, list[FileDiff]()
+    for change in changes:
+        sizes = [compared_bytes(entry) for entry in (change.old, change.new)]
+        size = sum(each or 0 for each in sizes)
+        old = new = None
+        if None not in sizes and size <= left and change.kind != "mode":
+            left -= size
+            old, new = await _content(trees, change.old), await _content(trees, change.new)
+        if size > _AT_ONCE:
+            found.append(await asyncio.to_thread(file_diff, change, old, new, effort))
+        else:
+            found.append(file_diff(change, old, new, effort))
+    return tuple(found)
+
+
+async def _content(trees: Trees, entry: Entry | None) -> bytes | None:
+    if not isinstance(entry, File):
+        return None
+    try:
+        return await trees.content(entry.digest)
+    except NotFound:
+        return None
+
 
 _SNAPSHOTS = (b'{"type":"recordSnapshot"', b'{"type":"startRewind"', b'{"type":"finishRewind"')
 _RESULT = b'{"type":"finishToolCall"'
@@ -24,7 +61,7 @@ _CALLED = b'{"type":"callDelegate"'
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """The files as they were at one place of a log."""
+    """The workspace's files at one event of a log."""
 
     run_id: str
     seq: int
@@ -32,19 +69,22 @@ class Shot:
     """Milliseconds since 1970."""
     tree: str
     by: tuple[str, int] | None
-    """The Run and the step that did what is new in it; None: somebody else, before a Coordinator's Run began."""
+    """The Run and step that made the changes since the previous snapshot.
+
+    None for changes made outside the Job, before a Coordinator's Run began.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new in a snapshot, seen from the one before it."""
+    """The changes between a snapshot and the one before it."""
 
     before: str
     shot: Shot
 
 
 def shots_of(job_id: str, logs: Sequence[RunLog]) -> list[Shot]:
-    """All of a Job, in order of time. An event that does not read ends those of its log."""
+    """Return all snapshots of a Job in order of time; of each log up to the first event that cannot be parsed."""
     callers = _callers(job_id, logs)
     found: list[Shot] = []
     for log in logs:
@@ -58,11 +98,11 @@ def shots_of(job_id: str, logs: Sequence[RunLog]) -> list[Shot]:
                 event = _event(job_id, log.run_id, seq, line)
                 if not isinstance(event, RecordSnapshot | StartRewind | FinishRewind):
                     break
-                # of calls that were cut, and have no result, there is one besides that of the beginning
+                # a second snapshot without a result between: calls were cut off, and their changes belong to the Run
                 is_own = (has_worked or has_snapshot) and isinstance(event, RecordSnapshot)
                 by = (log.run_id, event.step_number)
                 if not is_own and not isinstance(event, StartRewind | FinishRewind):
-                    # what is new when a delegate begins, who called it did, in the same step
+                    # changes found when a delegate begins were made by its caller, in the same step
                     by, is_own = callers.get(log.run_id, by), log.run_id in callers
                 if event.tree is not None:
                     found.append(Shot(log.run_id, seq, event.timestamp, event.tree, by if is_own else None))
@@ -71,20 +111,19 @@ def shots_of(job_id: str, logs: Sequence[RunLog]) -> list[Shot]:
 
 
 def deltas_of(shots: Sequence[Shot]) -> list[Delta]:
-    """What the Runs did, one after the other."""
+    """Return the changes that the Runs made, in order."""
     return [Delta(before.tree, shot) for before, shot in pairwise(shots) if shot.by is not None]
 
 
 async def changes_in(trees: Trees, deltas: Iterable[Delta]) -> tuple[Change, ...]:
-    """What several of them come to together. Raises NotFound and StorageError."""
-    from perstack.core.snapshots.file_diff import combined
+    """Return the combined changes of several deltas. Raises NotFound and StorageError."""
+    from perstack.core.files.text_diff import combined
 
     found = [await trees.changes(delta.before, delta.shot.tree) for delta in deltas]
     return combined(found)
 
 
 def _callers(job_id: str, logs: Iterable[RunLog]) -> dict[str, tuple[str, int]]:
-    """Of each delegate, the Run and the step that called it."""
     found: dict[str, tuple[str, int]] = {}
     for log in logs:
         for seq, line in enumerate(log.lines, 1):

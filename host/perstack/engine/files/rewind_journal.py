@@ -1,87 +1,161 @@
-"""What a rewind is about to do, on disk before it does it: so that whoever comes next finishes one that was killed.
+"""The journal of a rewind: its steps, on disk before the first one is made, so that the next process can complete it.
 
-It is named by the workspace, so that whether there is one is seen without reading anything.
+The file is named by the workspace, so that its existence can be checked without reading anything. The first part of the
+module are file operations relative to an open folder, which follow no link.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from perstack.core.base import Fact, falsy
+from perstack.core.base.records import Fact, falsy
 from perstack.errors import StorageError
-from perstack.ports.durable import sync
-from perstack.ports.state_folder import FILE_MODE, FOLDER_MODE, sync_directory
+from perstack.system.files import FILE_MODE, FOLDER_MODE, sync, sync_directory
+from perstack.system.regular_files import TooLarge, open_regular, opened, read_regular, read_rest
+
+# Paths relative to an open handle of the workspace. No link is followed: programs may put one there at any time.
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_PIECE = 1 << 20
+
+
+def open_root(workspace: Path) -> int:
+    """Open the workspace's folder, whose own path may contain links. Raises OSError."""
+    return os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+@contextmanager
+def parent_of(root: int, path: bytes) -> Generator[tuple[int, bytes]]:
+    """Open the folder that contains a path, and yield it with the last name of the path.
+
+    Raises OSError: FileNotFoundError if a folder above is missing, and ENOTDIR if a link or file is in its place.
+    """
+    *above, name = path.split(b"/")
+    handle = os.dup(root)
+    try:
+        for part in above:
+            inner = os.open(part, FOLDER, dir_fd=handle)
+            os.close(handle)
+            handle = inner
+        yield handle, name
+    finally:
+        os.close(handle)
+
+
+def make_folder(handle: int, name: bytes) -> bool:
+    """Make a folder; return False if something of that name exists. Raises OSError."""
+    try:
+        os.mkdir(name, dir_fd=handle)
+    except FileExistsError:
+        return False
+    return True
+
+
+def status_at(handle: int, name: bytes) -> os.stat_result | None:
+    """Return the status of a path without following a link; None if nothing is there. Raises OSError."""
+    try:
+        return os.stat(name, dir_fd=handle, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def read_file(handle: int, name: bytes, most: int) -> bytes | None:
+    """Return the content of a regular file; None if it has more than `most` bytes. Raises OSError."""
+    try:
+        with opened(name, handle) as file:
+            return read_rest(file, most)
+    except TooLarge:
+        return None
+
+
+def write_file(handle: int, name: bytes, data: bytes, mode: int) -> None:
+    """Create a file, which survives power loss when this returns. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, 0o600, dir_fd=handle)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fchmod(fd, mode)
+        sync(fd)
+    finally:
+        os.close(fd)
+
 
 _MOST_BYTES = 1 << 30
 
 
 class Step(Fact):
-    """One change of a place in the workspace."""
+    """One change of a path in the workspace."""
 
     act: Literal["remove", "rmdir", "mkdir", "put"]
     path: str
-    """As names are spelled in trees."""
+    """Path as spelled in trees."""
     number: int
-    """What it is called in the staging folder: `new-7` is put there, `old-7` was there."""
+    """Number of the files in the staging folder: `new-7` will be put in place, `old-7` was there before."""
     replaces: bool = Field(default=False, exclude_if=falsy)
-    """A file or a link was there."""
+    """Whether a file or link was at the path before."""
     digest: str = Field(default="", exclude_if=falsy)
-    """Of the file that is put there; empty for a link."""
+    """Digest of the file to put in place; empty for a link."""
     mode: int = 0
-    """Of a folder that is removed."""
+    """Permissions of a folder that is removed."""
 
 
 class Rewound(Fact):
-    """What is recorded of a rewind once it is done."""
+    """The content of the event that records a completed rewind."""
 
     job_id: str
     run_id: str
     start: str
-    """Its `startRewind`."""
+    """Id of the `startRewind` event."""
     files: int
     kept: int = 0
 
 
 class Journal(Fact):
-    """A rewind of one workspace, as far as it has come."""
+    """A rewind of one workspace, and its progress."""
 
     workspace: str
     staging: str
     phase: Literal["clearing", "forward", "back"]
-    """`clearing`: nothing has been touched, or all is done: the staging folder goes. `forward`: the steps are made that
-    are not made yet. `back`: those that were made are taken back."""
+    """`clearing`: nothing was touched yet, or everything is done; the staging folder is removed.
+
+    `forward`: the steps that are not made yet are made. `back`: the steps that were made are undone.
+    """
     is_made: bool = Field(default=False, exclude_if=falsy)
-    """The files are those of then, and that is recorded."""
+    """Whether the files are restored and that is recorded."""
     steps: tuple[Step, ...] = ()
     rewound: Rewound | None = None
 
 
 class JournalFile:
-    """Where the journal of a workspace is."""
+    """The journal file of one workspace."""
 
     def __init__(self, path: Path, workspace: Path) -> None:
+        """Create without reading the file."""
         self.path = path
         self.folder = path.parent
         self._new = path.with_suffix(".new")
         self.workspace = workspace
 
     def is_there(self) -> bool:
-        """Whether a rewind of the workspace has not come to its end. One look at a folder if none has been made."""
+        """Return whether a rewind of the workspace is unfinished. Checks the path only."""
         return self.path.exists()
 
     def read(self) -> Journal | None:
-        """None if there is none. Raises StorageError."""
+        """Return the journal; None without one. Raises StorageError."""
         try:
-            if self.path.stat().st_size > _MOST_BYTES:
-                raise StorageError(f"{self.path}: no rewind writes a journal this large; remove it")
-            journal = Journal.model_validate_json(self.path.read_bytes())
+            journal = Journal.model_validate_json(read_regular(self.path, _MOST_BYTES))
         except FileNotFoundError:
             return None
+        except TooLarge:
+            raise StorageError(f"{self.path}: no rewind writes a journal this large; remove it") from None
         except (OSError, ValidationError) as error:
             words = "is not the journal of a rewind" if isinstance(error, ValidationError) else error.strerror
             raise StorageError(
@@ -92,12 +166,12 @@ class JournalFile:
         return journal
 
     def write(self, journal: Journal) -> None:
-        """Put it in the place of what was there; it survives power loss when this returns. Raises OSError."""
+        """Replace the journal; it survives power loss when this returns. Raises OSError."""
         if not self.folder.is_dir():
             self.folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
             sync_directory(self.folder.parent)
-        # always the same name, for nobody else writes it: one that a killed process has left is overwritten
-        handle = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+        # a fixed name, because only the lock holder writes it: a file left by a killed process is overwritten
+        handle = open_regular(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         try:
             rest = memoryview(journal.to_json())
             while rest:
@@ -109,8 +183,8 @@ class JournalFile:
         sync_directory(self.folder)
 
     def remove(self) -> None:
-        """The rewind has come to its end. Raises OSError."""
+        """Remove the journal at the end of a rewind. Raises OSError."""
         for path in (self.path, self._new):
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # one of another workspace is there
+        with suppress(OSError):  # it has the journal of another workspace
             self.folder.rmdir()

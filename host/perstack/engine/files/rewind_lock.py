@@ -1,34 +1,121 @@
-"""Jobs are driven on whole files: what a rewind that was killed has left is put right before one begins."""
+"""Lock a workspace during a rewind: one rewind at a time, and nobody drives a Job there in the meantime.
+
+A rewind takes the lock and then checks the leases of Jobs; a driver takes the lease and then checks the lock. So at
+least one of the two sees the other. The lock is a file beside the journal, outside the workspace, where programs lock
+what they like; it is released when its holder's process dies. This module is imported with every Host, and must import
+next to nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 
-from perstack.engine.notices import notice
-from perstack.engine.rewinding.occupied import Occupied, is_rewound
-from perstack.engine.rewinding.place import journal_path, lock_path
-from perstack.errors import StorageError
-from perstack.ports.storage import Storage
+from perstack.config.trust import TrustStore
+from perstack.errors import Conflict, StorageError
+from perstack.ports.storage import LocalStorage, Storage
+from perstack.system.files import FILE_MODE, FOLDER_MODE
+from perstack.system.regular_files import open_regular
+from perstack.system.user import notice
+
+
+class Occupied(Conflict):
+    """Raised while another process rewinds the files of the workspace."""
+
+
+@contextmanager
+def rewound_in(workspace: Path, lock: Path) -> Generator[None]:
+    """Hold the lock for a rewind. Raises Occupied while another process holds it, and StorageError."""
+    handle = _taken(workspace, lock)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(handle)
+        with suppress(OSError):  # it has a journal, or the lock of another workspace
+            lock.parent.rmdir()
+
+
+def is_rewound(lock: Path) -> bool:
+    """Return whether a process is rewinding the files now."""
+    try:
+        handle = open_regular(lock)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+def _taken(workspace: Path, lock: Path) -> int:
+    try:
+        while True:
+            lock.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            try:
+                handle = open_regular(lock, os.O_RDWR | os.O_CREAT, FILE_MODE)
+            except FileNotFoundError:
+                continue  # another process has just removed the folder
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if lock.exists() and os.path.samestat(os.fstat(handle), lock.stat()):
+                    return handle
+            except BaseException:
+                os.close(handle)
+                raise
+            os.close(handle)  # the previous holder has removed the file
+    except BlockingIOError:
+        raise Occupied(f"{workspace}: its files are being rewound by another process; wait for its end") from None
+    except OSError as error:
+        raise StorageError(f"{lock}: {(error.strerror or str(error)).lower()}") from error
+
+
+# Paths.
+
+
+def journal_path(storage: Storage, workspace: Path) -> Path:
+    """Return the journal's path: beside the storage's local files or in the user's folder, never in the workspace."""
+    name = f"{sha256(os.path.realpath(os.fsencode(workspace))).hexdigest()[:32]}.json"
+    if isinstance(storage, LocalStorage):
+        programs = storage.programs
+        return programs.with_name(programs.name.removesuffix("programs") + "rewinds") / name
+    return TrustStore.of_user().folder.with_name("rewinds") / name
+
+
+def lock_path(storage: Storage, workspace: Path) -> Path:
+    """Return the path of the lock for rewinds of a workspace."""
+    return journal_path(storage, workspace).with_suffix(".lock")
+
+
+# Repair: a rewind that was killed is completed or undone before a Job is driven.
 
 _PATIENCE = 10.0
-"""Seconds that a rewind may take which somebody waits for."""
+"""Seconds to wait for a rewind that is under way."""
 _PAUSE = 0.05
 
 Settle = Callable[[], Awaitable[str | None]]
-"""Finishes a rewind of the workspace, or takes it back, and says so."""
+"""A function that completes or undoes a rewind of the workspace that was cut short, and returns a notice if it did."""
 
 
 @asynccontextmanager
 async def on_whole_files(
     storage: Storage, workspace: Path, settle: Settle, lease: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncGenerator[None]:
-    """The lease of a Job that is driven in the workspace, whose files are whole, and are not rewound meanwhile.
+    """Hold the lease of a Job in the workspace while no rewind is under way, and repair one that was cut short.
 
-    Waits for a rewind that is under way. Raises Occupied if that takes too long, StorageError, and what `lease` does.
+    Wait for a rewind that is under way. Raises Occupied if that takes too long, StorageError, and the errors of
+    `lease`.
     """
     journal, lock = journal_path(storage, workspace), lock_path(storage, workspace)
     until = time.monotonic() + _PATIENCE
@@ -51,13 +138,13 @@ async def on_whole_files(
 
 
 async def put_right(storage: Storage, workspace: Path, settle: Settle) -> None:
-    """The same for whoever drives nothing: what is wrong with it is said, and keeps nobody from looking at Jobs."""
+    """Repair a rewind that was cut short, for a process that drives no Job. An error becomes a notice."""
     if not journal_path(storage, workspace).exists():
         return
     try:
         await _settle(settle)
     except Occupied:
-        pass  # it is under way
+        pass  # a rewind is under way
     except StorageError as error:
         notice(str(error))
 

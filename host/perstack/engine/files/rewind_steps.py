@@ -1,39 +1,58 @@
-"""What of a plan can be done where the files are: each place is looked at before anything is touched."""
+"""Carry out a rewind: check each path of the plan, stage the new files, and make or undo the steps.
+
+No file is touched before every path was checked and all new files were staged, on the same file system. What follows
+are renames, recorded in a journal. `Looked` turns a plan into steps, `make` and `take_back` do and undo one step, and
+`Restorer` runs them.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import assert_never
 
-from perstack.core.snapshots.difference import Change
-from perstack.core.snapshots.names import spelled
-from perstack.core.snapshots.plan import Kept, KeptWhy, RewindPlan
-from perstack.core.snapshots.tree import Below, Entry, File, LeftOut, Link, digest_of
-from perstack.engine.rewinding.below import FOLDER, parent_of, read_file, status_at
-from perstack.engine.rewinding.journal import Step
-from perstack.errors import Conflict
+from perstack.core.base.file_names import STAGING, spelled, unspelled
+from perstack.core.files.tree_diff import Change, Kept, KeptWhy, RewindPlan
+from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, digest_of
+from perstack.engine.files.rewind_journal import (
+    FOLDER,
+    Journal,
+    JournalFile,
+    Rewound,
+    Step,
+    make_folder,
+    open_root,
+    parent_of,
+    read_file,
+    status_at,
+    write_file,
+)
+from perstack.errors import Conflict, StorageError
+from perstack.system.files import sync
 
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
 
 
 class Looked:
-    """The steps of a plan, and what of it has to be left alone."""
+    """The steps of a plan, and the paths that have to be kept as they are."""
 
     def __init__(self, root: int, plan: RewindPlan) -> None:
-        """Raises Conflict if a file is not what the present tree says, and OSError."""
+        """Check all paths. Raises Conflict if a file differs from the present tree, and OSError."""
         self._root = root
         self._device = os.fstat(root).st_dev
         self._gone: set[bytes] = set()
-        """Places that are empty once the first steps are made."""
+        """Paths that are empty once the steps so far are made."""
         self._made: set[bytes] = set()
         self._kept: list[Kept] = []
         self._steps: list[Step] = []
         self.changes: list[Change] = []
-        """Those that are made."""
         blocked: set[bytes] = set()
-        for change in reversed(plan.changes):  # what is in a folder before the folder
+        for change in reversed(plan.changes):  # reversed, so that the content of a folder comes before the folder
             if change.old is not None and not self._clear(change):
                 blocked.add(change.path)
         for change in plan.changes:
@@ -45,7 +64,7 @@ class Looked:
         self.steps = tuple(self._steps)
 
     def _clear(self, change: Change) -> bool:
-        """Whether nothing is in the way of what is to be there, once the steps are made that this adds."""
+        """Add the steps that make room for a change. Return False if something has to be kept there."""
         with parent_of(self._root, change.path) as (folder, name):
             found = status_at(folder, name)
             if found is not None and found.st_dev != self._device:
@@ -97,7 +116,7 @@ class Looked:
         return True
 
     def _stands(self, change: Change) -> bool | None:
-        """Whether the place of something new has it already, or has something else; None if it is free."""
+        """Return None if the path of a new entry is free; False if it is taken, by the same entry or another."""
         with parent_of(self._root, change.path) as (folder, name):
             found = status_at(folder, name)
             if found is None:
@@ -119,13 +138,12 @@ class Looked:
         return found is not None and stat.S_ISDIR(found.st_mode) and found.st_dev == self._device
 
     def _is_taken(self, path: bytes) -> bool:
-        """Whether something that is not a folder of this file system is there."""
         try:
             with parent_of(self._root, path) as (folder, name):
                 return status_at(folder, name) is not None
         except OSError as error:
             if error.errno in (errno.ENOENT, *_NO_FOLDER):
-                return False  # it is in what is in the way, which has been looked at, or goes
+                return False  # it is below something that was checked already, or will be removed
             raise
 
     def _check(self, change: Change, folder: int, name: bytes, found: os.stat_result | None) -> None:
@@ -146,7 +164,7 @@ class Looked:
 
 
 def mode_of(root: int, path: bytes, *, is_program: bool) -> int:
-    """The permissions that a file gets: those of what it replaces, but for whether it may be executed."""
+    """Return the permissions for a restored file: those of the file it replaces, except for the executable bits."""
     try:
         with parent_of(root, path) as (folder, name):
             found = status_at(folder, name)
@@ -161,7 +179,7 @@ def mode_of(root: int, path: bytes, *, is_program: bool) -> int:
 
 
 def _is(entry: Entry, folder: int, name: bytes, found: os.stat_result) -> bool:
-    """Whether this is what is there. Raises OSError."""
+    """Return whether the file at this name equals the entry. Raises OSError."""
     match entry:
         case File():
             if not stat.S_ISREG(found.st_mode) or found.st_size != entry.size:
@@ -179,7 +197,6 @@ def _is(entry: Entry, folder: int, name: bytes, found: os.stat_result) -> bool:
 
 
 def _above(path: bytes) -> Iterator[bytes]:
-    """The folders that a path is in, the outermost first."""
     at = path.find(b"/")
     while at >= 0:
         yield path[:at]
@@ -190,3 +207,311 @@ def _changed(path: bytes) -> Conflict:
     return Conflict(
         f"{spelled(path)} was changed while it was read: something else is at work there; try again when that has ended"
     )
+
+
+# Steps. Each can be repeated after a crash: it skips what is already done.
+
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+
+
+def make(root: int, staging: int, step: Step) -> None:
+    """Make a step; a step that is already made changes nothing. Raises OSError."""
+    new, old = _names(step)
+    if step.act == "remove" and status_at(staging, old) is not None:
+        return
+    try:
+        _make(root, staging, step, new, old)
+    except (FileNotFoundError, NotADirectoryError):
+        if step.act not in ("remove", "rmdir"):
+            raise
+        # already removed, perhaps with its folder
+
+
+def _make(root: int, staging: int, step: Step, new: bytes, old: bytes) -> None:
+    with parent_of(root, unspelled(step.path)) as (folder, name):
+        match step.act:
+            case "remove":
+                os.rename(name, old, src_dir_fd=folder, dst_dir_fd=staging)
+            case "rmdir":
+                _remove_folder(folder, name)
+            case "mkdir":
+                found = None if make_folder(folder, name) else status_at(folder, name)
+                if found is not None and not stat.S_ISDIR(found.st_mode):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), step.path)
+            case "put":
+                if status_at(staging, new) is not None:
+                    if step.replaces:
+                        _keep(folder, name, staging, old)
+                        os.rename(new, name, src_dir_fd=staging, dst_dir_fd=folder)
+                    else:
+                        _place(staging, new, folder, name)
+            case _:
+                assert_never(step.act)
+
+
+def take_back(root: int, staging: int, step: Step) -> None:
+    """Undo a step, if it was made. Raises OSError."""
+    new, old = _names(step)
+    try:
+        with parent_of(root, unspelled(step.path)) as (folder, name):
+            match step.act:
+                case "remove":
+                    if status_at(staging, old) is not None:
+                        with suppress(FileExistsError):  # a file created there in the meantime stays
+                            _place(staging, old, folder, name)
+                case "rmdir":
+                    _make_again(folder, name, step.mode)
+                case "mkdir":
+                    _remove_folder(folder, name)
+                case "put":
+                    if not step.replaces:
+                        _withdraw(staging, new, folder, name)
+                    elif status_at(staging, old) is not None:
+                        _exchange(staging, new, old, folder, name)
+                case _:
+                    assert_never(step.act)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # its folder was not made, or is already undone
+
+
+def _names(step: Step) -> tuple[bytes, bytes]:
+    return b"new-%d" % step.number, b"old-%d" % step.number
+
+
+def _remove_folder(folder: int, name: bytes) -> None:
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError as error:
+        # it contains new files, or was replaced: do not remove what this rewind did not make
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+
+
+def _make_again(folder: int, name: bytes, mode: int) -> None:
+    if not make_folder(folder, name):
+        return
+    handle = os.open(name, FOLDER, dir_fd=folder)
+    try:
+        os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
+
+
+def _keep(folder: int, name: bytes, staging: int, old: bytes) -> None:
+    """Give the existing file a second name in the staging folder, so that its path is never empty."""
+    if status_at(staging, old) is not None:
+        return
+    try:
+        os.link(name, old, src_dir_fd=folder, dst_dir_fd=staging, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        os.rename(name, old, src_dir_fd=folder, dst_dir_fd=staging)
+
+
+def _place(source: int, name: bytes, target: int, at: bytes) -> None:
+    """Move a file to a free path. Raises FileExistsError if a file was created there in the meantime."""
+    try:
+        os.link(name, at, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+    except FileExistsError:
+        if not _is_same(source, name, target, at):
+            raise
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        if status_at(target, at) is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), at) from None
+        os.rename(name, at, src_dir_fd=source, dst_dir_fd=target)
+        return
+    os.unlink(name, dir_fd=source)
+
+
+def _withdraw(staging: int, new: bytes, folder: int, name: bytes) -> None:
+    if status_at(folder, name) is None:
+        return
+    if status_at(staging, new) is None:
+        os.rename(name, new, src_dir_fd=folder, dst_dir_fd=staging)
+    elif _is_same(staging, new, folder, name):
+        os.unlink(name, dir_fd=folder)
+
+
+def _exchange(staging: int, new: bytes, old: bytes, folder: int, name: bytes) -> None:
+    """Put the old file back, and the new one back into the staging folder."""
+    if status_at(staging, new) is None:
+        with suppress(FileNotFoundError):
+            os.rename(name, new, src_dir_fd=folder, dst_dir_fd=staging)
+    os.rename(old, name, src_dir_fd=staging, dst_dir_fd=folder)
+    with suppress(FileNotFoundError):  # renaming between two names of one file keeps both
+        os.unlink(old, dir_fd=staging)
+
+
+def _is_same(one: int, name: bytes, other: int, at: bytes) -> bool:
+    first, second = status_at(one, name), status_at(other, at)
+    return first is not None and second is not None and os.path.samestat(first, second)
+
+
+# Staging new files and putting them in place: all of them, or none after an error.
+#
+# New files are first written to a staging folder in the workspace, on the same file system. A full disk fails
+# then, before anything was touched. What follows are renames, recorded in a journal.
+
+_MOST_BYTES = 1 << 40
+
+
+class Restorer:
+    """One rewind of a workspace. A context manager that closes its handles at the end.
+
+    The caller must keep out everybody else who would change files there, and call in this order: `begin`, `ready` for
+    the files and links, `put_in_place`, and then `finish` or `undo`. `resume` continues a rewind that was killed.
+    """
+
+    def __init__(self, journal: JournalFile) -> None:
+        """Open the workspace. Raises OSError."""
+        self._file = journal
+        self._journal: Journal | None = None
+        self._root = open_root(journal.workspace)
+        self._staging: int | None = None
+
+    def __enter__(self) -> Restorer:
+        """Return the rewind."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the handles."""
+        for handle in (self._staging, self._root):
+            if handle is not None:
+                os.close(handle)
+        self._staging = None
+
+    @property
+    def root(self) -> int:
+        """The open handle of the workspace."""
+        return self._root
+
+    def begin(self) -> None:
+        """Make the staging folder. Raises OSError."""
+        name = STAGING + secrets.token_hex(6)
+        self._write(Journal(workspace=str(self._file.workspace), staging=name, phase="clearing"))
+        os.mkdir(name, 0o700, dir_fd=self._root)
+        self._staging = os.open(name, FOLDER, dir_fd=self._root)
+
+    def ready(self, files: Iterable[tuple[Step, bytes, int]], links: Iterable[tuple[Step, bytes]] = ()) -> None:
+        """Stage files, with content and permissions, and links, with their targets. Raises OSError."""
+        for step, content, mode in files:
+            write_file(self._at_hand, b"new-%d" % step.number, content, mode)
+        for step, target in links:
+            os.symlink(target, b"new-%d" % step.number, dir_fd=self._at_hand)
+
+    def put_in_place(self, steps: tuple[Step, ...], rewound: Rewound | None = None) -> None:
+        """Make all steps; `rewound` is what to record afterwards. If a step fails, undo all and raise StorageError."""
+        sync(self._at_hand)
+        self._write(self._now.model_copy(update={"phase": "forward", "steps": steps, "rewound": rewound}))
+        self._forward()
+
+    def finish(self) -> None:
+        """End a rewind that is made and recorded. Raises OSError."""
+        self._end(is_made=True)
+
+    def undo(self) -> None:
+        """Undo the steps that were made. Raises OSError; the next process then continues."""
+        if self._now.phase == "clearing":
+            return self._clear()
+        if self._now.phase == "forward":
+            with suppress(OSError):  # a full disk: if killed now, the next process completes the rewind
+                self._write(self._now.model_copy(update={"phase": "back"}))
+        for step in reversed(self._now.steps):
+            take_back(self._root, self._at_hand, step)
+        self._sync()
+        self._end(is_made=False)
+        return None
+
+    def resume(self) -> Journal | None:
+        """Continue the rewind of a journal. Return the journal if the rewind is made, otherwise None.
+
+        The caller then records what the journal says, and calls `finish`. Raises StorageError and OSError.
+        """
+        self._journal = journal = self._file.read()
+        if journal is None:
+            return None
+        try:
+            self._staging = os.open(journal.staging, FOLDER, dir_fd=self._root)
+        except OSError as error:
+            if journal.phase == "clearing" and error.errno == errno.ENOENT:
+                self._file.remove()
+                return journal if journal.is_made else None
+            self._file.remove()
+            raise StorageError(
+                f"{self._file.workspace}: a rewind was cut short here, and {journal.staging}, where its files were"
+                " in readiness, is gone: see what is there, and rewind again"
+            ) from error
+        if journal.phase != "forward" or not self._is_whole():
+            self.undo()
+            return journal if journal.is_made else None
+        self._forward()
+        return journal
+
+    def _forward(self) -> None:
+        try:
+            for step in self._now.steps:
+                make(self._root, self._at_hand, step)
+            self._sync()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            self.undo()
+            raise StorageError(
+                f"{self._file.workspace}: {reason}: nothing is rewound, the files are as they were"
+            ) from error
+
+    def _is_whole(self) -> bool:
+        for step in self._now.steps:
+            if step.act == "put" and step.digest:
+                try:
+                    content = read_file(self._at_hand, b"new-%d" % step.number, _MOST_BYTES)
+                except FileNotFoundError:
+                    continue  # it is already in place
+                except OSError:
+                    return False
+                if content is None or digest_of(content) != step.digest:
+                    return False
+        return True
+
+    def _sync(self) -> None:
+        """Make the changed names survive power loss."""
+        done: set[bytes] = set()
+        for step in self._now.steps:
+            path = unspelled(step.path)
+            above = path.rpartition(b"/")[0]
+            if above in done:
+                continue
+            done.add(above)
+            with suppress(OSError), parent_of(self._root, path) as (folder, _):
+                sync(folder)
+
+    def _end(self, *, is_made: bool) -> None:
+        ended = {"phase": "clearing", "is_made": is_made, "steps": (), "rewound": None}
+        try:
+            self._write(self._now.model_copy(update=ended))
+        except OSError:  # a full disk: removing the journal also prevents a later process from continuing
+            self._file.remove()
+        self._clear()
+
+    def _clear(self) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._now.staging, dir_fd=self._root)
+        self._file.remove()
+
+    def _write(self, journal: Journal) -> None:
+        self._file.write(journal)
+        self._journal = journal
+
+    @property
+    def _now(self) -> Journal:
+        if self._journal is None:
+            raise RuntimeError("no rewind is under way")
+        return self._journal
+
+    @property
+    def _at_hand(self) -> int:
+        if self._staging is None:
+            raise RuntimeError("no rewind is under way")
+        return self._staging

@@ -1,41 +1,99 @@
-"""What a Run's log says of a snapshot: taken now, and compared with the one before it."""
+"""Take snapshots of a workspace and make the `recordSnapshot` event, with counts compared to the previous snapshot."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from perstack.core.runs.stamp import Stamps
+from perstack.core.definitions.project import SnapshotPolicy
+from perstack.core.files.text_diff import changed_lines
+from perstack.core.files.tree_diff import Change, counts_of
+from perstack.core.files.trees import Entry, File, LeftOut
+from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run
-from perstack.core.snapshots.difference import Change, counts_of
-from perstack.core.snapshots.events import RecordSnapshot, SnapshotPolicy
-from perstack.core.snapshots.lines import changed_lines
-from perstack.core.snapshots.tree import Entry, File, LeftOut
-from perstack.engine.snapshots.taking import CannotTake, Recorder
-from perstack.engine.snapshots.trees import Trees
+from perstack.core.runs.step_events import RecordSnapshot
+from perstack.engine.files.trees import Trees
+from perstack.engine.files.workspace_walk import Batch, CannotTake, Taken, Walker
+from perstack.engine.log.storage import keep_blobs
 from perstack.errors import PerstackError
-from perstack.ports.storage import Storage
+from perstack.ports.storage import Erases, Storage
+from perstack.system.concurrency import uninterrupted
+
+__all__ = ["CannotTake", "Recorder", "Taken"]
+
+
+# Recording of one workspace.
+
+
+class Recorder:
+    """Takes snapshots of one workspace for one Job, one at a time, and remembers unchanged files between them."""
+
+    def __init__(
+        self, storage: Storage, job_id: str, workspace: Path, keep_off: Iterable[Path], policy: SnapshotPolicy
+    ) -> None:
+        """Create without reading the workspace."""
+        self._storage = storage
+        self._job_id = job_id
+        self._new_walker = partial(Walker, workspace, tuple(keep_off), policy)
+        self._walker: Walker | None = None
+        self._kept: set[str] | None = None
+        self._turn = asyncio.Lock()
+
+    async def take(self) -> Taken:
+        """Record the workspace as it is now; its blobs are on disk when this returns.
+
+        Raises CannotTake and StorageError.
+
+        Files are read in threads, so that the event loop is not blocked.
+        """
+        async with self._turn:
+            # a walker's knowledge is valid only if all blobs of its walk were stored: after an error start a new one
+            walker, self._walker = self._walker or self._new_walker(), None
+            walk = walker.walk()
+            try:
+                while not isinstance(found := await uninterrupted(asyncio.to_thread(_next, walk)), Taken):
+                    await self._keep(found)
+            finally:
+                walk.close()
+            self._walker = walker
+            return found
+
+    async def _keep(self, batch: Batch) -> None:
+        if not batch:
+            return
+        if self._kept is None:  # skip blobs that an earlier process has stored
+            self._kept = {*await self._storage.blobs(self._job_id)} if isinstance(self._storage, Erases) else set()
+        blobs = {digest: data for digest, data in batch if digest not in self._kept}
+        await keep_blobs(self._storage, self._job_id, tuple(blobs.values()))
+        self._kept.update(blobs)
+
+
+def _next(walk: Generator[Batch, None, Taken]) -> Batch | Taken:
+    try:
+        return next(walk)
+    except StopIteration as end:
+        found: Taken = end.value
+        return found
+
 
 _MOST_FILES = 500
 _MOST_BYTES = 16 << 20
-"""Beyond so many changed files, or bytes of them, lines are not counted."""
+"""Above this many changed files, or bytes in them, lines are not counted."""
 
 
 class Snapshots:
-    """Those of one Job. All its Runs work in one workspace, and share what is known of it."""
+    """The snapshots of one Job. All its Runs share one workspace, and what is known of it."""
 
     def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Sequence[Path]) -> None:
+        """Create without reading the workspace."""
         self._trees = Trees(storage, job_id)
         self._new_recorder = partial(Recorder, storage, job_id, workspace, tuple(keep_off))
         self._recorders: dict[int, Recorder] = {}
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
-        """The fact of one more snapshot; its blobs are on disk. Raises StorageError.
-
-        A workspace that cannot be recorded is a fact as well.
-        """
+        """Take a snapshot and return its event, also if the workspace cannot be recorded. Raises StorageError."""
         policy = run.start.snapshots or SnapshotPolicy()
         recorder = self._recorders.get(policy.max_file_size)
         if recorder is None:
@@ -62,7 +120,7 @@ class Snapshots:
         )
 
     async def _changes(self, base: str | None, tree: str) -> tuple[Change, ...] | None:
-        """None: there is nothing to compare with, or not any more, which `verify` says."""
+        """Return the changes since `base`; None if there is none, or `verify` would report it as unreadable."""
         if base is None or base == tree:
             return None if base is None else ()
         try:
@@ -71,7 +129,7 @@ class Snapshots:
             return None
 
     async def _lines(self, changes: Sequence[Change]) -> tuple[int, int] | None:
-        """Lines of text files; of links and of what is no text there are none. None: too much, or not there."""
+        """Return the added and removed lines of text files; None if there are too many files, or one cannot be read."""
         counted = [one for one in changes if one.kind != "mode" and not isinstance(one.old or one.new, LeftOut)]
         sizes = [entry.size for one in counted for entry in (one.old, one.new) if isinstance(entry, File)]
         if len(counted) > _MOST_FILES or sum(sizes) > _MOST_BYTES:

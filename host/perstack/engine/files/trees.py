@@ -1,43 +1,49 @@
-"""Trees of a Job's storage, as they are read. What is read is a stranger's: bounded, checked, refused by name."""
+"""Read the trees in a Job's storage.
+
+The data is untrusted: it is bounded, checked against digests, and rejected by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 
-from perstack.core.snapshots.difference import Change, Pair, compare
-from perstack.core.snapshots.names import DEEPEST, LONGEST_PATH, spelled
-from perstack.core.snapshots.tree import MOST_ENTRIES, Below, Entry, Folder, NotATree, digest_of, read_folder
-from perstack.errors import StorageError
+from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, spelled
+from perstack.core.files.tree_diff import Change, Pair, compare
+from perstack.core.files.trees import MOST_ENTRIES, Below, Entry, File, Folder, NotATree, digest_of, read_folder
+from perstack.core.runs.events import StoredEvent, trees_of
+from perstack.dataclass import dataclass
+from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.storage import Storage
 
 _NO_FOLDER = Folder()
 
 
 class Trees:
-    """The trees and contents that a Job keeps."""
+    """The trees and file contents that a Job stores."""
 
     def __init__(self, storage: Storage, job_id: str) -> None:
+        """Create without reading anything."""
         self._storage = storage
         self._job_id = job_id
 
     async def content(self, digest: str) -> bytes:
-        """The bytes of a file. Raises NotFound, and StorageError if they are others."""
+        """Return the bytes of a file. Raises NotFound, and StorageError if they do not match the digest."""
         data = await self._storage.blob(self._job_id, digest)
         if digest_of(data) != digest:
             raise StorageError(f"job {self._job_id}: blob {digest} is not what its name says")
         return data
 
     async def folder(self, digest: str) -> Folder:
-        """What a folder holds. Raises NotFound, and StorageError for a blob that is not a folder."""
+        """Return the entries of a folder. Raises NotFound, and StorageError for a blob that is not a folder."""
         try:
             return read_folder(await self.content(digest))
         except NotATree as error:
             raise StorageError(f"job {self._job_id}: blob {digest} {error}") from error
 
     async def changes(self, old: str | None, new: str | None) -> tuple[Change, ...]:
-        """What differs from one tree to another, in the order of the paths' bytes; None: an empty one.
+        """Return the differences of two trees, sorted by path, reading only folders that differ; None is an empty tree.
 
-        Reads the folders alone that differ. Raises NotFound and StorageError.
+        Raises NotFound and StorageError.
         """
         found: list[Change] = []
         left, seen = [Pair(b"", old, new)], 0
@@ -56,7 +62,7 @@ class Trees:
         return tuple(sorted(found, key=lambda change: change.path))
 
     async def entries(self, tree: str) -> AsyncGenerator[tuple[bytes, Entry]]:
-        """Everything in a tree with its path, each folder before what is in it. Raises NotFound and StorageError."""
+        """Yield each path and entry of a tree, folders before their content. Raises NotFound and StorageError."""
         left, seen = [(b"", tree, 0)], 0
         while left:
             path, digest, depth = left.pop()
@@ -77,3 +83,64 @@ class Trees:
     def _check_count(self, seen: int, most: int) -> None:
         if seen > most:
             raise StorageError(f"job {self._job_id}: a snapshot has more than {MOST_ENTRIES} files")
+
+
+# Blobs of a Job's snapshots, each once.
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A blob that a snapshot consists of."""
+
+    digest: str
+    tree: str
+    """Tree of the first snapshot that contains it."""
+    size: int | None = None
+    """Size of a file according to its folder; None for a folder."""
+    problem: str = ""
+    """Why a folder cannot be read; empty if it can."""
+    is_missing: bool = False
+    """Whether it is a folder whose blob is missing."""
+
+
+async def parts_of(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[Part]:
+    """Yield every folder and file of these trees once. The content of a folder that cannot be read is unknown."""
+    seen: set[str] = set()
+    for root in dict.fromkeys(roots):
+        left, entries = [(root, 0)], 0
+        while left:
+            digest, depth = left.pop()
+            if digest in seen:
+                continue
+            seen.add(digest)
+            try:
+                folder = await trees.folder(digest)
+            except NotFound as error:
+                yield Part(digest, root, problem=str(error), is_missing=True)
+                continue
+            except (StorageError, UsageError) as error:
+                yield Part(digest, root, problem=str(error))
+                continue
+            entries += len(folder.entries)
+            if depth > DEEPEST or entries > MOST_ENTRIES:
+                yield Part(digest, root, problem=f"the snapshot {root} has more in it than one may have")
+                break
+            yield Part(digest, root)
+            for entry in folder.entries:
+                if isinstance(entry, Below):
+                    left.append((entry.digest, depth + 1))
+                elif isinstance(entry, File) and entry.digest not in seen:
+                    seen.add(entry.digest)
+                    yield Part(entry.digest, root, entry.size)
+
+
+# Blobs that a redaction keeps and reports, because snapshots contain them.
+
+
+async def held_by_snapshots(storage: Storage, job_id: str, events: Iterable[StoredEvent]) -> dict[str, str]:
+    """Return the blobs of these events' snapshots, each with the id of the first event whose snapshot contains it."""
+    first: dict[str, str] = {}
+    for event in events:
+        for tree in trees_of(event):
+            first.setdefault(tree, event.id)
+    return {part.digest: first[part.tree] async for part in parts_of(Trees(storage, job_id), first)}

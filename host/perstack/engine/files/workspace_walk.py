@@ -1,22 +1,24 @@
-"""The walk through a workspace: what is there, as a tree, and the blobs of it that are new.
+"""Walk a workspace: compute its tree, and yield the blobs of it that may be new.
 
-What has not changed since the walk before is not read again: a file is known by its times of change, size and number.
-One that was changed in the moment it was read could be changed again in the same tick of its file system's clock, so
-that nothing tells: it is read once more by the next walk (git calls that «racily clean»).
+A file that has not changed since the previous walk is not read again; it is identified by modification and change time,
+size, inode, mode and device. A file that was changed just before it was read could change again within the same tick of
+its file system's clock without any visible difference, so it is read once more by the next walk (git calls such files
+"racily clean").
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
-from perstack.core.snapshots.events import MOST_NAMED, NotRecorded, SnapshotPolicy
-from perstack.core.snapshots.ignoring import LONGEST_RULES, Rules, rules_at
-from perstack.core.snapshots.names import DEEPEST, LONGEST_PATH, is_name, is_never_recorded, spelled
-from perstack.core.snapshots.tree import (
+from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, is_name, is_never_recorded, spelled
+from perstack.core.definitions.project import SnapshotPolicy
+from perstack.core.files.ignore_rules import LONGEST_RULES, Rules, rules_at
+from perstack.core.files.trees import (
     MOST_ENTRIES,
     Below,
     Entry,
@@ -28,51 +30,162 @@ from perstack.core.snapshots.tree import (
     folder_blob,
     folder_of,
 )
+from perstack.core.runs.step_events import MOST_NAMED, NotRecorded
 from perstack.dataclass import dataclass
-from perstack.engine.clock import SYSTEM
-from perstack.engine.snapshots.reading import FOLDER, Content, Stamp, check_system, read_file, read_link, stamp_of
+from perstack.errors import StorageError
+from perstack.system.clock import SYSTEM
+
+# Reading of files that may change at any time.
+#
+# Everything is opened relative to an open folder. No link is followed, and special files do not block.
+
+_OF_THE_SYSTEM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+"""Errors of the system's resources, which say nothing about the file."""
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PIECE = 1 << 20
+_TRIES = 3
+"""Attempts to read a file that changes while it is read."""
+
+Stamp = tuple[int, int, int, int, int, int]
+"""Identity of an unchanged file: modification and change time, size, inode, mode and device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The content of a file."""
+
+    data: bytes
+    stamp: Stamp
+    is_steady: bool
+    """Whether the file did not change while it was read; otherwise `data` is the last attempt's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The reason why a file was not read; None if it is gone, or no longer a regular file."""
+
+    reason: Reason | None
+    stamp: Stamp | None = None
+    size: int | None = None
+
+
+def stamp_of(found: os.stat_result) -> Stamp:
+    """Return the stamp of a file or folder."""
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_dev
+
+
+def read_file(name: bytes, folder: int, most: int) -> Content | Unread:
+    """Read a file of an open folder, of at most `most` bytes. Raises StorageError if the system lacks resources."""
+    try:
+        file = os.open(name, _FILE, dir_fd=folder)
+    except FileNotFoundError:
+        return Unread(None)
+    except OSError as error:
+        check_system(error)
+        return Unread("unreadable", _stamp(name, folder))
+    try:
+        return _read(file, most)
+    except OSError as error:
+        check_system(error)
+        return Unread("unreadable", _stamp(name, folder))
+    finally:
+        os.close(file)
+
+
+def check_system(error: OSError) -> None:
+    """Raise StorageError if the error is about the system's resources: a later attempt may read the file."""
+    if error.errno in _OF_THE_SYSTEM:
+        words = (error.strerror or str(error)).lower()
+        raise StorageError(f"the workspace cannot be recorded now: {words}; then resume") from error
+
+
+def read_link(name: bytes, folder: int) -> bytes | None:
+    """Return the target of a link; None if it is no longer a link."""
+    try:
+        return os.readlink(name, dir_fd=folder) or None
+    except OSError:
+        return None
+
+
+def _read(file: int, most: int) -> Content | Unread:
+    content: Content | None = None
+    for _ in range(_TRIES):
+        before = os.fstat(file)
+        if not stat.S_ISREG(before.st_mode):
+            return Unread(None)
+        if before.st_size > most:
+            return Unread("tooLarge", stamp_of(before), before.st_size)
+        os.lseek(file, 0, os.SEEK_SET)
+        data = _all(file, most, before.st_size)
+        after = os.fstat(file)
+        if len(data) > most:
+            return Unread("tooLarge", stamp_of(after), after.st_size)
+        content = Content(data, stamp_of(after), stamp_of(before) == stamp_of(after) and len(data) == after.st_size)
+        if content.is_steady:
+            break
+    return content or Unread("changing")
+
+
+def _all(file: int, most: int, expected: int) -> bytes:
+    first = os.read(file, min(expected, most) + 1)
+    if len(first) == expected:
+        return first
+    data = bytearray(first)
+    while len(data) <= most and (piece := os.read(file, min(_PIECE, most + 1 - len(data)))):
+        data += piece
+    return bytes(data)
+
+
+def _stamp(name: bytes, folder: int) -> Stamp | None:
+    try:
+        return stamp_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+    except OSError:
+        return None
+
 
 _BATCH_BYTES = 32 << 20
 _BATCH_BLOBS = 5_000
 _PAUSE = 0.2
-"""Seconds after which a walk lets others look whether it is still wanted."""
+"""Seconds after which a walk yields, so that the caller can check whether it is still wanted."""
 _TICK = 100_000_000
-"""Nanoseconds: longer than a tick of most file systems' clocks."""
+"""Nanoseconds: longer than a clock tick of most file systems."""
 _COARSE_TICK = 2_100_000_000
-"""The same of those that count whole seconds, or two at a time."""
+"""Nanoseconds: the same for file systems with a resolution of one or two seconds."""
 _SECOND = 1_000_000_000
 _MOST_ABOVE = 40
 
 Batch = list[tuple[str, bytes]]
-"""Blobs that may be new, with their digests."""
+"""Blobs that may be new, each with its digest."""
 
 
 class CannotTake(Exception):
-    """Why there can be no snapshot, for people."""
+    """Raised with the reason, for people, why there can be no snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a walk has found."""
+    """The result of a walk."""
 
     tree: str
     files: int
-    """Files and links."""
+    """Number of files and links."""
     left_out: tuple[NotRecorded, ...] = ()
     left_out_count: int = 0
 
 
 @dataclass(slots=True)
 class _Known:
-    """Something that an earlier walk has seen."""
+    """An entry that an earlier walk has seen."""
 
     entry: Entry
     stamp: Stamp | None
-    """None: it is looked at anew each time."""
+    """None if it is read again by each walk."""
     size: int | None = None
-    """Of a file that was not read."""
+    """Size of a file that was not read."""
     is_file: bool = False
-    """Or a link, and recorded."""
+    """Whether it is a recorded file or link."""
     inner: _KnownFolder | None = None
 
 
@@ -85,19 +198,21 @@ class _KnownFolder:
 
 
 class Walker:
-    """Walks through one workspace again and again. After a walk that did not end, or whose blobs were not kept, another
-    one has to be made."""
+    """Walks one workspace repeatedly. Replace it after a walk that did not end, or whose blobs were not stored."""
 
     def __init__(self, top: Path, keep_off: Iterable[Path], policy: SnapshotPolicy) -> None:
+        """Create without reading the workspace; `keep_off` are paths that are never recorded."""
         self._top = top
         self._keep_off = tuple(keep_off)
         self._most = policy.max_file_size
         self._known: _KnownFolder | None = None
 
     def walk(self) -> Generator[Batch, None, Taken]:
-        """The tree as it is now. Yields blobs, which the caller keeps before it goes on; some batches are empty.
+        """Return the present tree; yield blobs, which the caller must store before it continues.
 
-        Raises CannotTake, and StorageError where the system has no means to look now.
+        Batches may be empty.
+
+        Raises CannotTake, and StorageError if the system lacks resources.
         """
         try:
             top = os.path.realpath(os.fsencode(self._top))
@@ -121,7 +236,7 @@ class Walker:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """What is never recorded wherever it is, by its path and by its number."""
+    """Files and folders that are never recorded, by path and by device and inode."""
 
     paths: frozenset[bytes]
     numbers: frozenset[tuple[int, int]]
@@ -142,7 +257,7 @@ def _places(paths: Iterable[Path]) -> _Places:
 
 
 class _Walk:
-    """One walk."""
+    """The state of one walk."""
 
     def __init__(self, most: int, top: bytes, keep_off: _Places) -> None:
         self.batch: Batch = []
@@ -160,7 +275,7 @@ class _Walk:
     def folder(
         self, handle: int, place: bytes, known: _KnownFolder | None, rules: Rules, depth: int
     ) -> Generator[Batch, None, _KnownFolder]:
-        """An open folder, which stays open; `place` is its path from the top, with a slash behind it."""
+        """Record an open folder, which stays open; `place` is its path from the top, with a trailing slash."""
         stamp: Stamp | None = stamp_of(os.fstat(handle))
         is_same = known is not None and known.stamp == stamp and known.rules == rules
         before = {} if known is None else known.children
@@ -192,7 +307,6 @@ class _Walk:
                 self._name(place + name, child.entry.reason, child.size)
 
     def _names(self, handle: int, place: bytes, rules: Rules) -> list[bytes]:
-        """What of a folder is recorded."""
         found: list[bytes] = []
         with os.scandir(handle) as entries:
             for entry in entries:
@@ -209,7 +323,7 @@ class _Walk:
     def _look(
         self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: Rules, depth: int
     ) -> Generator[Batch, None, _Known | None]:
-        """What has this name now; None if nothing has, or if it is not recorded."""
+        """Record what has this name now; None if nothing has, or if it is not recorded."""
         try:
             found = os.stat(name, dir_fd=handle, follow_symlinks=False)
         except OSError:
@@ -279,7 +393,7 @@ class _Walk:
             yield from self._pause()
 
     def _pause(self) -> Generator[Batch]:
-        """Nothing to keep yet: each time that something is kept takes a sync."""
+        """Yield an empty batch from time to time; blobs are collected, because storing a batch costs a sync."""
         if time.monotonic() - self._since > _PAUSE:
             yield []
             self._since = time.monotonic()
@@ -302,7 +416,7 @@ class _Walk:
 
 
 def _seen(was: _Known | None, now: _Known) -> _Known:
-    """With the entry of before if it is equal, so that whether anything has changed costs nothing to ask."""
+    """Return `now` with the previous entry object if it is equal, so that changes can be detected by identity."""
     if was is not None and was.entry == now.entry:
         now.entry = was.entry
     return now
@@ -311,7 +425,7 @@ def _seen(was: _Known | None, now: _Known) -> _Known:
 def _unchanged(
     names: Iterable[bytes], before: dict[bytes, _Known], handle: int
 ) -> tuple[dict[bytes, _Known], list[bytes]]:
-    """What is as it was, and the names of what has to be looked at: nearly all the work, where nothing has changed."""
+    """Return the unchanged entries, and the names to look at. Nearly all the work of a walk without changes."""
     same: dict[bytes, _Known] = {}
     others: list[bytes] = []
     look, known = os.stat, before.get
@@ -356,7 +470,7 @@ def _rules_of(handle: int, name: bytes = b".gitignore") -> bytes | None:
 
 
 def _top_rules(top: bytes, handle: int) -> Rules:
-    """The rules at the workspace's folder, which may be somewhere in a repository."""
+    """Return the ignore rules at the workspace's folder, which may be anywhere in a repository."""
     parts = [part for part in top.split(b"/") if part]
     above: list[tuple[bytes, bytes | None]] = []
     for up in range(min(len(parts), _MOST_ABOVE) + 1):
@@ -380,7 +494,7 @@ def _excluded(repository: int) -> bytes | None:
     try:
         git = os.open(b".git", FOLDER, dir_fd=repository)
     except OSError:
-        return None  # a worktree's, whose repository is elsewhere
+        return None  # a file in a git worktree, whose repository is in another folder
     try:
         info = os.open(b"info", FOLDER, dir_fd=git)
     except OSError:

@@ -1,7 +1,15 @@
-"""Iterations: an Expert is run, what it has made is measured, and it is run again, until that is good enough.
+"""Iterations: run an Expert, measure what it made, and run it again until the score is good enough.
 
-series = await host.iterations.begin("fixer", "Make the tests pass")
-print(series.best_iteration, series.status)
+    series = await host.iterations.begin("fixer", "Make the tests pass")
+    print(series.best_iteration, series.status)
+
+A series is an event log of its own (`series_log`), whose next command (run the Expert, evaluate, finish, pause) is a
+pure function of its state in `core.iterations`. `series_driver` performs the commands. Every run and every evaluation
+by an Expert is an ordinary Job with an id derived from the series' id, so after a crash the series continues with the
+same Job. The budget of a series is shared by its Jobs: each gets what is left when it begins.
+
+One process at a time drives a series, under a lease. The definition of the Expert is recorded at the start and stays in
+force, except for the evaluator, which is taken from today's perstack.toml.
 """
 
 from __future__ import annotations
@@ -9,26 +17,26 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from perstack.core.definition_secrets import measured_without_secrets
-from perstack.core.definitions import Expert, Iterate
-from perstack.core.ids import check_job_id
-from perstack.core.iterations.events import FailSeries, ResumeSeries, StartSeries
+from perstack.core.base.ids import check_job_id
+from perstack.core.definitions.experts import Expert, Iterate
+from perstack.core.definitions.overrides import check_budget
+from perstack.core.definitions.secrets import measured_without_secrets
 from perstack.core.iterations.evolve import aimed, check_resumable
-from perstack.core.iterations.state import SeriesState
-from perstack.core.overrides import check_budget
-from perstack.engine.clock import new_ids
-from perstack.engine.emit import OnEvent
-from perstack.engine.jobs import Jobs
-from perstack.engine.logs.series import SeriesLog, SeriesPage
-from perstack.engine.series_drive import OnFact, SeriesDrive, SeriesWiring
-from perstack.engine.setup import Setup
+from perstack.core.iterations.state import FailSeries, ResumeSeries, SeriesState, StartSeries
+from perstack.engine.context.host_context import Setup
+from perstack.engine.iterations.series_driver import OnFact, SeriesDrive, SeriesWiring
+from perstack.engine.iterations.series_log import SeriesLog, SeriesPage
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.emitter import OnEvent
 from perstack.errors import UsageError
+from perstack.system.clock import new_ids
 
 
 class Iterations:
-    """All series of iterations of one storage."""
+    """All series of iterations in one storage."""
 
     def __init__(self, jobs: Jobs, setup: Setup) -> None:
+        """Create; `setup` is the context for Jobs that begin anew."""
         self._log = SeriesLog(setup.storage, setup.audit)
         self._wiring = SeriesWiring(self._log, jobs, setup)
         self._setup = setup
@@ -47,13 +55,14 @@ class Iterations:
         on_event: OnEvent | None = None,
         on_fact: OnFact | None = None,
     ) -> SeriesState:
-        """Run an Expert until what it makes is good enough, or no iteration is left; `iterate` of it says how.
+        """Run an Expert until its result is good enough or no iteration is left, as its `iterate` table says.
 
-        `on_event` is told the events of all its Jobs, `on_fact` those of the series. A cancelled call is recorded as a
-        pause, and what goes wrong as a failure: `resume` goes on. Nothing is written before Expert, model and provider
-        are known to be there. Raises UsageError if they are not, if the Expert has no `iterate`, or if the id is taken.
-        `max_cost` (US dollars) and `max_tokens` are what all its Jobs may spend together; before each the rest is
-        decided on, and when nothing is left it pauses.
+        `on_event` receives the events of all Jobs, `on_fact` those of the series. A cancelled call is recorded as a
+        pause, and an error as a failure; `resume` continues. Nothing is written before Expert, model and provider are
+        checked. Raises UsageError if one is missing, if the Expert has no `iterate`, or if the id is taken.
+
+        `max_cost` (US dollars) and `max_tokens` limit the sum over all Jobs: each Job gets the rest, and the series
+        pauses when nothing is left.
         """
         definition = self._setup.definition(expert_key)
         expert = definition.experts[0]
@@ -92,13 +101,13 @@ class Iterations:
         on_event: OnEvent | None = None,
         on_fact: OnFact | None = None,
     ) -> SeriesState:
-        """Go on with a paused or failed series, or add `more` iterations, or a better target, to a completed one.
+        """Continue a paused or failed series, or add `more` iterations or a better target to a completed one.
 
-        `max_cost` and `max_tokens` are new totals for all its Jobs, those that have ended among them.
+        `max_cost` and `max_tokens` are new totals over all Jobs, including ended ones. Settings and the Expert's
+        definition are the recorded ones, except for the evaluator, which is taken from today's perstack.toml. With
+        `current`, today's definition is in force from now on, for Jobs that begin anew.
 
-        Its settings and the definition of its Expert are those that it had, but for the evaluator, which is the one
-        that perstack.toml names now. With `current` the definition is today's from now on, for Jobs that begin anew.
-        Raises NotFound, UsageError if nothing would be left to be done, and Conflict while it is driven.
+        Raises NotFound, UsageError if nothing would be left to do, and Conflict while the series is driven.
         """
         check_budget(max_cost, max_tokens=max_tokens)
         await self._log.load(series_id)
@@ -124,15 +133,15 @@ class Iterations:
                 return await drive.to_the_end()
 
     def stop_after_step(self, series_id: str) -> bool:
-        """A series that this process drives pauses as interrupted when the step that its Job is in has ended.
+        """Pause a series that this process drives as interrupted, after the current step of its Job.
 
-        False for one that this process does not drive, or whose result it measures: cancel that.
+        Return False if this process does not drive it, or is measuring a result: cancel it instead.
         """
         drive = self._driving.get(series_id)
         return drive is not None and drive.stop_after_step()
 
     async def fail(self, series_id: str, error: str) -> SeriesState:
-        """Record that one has failed; a person may resume it. Raises Conflict while it is driven."""
+        """Record that a series has failed; a person may resume it. Raises Conflict while it is driven."""
         async with self._log.lease(series_id):
             drive = SeriesDrive(self._wiring, None, None, await self._log.load(series_id))
             now = self._setup.clock.now()
@@ -156,20 +165,20 @@ class Iterations:
                 return series_id
 
     async def has(self, series_id: str) -> bool:
-        """Whether there is a series of that id."""
+        """Return whether there is a series of that id."""
         return await self._log.has(series_id)
 
     async def get(self, series_id: str) -> SeriesState:
-        """Where a series stands. Raises NotFound."""
+        """Return the state of a series. Raises NotFound."""
         return await self._log.get(series_id)
 
     async def list(self, *, limit: int = 100, after: str | None = None) -> SeriesPage:
-        """Series, the one written to last first; `after` is the `next` of the page before."""
+        """Return a page of series, latest change first; `after` is the `next` of the previous page."""
         return await self._log.list(limit, after)
 
 
 MOST_ID = 100
-"""Characters of an id: those of the Jobs are longer."""
+"""Maximum characters of an id; the ids of its Jobs are longer."""
 
 
 def _checked(series_id: str) -> str:

@@ -1,7 +1,7 @@
-"""Driving one series of iterations: what is pending is performed, and what happened is recorded.
+"""Drive one series of iterations: perform the pending command, and record what happened.
 
-Every Job has an id that follows from the series' own and is decided before it begins, so that a later process finds it
-and goes on with it.
+Every Job has an id that follows from the series' id and is recorded before the Job begins, so that a later process
+finds the Job and continues it.
 """
 
 from __future__ import annotations
@@ -11,87 +11,79 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import assert_never
 
-from perstack.core.definitions import Budget, Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
-from perstack.core.iterations.budget import UsedUp, share
-from perstack.core.iterations.decide import (
-    Stamp,
-    interrupted,
-    job_of_evaluation,
-    job_of_iteration,
-    question_of,
-    stopped,
-    used_up,
-)
-from perstack.core.iterations.events import (
-    FailSeries,
-    FinishArtefact,
-    FinishIteration,
-    FinishSeries,
-    StartIteration,
-    StoredSeriesEvent,
-)
-from perstack.core.iterations.pending import (
+from perstack.core.base.usage import NO_USAGE
+from perstack.core.definitions.experts import Budget, Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
+from perstack.core.definitions.recorded_definition import SeriesDefinition, for_begun
+from perstack.core.iterations.measurements import Measurement, measurement_in
+from perstack.core.iterations.next_step import (
     BeginIteration,
     Evaluate,
     Finish,
     Pause,
     RunExpert,
     SeriesCommand,
+    Stamp,
+    UsedUp,
+    interrupted,
+    job_of_evaluation,
+    job_of_iteration,
     pending_series,
+    question_of,
+    share,
+    stopped,
+    used_up,
 )
-from perstack.core.iterations.scores import score_of
-from perstack.core.iterations.state import SeriesState
-from perstack.core.job import JobSummary
-from perstack.core.measurements import Measurement, measurement_in
-from perstack.core.recorded import SeriesDefinition, for_begun
-from perstack.core.undriven import stands
-from perstack.core.usage import NO_USAGE
+from perstack.core.iterations.state import (
+    FailSeries,
+    FinishArtefact,
+    FinishIteration,
+    FinishSeries,
+    SeriesState,
+    StartIteration,
+    StoredSeriesEvent,
+    score_of,
+)
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.queue.orders import stands
 from perstack.dataclass import dataclass
-from perstack.engine.emit import OnEvent
-from perstack.engine.evaluate import measure_by_command, measure_by_function, name_of
-from perstack.engine.guarding import programs_of
-from perstack.engine.jobs import Jobs
-from perstack.engine.logs.log import Loaded
-from perstack.engine.logs.series import SeriesLog
-from perstack.engine.runtimes import Ground
-from perstack.engine.session import uninterrupted
-from perstack.engine.setup import Setup
-from perstack.engine.signing import key_variable
+from perstack.engine.context.commands import measure_by_command, measure_by_function, name_of
+from perstack.engine.context.host_context import Setup
+from perstack.engine.iterations.series_log import SeriesLog
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.emitter import OnEvent
+from perstack.engine.log.event_log import Loaded
+from perstack.engine.log.leases import programs_of
+from perstack.engine.plugins.runtimes import Ground
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
 from perstack.ports.evaluator import Artifact
+from perstack.system.concurrency import uninterrupted
 
 OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
-"""A fact of the series, the state after it, and its line as it stands in the log."""
+"""Called with an event of the series, the state after it, and its line in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesWiring:
-    """What driving needs."""
+    """The dependencies of a series driver."""
 
     log: SeriesLog
     jobs: Jobs
     setup: Setup
 
-    @property
-    def key_variable(self) -> str | None:
-        """The variable that the project's signing key is in, if it is in one: no evaluator is given it."""
-        audit = self.setup.project.audit
-        return None if audit is None else key_variable(audit.signing_key)
-
     def evaluator(self, key: str, recorded: Iterate) -> Iterate:
-        """How an Expert's results are measured: as perstack.toml says now, so that a wrong one can be put right."""
+        """Return today's evaluator of an Expert, so that a wrong one can be corrected; else the recorded one."""
         expert = self.setup.project.expert(key)
         return recorded if expert is None or expert.iterate is None else expert.iterate
 
     def check_ready(self, key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
-        """Raises UsageError or MissingCredential if a Job of the Expert, or of the one that evaluates, cannot begin."""
+        """Raise UsageError or MissingCredential if a Job of the Expert, or of its evaluator, could not begin."""
         self.setup.under(definition).check_ready(key)
         evaluator = self.evaluator(key, recorded).evaluator
         if isinstance(evaluator, ExpertEvaluator):
             self.setup.check_ready(evaluator.expert)
 
     def under(self, definition: SeriesDefinition | None) -> Setup:
-        """What a series with this definition is driven with; one whose log has none, with today's."""
+        """Return the context for a series with a recorded definition; today's context without one."""
         return self.setup if definition is None else self.setup.under(definition)
 
 
@@ -105,6 +97,7 @@ class SeriesDrive:
         on_fact: OnFact | None,
         loaded: Loaded[SeriesState] | None = None,
     ) -> None:
+        """Create; without `loaded` the first recorded event must start the series."""
         self._wiring = wiring
         self._on_event = on_event
         self._on_fact = on_fact
@@ -114,17 +107,17 @@ class SeriesDrive:
 
     @property
     def series(self) -> SeriesState:
-        """The state. Raises RuntimeError before the first fact."""
+        """The state. Raises RuntimeError before the first event."""
         if self._loaded is None:
             raise RuntimeError("the series has not been started")
         return self._loaded.state
 
     async def record(self, event: StoredSeriesEvent) -> None:
-        """Append a fact, and show it. Raises Conflict if another driver wrote first."""
+        """Append an event and show it. Raises Conflict if another driver wrote first."""
         await uninterrupted(self._record(event))
 
     async def to_the_end(self) -> SeriesState:
-        """Until nothing is pending. Cancelling it is recorded as a pause."""
+        """Drive until nothing is pending. A cancellation is recorded as a pause."""
         try:
             while (command := pending_series(self.series)) is not None:
                 if self._leaves:
@@ -138,7 +131,7 @@ class SeriesDrive:
         return self.series
 
     def stop_after_step(self) -> bool:
-        """Pause as interrupted when the step has ended that the Job in hand is in; False if no Job is in hand."""
+        """Pause as interrupted after the current step of the running Job; return False if no Job is running."""
         self._leaves = True
         return self._job_id is not None and self._wiring.jobs.stop_after_step(self._job_id)
 
@@ -223,7 +216,7 @@ class SeriesDrive:
                 case FunctionEvaluator() as evaluator:
                     async with self._ground() as ground:
                         found = await measure_by_function(
-                            evaluator, made, iterate.timeout, programs, self._wiring.key_variable, ground
+                            evaluator, made, self._wiring.setup.env, iterate.timeout, programs, ground
                         )
                 case evaluator:
                     async with self._ground() as ground:
@@ -250,7 +243,7 @@ class SeriesDrive:
         return await self._job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
     async def _job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
-        """Run a Job, or go on with it if it has begun, as far as it goes."""
+        """Run a Job, or continue it if it has begun, until it ends or stops."""
         self._job_id = job_id
         try:
             return await self._driven(new, begun, job_id, expert_key, query)
@@ -261,7 +254,7 @@ class SeriesDrive:
         try:
             job = await begun.job(job_id)
         except NotFound:
-            if await self._wiring.setup.storage.has_job(job_id):  # its process died before the first event
+            if await self._wiring.setup.storage.has_job(job_id):  # the process died before the first event
                 await new.delete(job_id)
             return await new.run(expert_key, query, job_id=job_id, on_event=self._on_event)
         return job if stands(job) else await begun.resume(job_id, on_event=self._on_event)

@@ -1,27 +1,23 @@
-"""Series of iterations in a storage: each is the one log of a Job in the space `iterations`."""
+"""Store series of iterations: each is the single log of a Job in the space `iterations`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from perstack.core.ids import check_job_id
-from perstack.core.iterations.events import StoredSeriesEvent, parse_series_event
-from perstack.core.iterations.evolve import abandoned, evolve_series
-from perstack.core.iterations.state import SeriesState
-from perstack.core.iterations.summary import SeriesSummary, damaged_series, summary_of_series
-from perstack.core.owners import Owner
+from perstack.core.base.ids import Owner, check_job_id
+from perstack.core.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
+from perstack.core.iterations.state import SeriesState, StoredSeriesEvent, parse_series_event
 from perstack.dataclass import dataclass
-from perstack.engine.audit import Auditing
-from perstack.engine.guarding import guarded
-from perstack.engine.logs.kept import JobFile, log_of, summary_kept
-from perstack.engine.logs.log import Appended, Loaded
-from perstack.engine.logs.summarized import Summarized, SummarizedLog
-from perstack.engine.spaces import SERIES_SPACE
-from perstack.engine.who import this_process
+from perstack.engine.anchors.trail import Auditing
+from perstack.engine.log.event_log import Appended, Loaded
+from perstack.engine.log.indexed_log import Summarized, SummarizedLog
+from perstack.engine.log.leases import guarded
+from perstack.engine.log.storage import SERIES_SPACE, JobFile, log_of, summary_kept
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Resume
 from perstack.ports.storage import Storage
+from perstack.system.user import this_process
 
 SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
     kind="iterations",
@@ -31,6 +27,7 @@ SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
     listed=Look("series"),
     check=check_job_id,
     parse=parse_series_event,
+    owner=lambda event: event.series_id,
     after=evolve_series,
     summary=summary_of_series,
     damaged=damaged_series,
@@ -41,38 +38,37 @@ SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
 
 @dataclass(frozen=True, slots=True)
 class SeriesPage:
-    """Some series, the one written to last first, and the cursor that continues after them."""
+    """A page of series, latest change first, and the cursor for the next page."""
 
     series: tuple[SeriesSummary, ...]
     next: str | None
 
 
 class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
-    """Reads and writes series, and decides nothing."""
+    """Reads and writes series, without decisions of its own."""
 
     def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
-        """`audit` sends the heads of series to an anchor, if there is one."""
+        """Create; `audit` sends the heads of series to an anchor, if there is one."""
         super().__init__(storage, SERIES)
         self._audit = audit
 
     async def has(self, series_id: str) -> bool:
+        """Return whether there is a series of that id."""
         return await self._space.has_job(series_id)
 
     async def reserve(self, series_id: str) -> None:
-        """Make a place for a new one. Raises UsageError if there is one of that id."""
+        """Create an empty log for a new series. Raises UsageError if there is a series of that id."""
         try:
             await self._space.create_job(check_job_id(series_id))
         except Conflict as error:
-            # one that is empty was left by a process that died before its first fact
+            # an empty log was left by a process that died before the first event
             if await self._space.read(log_of(series_id), limit=1):
                 step = Resume(series_id, "series")
                 raise UsageError(f"iterations {series_id} exist", next_steps=(step,)) from error
 
     @asynccontextmanager
     async def lease(self, series_id: str) -> AsyncGenerator[None]:
-        """The right to drive one; what an earlier driver left running has ended. Raises Conflict, naming the holder, if
-        another has it.
-        """
+        """Hold the lease of a series; end what an earlier driver left running. Raises Conflict, naming the holder."""
         holder = this_process()
         async with self._space.lease(series_id, holder), guarded(self._space):
             yield
@@ -80,33 +76,35 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
     async def append(
         self, of: str, loaded: Loaded[SeriesState] | None, events: Sequence[StoredSeriesEvent]
     ) -> Appended[SeriesState]:
+        """Append events; when a series starts or resumes, announce a later stop to the anchor first."""
         if self._audit is not None and (loaded is None or loaded.state.status != "running"):
             await self._audit.expect(Owner("iterations", of))
         return await super().append(of, loaded, events)
 
     async def stopped(self, loaded: Loaded[SeriesState]) -> None:
-        """Send the head of a series that runs no more to the anchor, if there is one."""
+        """Send the head of a series that has stopped to the anchor, if there is one."""
         if self._audit is not None:
             await self._audit.stopped(Owner("iterations", loaded.state.id), loaded.head)
 
     async def get(self, series_id: str) -> SeriesState:
-        """Where it stands: one that is running and that nobody drives is paused."""
+        """Return the state of a series; one that is running without a driver is shown as paused."""
         return await self._seen(series_id, (await self.load(series_id)).state)
 
     async def list(self, limit: int, after: str | None) -> SeriesPage:
-        """The one written to last first. One that does not read is a row that says so."""
+        """Return a page of series, latest change first. A series that cannot be read is a row with its error."""
         page = await self._space.jobs(limit=limit, after=after)
         found: list[SeriesSummary] = []
         for series_id in page.ids:
-            with suppress(NotFound):  # one whose process died before its first fact
+            with suppress(NotFound):  # its process died before the first event
                 found.append(await self._stopped(series_id) or await self.summary(series_id))
         return SeriesPage(tuple(found), page.next)
 
     async def _stopped(self, series_id: str) -> SeriesSummary | None:
-        """What job.json says of one, unless more may have happened since."""
+        """Return the summary in job.json; None if it is missing, or the series may have continued since."""
         with suppress(StorageError):
             summary = await summary_kept(self._space, series_id, SeriesSummary)
-            return None if summary is None or summary.status == "running" else summary
+            if summary is not None and summary.id == series_id:  # otherwise it was copied from another series
+                return None if summary.status == "running" else summary
         return None
 
     async def _shown(self, of: str, loaded: Loaded[SeriesState]) -> SeriesSummary:

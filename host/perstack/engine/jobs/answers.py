@@ -1,31 +1,30 @@
-"""Answering a Job's question: the one that it is stopped at, or one that it was asked before, in a branch."""
+"""Answer a question of a Job: the one that it is stopped at, or an earlier one, in a branch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from perstack.config.settings import Overrides
-from perstack.core.answers import read_job_answer
-from perstack.core.definitions import Expert
-from perstack.core.events import CallInteractiveTool, RequestApproval
-from perstack.core.ids import event_id_of
-from perstack.core.run_facts import ContinuedFrom
-from perstack.core.runs.asking import OpenQuestion, approval_question, open_question
-from perstack.core.runs.resuming import check_signal, new_limits
+from perstack.core.base.ids import event_id_of
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.jobs.answers import Given, read_job_answer
+from perstack.core.jobs.resuming import check_signal, new_limits
+from perstack.core.runs.facts import ContinuedFrom
+from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
 from perstack.core.runs.state import Run
-from perstack.engine.driver import Driver
-from perstack.engine.given import Given
-from perstack.engine.logs.runs import LoadedJob
-from perstack.engine.read import JobReader
-from perstack.engine.session import Session
+from perstack.core.runs.step_events import CallInteractiveTool, RequestApproval
+from perstack.engine.jobs.reader import JobReader
+from perstack.engine.log.run_log import LoadedJob
+from perstack.engine.log.run_session import Session
+from perstack.engine.runs.loop import Driver
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import AnswerAgain, Continue, Look
 
 
 def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], Session]:
-    """What takes up the Coordinator's Run with an answer to the question that the Job is stopped at.
+    """Return the function that resumes the Coordinator's Run with an answer to the question that the Job is stopped at.
 
-    Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was given already.
+    Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
     """
     asking = loaded.job.question
     check_signal(loaded.job, given.signal)
@@ -46,9 +45,9 @@ def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides)
 async def answer_again(
     reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given: Given
 ) -> Callable[[Driver], Session]:
-    """What begins a Run where `base` was asked, with another answer; both are written at once.
+    """Return the function that starts a Run where `base` asked, with another answer; both are written together.
 
-    Raises UsageError if nothing was asked there, or by a delegate, or the answer does not fit.
+    Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
     """
     answer = read_job_answer(await _question_at(reader, base, checkpoint_id), given.text)
     place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)

@@ -1,4 +1,4 @@
-"""Attachments of a query: where they come from, whether the model takes them, and where they are kept."""
+"""Attachments of a query: read them, check that the model takes them, and store them."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from pathlib import Path
 from typing import TypeAlias, assert_never
 from urllib.parse import unquote, urlsplit
 
-from perstack.config.handles import NotOrdinary, TooLarge, opened, read_below, read_rest
-from perstack.core.attachments import LARGEST, Attached, attached_of, check_together
-from perstack.core.messages import ResultContent
-from perstack.core.protected import folded, is_variables, matches_pattern, protected_by_name
-from perstack.core.sandbox import is_below
-from perstack.engine.blobs import JobBlobs
-from perstack.engine.setup import Setup
+from perstack.core.base.file_names import folded, is_variables, matches_pattern, protected_by_name
+from perstack.core.definitions.sandbox import is_below
+from perstack.core.runs.messages import LARGEST, Attached, ResultContent, attached_of, check_together
+from perstack.engine.context.host_context import Setup
+from perstack.engine.log.storage import JobBlobs
 from perstack.errors import UsageError
 from perstack.ports.provider import takes_media
 from perstack.ports.storage import Storage
-from perstack.ports.toolkit.context import Blob
+from perstack.system.regular_files import read_below, read_regular
+from perstack.toolkit.context import Blob
 
 Attachable: TypeAlias = "Path | bytes | Blob"
-"""A file that the caller may read, or bytes, with a name and a type that are not believed."""
+"""A file that the caller may read, or bytes. The name and type of a Blob are not trusted."""
 
 
 async def attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
-    """What was given, read. Raises UsageError for what cannot be read, or is not of a kind that models are sent."""
+    """Read attachments. Raises UsageError for one that cannot be read, or is of a kind that models are not sent."""
     if not given:
         return ()
     return await asyncio.to_thread(_attached, given)
 
 
 def check_taken(setup: Setup, expert_key: str, found: Sequence[Attached]) -> None:
-    """Raises UsageError, with the model and the provider, for what the Expert's model cannot be shown."""
+    """Raise UsageError, naming the model and the provider, for media that the Expert's model does not take."""
     if all(one.media_type is None for one in found):
         return
     settings = setup.providers.settings(setup.project, setup.expert(expert_key), setup.overrides)
@@ -48,7 +47,7 @@ def check_taken(setup: Setup, expert_key: str, found: Sequence[Attached]) -> Non
 
 
 async def keep(storage: Storage, job_id: str, found: Sequence[Attached]) -> tuple[ResultContent, ...]:
-    """The parts of the query, whose bytes are on disk before anything names them."""
+    """Store the bytes, before any event names them, and return the parts of the query."""
     blobs = JobBlobs(storage, job_id)
     for one in found:
         if one.media_type is not None:
@@ -57,9 +56,10 @@ async def keep(storage: Storage, job_id: str, found: Sequence[Attached]) -> tupl
 
 
 async def in_workspace(setup: Setup, place: str) -> Blob:
-    """A file of the workspace by its path, or by a `file:` address: for a caller who may not read all that we may.
+    """Read a file of the workspace, by path or `file:` address.
 
-    Raises UsageError for one outside, and for what tools keep off.
+    For a caller who may not read all that this process may. Raises UsageError for a file outside of the workspace, and
+    for one that tools must not touch.
     """
     return await asyncio.to_thread(_in_workspace, setup, place)
 
@@ -81,14 +81,9 @@ def _attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
 
 
 def _read(path: Path) -> bytes:
-    """A file that the caller names themselves: links are theirs."""
+    """Read a file that the caller names: its links are followed."""
     try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with opened(path.name, folder, follow=True) as file:
-                return read_rest(file, LARGEST)
-        finally:
-            os.close(folder)
+        return read_regular(path, LARGEST)
     except OSError as error:
         raise UsageError(f"{path} cannot be attached: {_why(error)}") from None
 
@@ -120,7 +115,7 @@ def _path_of(place: str) -> str:
 
 
 def _is_off_limits(setup: Setup, real: Path, parts: tuple[str, ...]) -> bool:
-    """Whether file tools would keep off it: by its names, by where it is, and by which file it is."""
+    """Return whether file tools must not touch a file, by its names, its place, or its identity."""
     context = setup.skill_context("")
     if protected_by_name(folded(parts)) is not None or any(map(is_variables, parts)):
         return True
@@ -136,7 +131,6 @@ def _is_off_limits(setup: Setup, real: Path, parts: tuple[str, ...]) -> bool:
 
 
 def _is_same(real: Path, path: str) -> bool:
-    """Whether both are one file, under whatever names."""
     try:
         return real.samefile(path)
     except OSError:
@@ -144,10 +138,4 @@ def _is_same(real: Path, path: str) -> bool:
 
 
 def _why(error: OSError) -> str:
-    match error:
-        case TooLarge():
-            return f"it has more than {LARGEST:,} bytes"
-        case NotOrdinary():
-            return "it is no ordinary file"
-        case _:
-            return (error.strerror or type(error).__name__).lower()
+    return (error.strerror or type(error).__name__).lower()

@@ -1,26 +1,27 @@
-"""Closing a Job for good, and taking back one that waits for a worker."""
+"""Close a Job for good, and interrupt one that waits for a worker."""
 
 from __future__ import annotations
 
-from perstack.core.by import By, cleaned
-from perstack.core.closing import CloseRun
-from perstack.core.job import Job, summarize
+from perstack.core.base.actor import By, cleaned
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.summary import summarize
 from perstack.core.runs.decide import interrupted
+from perstack.core.runs.events import CloseRun
 from perstack.core.runs.state import Run
-from perstack.engine.emit import Emitter
-from perstack.engine.logs.runs import LoadedJob
-from perstack.engine.session import Session
+from perstack.engine.log.emitter import Emitter
+from perstack.engine.log.run_log import LoadedJob
+from perstack.engine.log.run_session import Session
 from perstack.errors import UsageError
 from perstack.next_steps import Continue
-from perstack.ports.clock import Clock
 from perstack.ports.storage import RunRef, Storage
+from perstack.system.clock import Clock
 
 
 async def close_job(storage: Storage, loaded: LoadedJob, emit: Emitter, by: By, reason: str, clock: Clock) -> None:
     """Record in the log of each Run that is not completed that it is closed, the Coordinator's first.
 
-    The caller holds the lease. With the first of these events the whole Job is closed; if the process ends before the
-    last, the same call again does the rest. Raises UsageError for a Job that is completed.
+    The caller holds the lease. The first of these events closes the whole Job; if the process ends before the last one,
+    the same call again records the rest. Raises UsageError for a Job that is completed.
     """
     job, last = loaded.job, loaded.runs[loaded.job.coordinator.start.run_id]
     if last.status == "completed":
@@ -45,7 +46,7 @@ async def _close(
 
 
 async def take_back(storage: Storage, loaded: LoadedJob, run: Run, emit: Emitter, clock: Clock) -> None:
-    """Record that the Coordinator's Run, which waits for a worker, is interrupted. The caller holds the lease."""
+    """Record that the Coordinator's queued Run is interrupted. The caller holds the lease."""
     job = loaded.job
     await _put_unsure(storage, job)
     session = Session(storage, job, emit, RunRef(job.id, run.id), run.start.expert_key, clock=clock)
@@ -57,6 +58,6 @@ async def take_back(storage: Storage, loaded: LoadedJob, run: Run, emit: Emitter
 
 
 async def _put_unsure(storage: Storage, job: Job) -> None:
-    """Until all is written job.json says that more has happened: whoever reads it looks at the logs."""
+    """Write to job.json that the Job runs, so that readers read the logs until all is written."""
     unsure = summarize(job, is_driven=False).model_copy(update={"status": "running", "lifecycle": "running"})
     await storage.put_summary(job.id, unsure.to_json())

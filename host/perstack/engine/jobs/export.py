@@ -1,29 +1,99 @@
-"""Recording a Job: reading what a recording is made from."""
+"""Export a Job: as one JSON document, in the format of another program, or as a recording."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
-from perstack.core.base import JsonObject
-from perstack.core.digests import tools_blob
-from perstack.core.events import StartGeneration, StoredEvent
-from perstack.core.job import summarize
-from perstack.core.json_reading import read_json
-from perstack.core.recording.hiding import Hiding, known_secrets
-from perstack.core.recording.make import Source, blobs_in, recording_of
-from perstack.core.recording.model import MOST_BLOB_BYTES, Recording
+from pydantic import JsonValue
+
+from perstack.core.base.records import Fact, JsonObject, read_json
+from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
+from perstack.core.jobs.summary import JobSummary, summarize
+from perstack.core.recordings.make import Source, blobs_in, recording_of
+from perstack.core.recordings.masking import Hiding, known_secrets
+from perstack.core.recordings.model import MOST_BLOB_BYTES, Recording
+from perstack.core.runs.events import StoredEvent, contents_of
+from perstack.core.runs.messages import BlobPart
+from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
-from perstack.engine.logs.runs import load_job
-from perstack.errors import Damaged, NotFound, UsageError
+from perstack.core.runs.step_events import StartGeneration
+from perstack.engine.log.run_log import is_checkpoint, load_job
+from perstack.errors import Damaged, NotFound, StorageError, UsageError
+from perstack.ports.formats import JobFormat
 from perstack.ports.storage import Storage
 from perstack.version import VERSION
 
+# One JSON document of a Job, for programs that do not fold logs.
+
+DOCUMENT_FORMAT = 1
+
+
+async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
+    """Return a document with `format`, `job`, `runs`, `checkpoints` and `messages`.
+
+    `messages` has each Run's whole history once, by Run id, its instruction first; those of a checkpoint are the first
+    `messages.count` after the instruction. So the document grows with the work done, not with its square.
+    """
+    checkpoints: list[JsonValue] = []
+
+    def observe(event: StoredEvent, run: Run) -> None:
+        checkpoint_id = getattr(event, "checkpoint_id", None)
+        if isinstance(checkpoint_id, str) and is_checkpoint(event, checkpoint_id):
+            checkpoints.append(_json(checkpoint_file(run).model_copy(update={"id": checkpoint_id})))
+
+    loaded = await load_job(storage, job.id, observe)
+    summary = _json(job)
+    runs = summary.pop("runs", [])
+    messages = {run_id: _json(checkpoint_of(run))["messages"] for run_id, run in loaded.runs.items()}
+    return {
+        "format": DOCUMENT_FORMAT,
+        "job": summary,
+        "runs": runs,
+        "checkpoints": checkpoints,
+        "messages": dict[str, JsonValue](messages),
+    }
+
+
+async def foreign_files(storage: Storage, job_id: str, form: JobFormat) -> Mapping[str, bytes]:
+    """Return the files of a Job in the format of another program, by relative path.
+
+    Raises NotFound, Damaged, and StorageError for a Job that cannot be written in the format.
+    """
+    logs: dict[str, list[StoredEvent]] = {}
+
+    def observe(event: StoredEvent, run: Run) -> None:
+        logs.setdefault(run.id, []).append(event)
+
+    # fold first, so that an event that cannot follow is reported with its place
+    await load_job(storage, job_id, observe)
+    blobs: dict[str, bytes] = {}
+    for name in _blobs_of(logs.values()):
+        # the text in place of a lost file names it
+        with suppress(NotFound):
+            blobs[name] = await storage.blob(job_id, name)
+    try:
+        return form.write(logs, blobs)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        raise StorageError(f"Job {job_id} cannot be written in the form {form.name}: {error}") from error
+
+
+def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
+    contents = (part for log in logs for event in log for part in contents_of(event))
+    return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))
+
+
+def _json(fact: Fact) -> JsonObject:
+    found: JsonObject = json.loads(fact.to_json())
+    return found
+
 
 async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> Recording:
-    """A Job as far as it got, without the secrets of `env` and what looks like one. Nothing is written.
+    """Record a Job as far as it has got, without the secrets of `env` and what looks like one. Writes nothing.
 
-    Raises NotFound, Damaged, and UsageError for what cannot be recorded.
+    Raises NotFound, Damaged, and UsageError for a Job that cannot be recorded.
     """
     logs: dict[str, list[StoredEvent]] = {}
     sent: dict[str, int] = {}
@@ -45,14 +115,14 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
         tools=await _tools(storage, job_id, logs.values()),
         blobs=await _blobs(storage, job_id, blobs_in(logs.values())),
     )
-    # a long Job has much to look through
+    # searching a long Job for secrets would block the event loop
     return await asyncio.to_thread(recording_of, source, Hiding(known_secrets(env)), VERSION)
 
 
 async def _tools(
     storage: Storage, job_id: str, logs: Iterable[Iterable[StoredEvent]]
 ) -> dict[str, tuple[JsonObject, ...]]:
-    """The tools of each digest; none where the blob is gone, so that they are played without a description."""
+    """Return the tools of each digest; without those whose blob is lost, which are played without a description."""
     digests = {event.tools_digest for log in logs for event in log if isinstance(event, StartGeneration)}
     found: dict[str, tuple[JsonObject, ...]] = {}
     for digest in digests - {None}:
@@ -79,5 +149,5 @@ async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[st
             raise Damaged(words, readable=0) from error
         size += len(found[name])
         if size > MOST_BLOB_BYTES:
-            break  # which is too much already
+            break  # too much already: `recording_of` refuses it
     return found

@@ -1,4 +1,4 @@
-"""What Jobs did to files, and the way back."""
+"""Compare and rewind the files of Jobs whose workspaces were recorded in snapshots."""
 
 from __future__ import annotations
 
@@ -7,56 +7,57 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.core.by import By
-from perstack.core.events import RecordSnapshot, StartRun
-from perstack.core.ids import check_id, is_place, job_of_run, place_of
-from perstack.core.instruction import names_directory
-from perstack.core.messages import REDACTED
+from perstack.core.base.actor import By
+from perstack.core.base.ids import check_id, is_place, job_of_run, place_of
+from perstack.core.definitions.instruction import names_directory
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.messages import REDACTED
 from perstack.core.runs.state import Run
+from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
-from perstack.engine.elsewhere.holding import Holders
-from perstack.engine.emit import Emitter
-from perstack.engine.job_queries import JobQueries
-from perstack.engine.pages import every_id
-from perstack.engine.rewinding.whole import on_whole_files
-from perstack.engine.setup import Setup
-from perstack.engine.who import this_user
+from perstack.engine.context.host_context import Setup
+from perstack.engine.files.rewind_lock import on_whole_files
+from perstack.engine.jobs.queries import JobQueries
+from perstack.engine.log.emitter import Emitter
+from perstack.engine.log.leases import Holders
 from perstack.errors import Conflict, StorageError, UsageError
-from perstack.next_steps import Look
+from perstack.next_steps import Give, Look
+from perstack.support.storage import every_id
+from perstack.system.user import this_user
 
-if TYPE_CHECKING:  # whoever only drives Jobs compares no files
-    from perstack.core.snapshots.difference import Change
-    from perstack.core.snapshots.file_diff import FileDiff
-    from perstack.engine.rewinding.rewinder import Rewind, Rewinder
+if TYPE_CHECKING:  # driving a Job needs none of these
+    from perstack.core.files.text_diff import FileDiff
+    from perstack.core.files.tree_diff import Change
+    from perstack.engine.jobs.rewind import Rewind, Rewinder
 
 _PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class FilesDiff:
-    """What was done to files: by a Job, a Run or a step, or from one snapshot to another."""
+    """File changes: by a Job, a Run or a step, or from one snapshot to another."""
 
     job_id: str
     of: str
-    """What it is of, in words."""
+    """What made the changes, in words."""
     files: tuple[FileDiff, ...]
 
 
 class JobFiles(JobQueries):
-    """The files of Jobs whose workspaces were recorded."""
+    """Files of Jobs whose workspaces were recorded."""
 
     _setup: Callable[[], Setup]
 
     async def diff(self, job_id: str | None = None, what: str | None = None, *, run_id: str | None = None) -> FilesDiff:
-        """What a Job did to files; with `run_id` what that Run did, its delegates apart.
+        """Return the file changes of a Job; with `run_id` only those of that Run, without its delegates.
 
-        `what` is a step of the Run (of the latest Coordinator's, if none is named), a checkpoint, which means the step
-        that it ends, or two of them with `..` between: from the files of one to those of the other. Without the first
-        they are those of the Run's beginning, without the second those that are there now. Changes that somebody made
-        between two Runs are no Run's. Raises UsageError where there is no snapshot, NotFound and StorageError.
+        `what` is a step of the Run (by default of the latest Coordinator's), a checkpoint, which means the step that it
+        ends, or two checkpoints with `..` between: from the files at one to those at the other. An omitted first one
+        means the beginning of the Run, an omitted second one the current files. Changes that somebody made between two
+        Runs belong to no Run. Raises UsageError if there is no snapshot, NotFound and StorageError.
         """
-        from perstack.engine.file_changes import file_diffs
-        from perstack.engine.snapshots.trees import Trees
+        from perstack.engine.files.changes import file_diffs
+        from perstack.engine.files.trees import Trees
 
         job_id = job_of_run(run_id) if job_id is None and run_id is not None else await self._job_id(job_id)
         if what is not None and ".." in what:
@@ -68,10 +69,10 @@ class JobFiles(JobQueries):
     async def plan_rewind(
         self, job_id: str, checkpoint_id: str, *, only: Sequence[str] = (), elsewhere: bool = False
     ) -> Rewind:
-        """What a rewind of this workspace to a checkpoint would change; nothing is changed or recorded.
+        """Return what a rewind of this workspace to a checkpoint would change; change and record nothing.
 
         `only` are globs of paths. A Job that worked in another folder is refused unless `elsewhere`. Raises UsageError
-        where there is no snapshot, Conflict while a Job is driven in the workspace, NotFound and StorageError.
+        if there is no snapshot, Conflict while a Job is driven in the workspace, NotFound and StorageError.
         """
         at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
         return await self._rewinder().seen(job_id, at, checkpoint_id, only)
@@ -86,27 +87,31 @@ class JobFiles(JobQueries):
         elsewhere: bool = False,
         by: By | None = None,
     ) -> Rewind:
-        """Make the files of this workspace what they were at a checkpoint: all of it or, after an error, nothing.
+        """Restore the files of this workspace to a checkpoint: all of them or, after an error, none.
 
-        What is there before is recorded, so that a rewind to `undo` of what this returns takes it back. Files that the
-        snapshots do not know stay. `expected` is the `digest` of what `plan_rewind` has shown: then nothing else is
-        done. Raises as `plan_rewind`.
+        The current files are recorded first, so that a rewind to `undo` of the result reverts this one. Files that the
+        snapshots do not know stay. `expected` is the `digest` of the Rewind that `plan_rewind` returned: any other
+        change is refused. Raises as `plan_rewind`.
         """
         at = await self._at(job_id, checkpoint_id, elsewhere=elsewhere)
         who = by or this_user()
         return await self._rewinder().rewind(job_id, at, checkpoint_id, only, who, expected)
 
     async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
-        """Write the files of a checkpoint to a folder, which is made, or is there and empty; returns how many files and
-        folders. Raises UsageError, NotFound and StorageError."""
+        """Write the files of a checkpoint to a new or empty folder, and return the number of files and folders.
+
+        Raises UsageError, NotFound and StorageError.
+        """
         job_id = place_of(checkpoint_id)[0] if job_id is None else job_id
         at = await self._state_at(checkpoint_id, job_id)
         return await self._rewinder(_made(Path(folder))).write(job_id, at, checkpoint_id)
 
     async def is_recorded(self, job_id: str) -> bool:
-        """Whether the files of this workspace are those of the latest snapshot of a Job, which has left nothing out but
-        what is ignored. Raises NotFound and StorageError."""
-        from perstack.engine.snapshots_of import shots_of
+        """Return whether the current files are those of the Job's latest snapshot, which left out only ignored files.
+
+        Raises NotFound and StorageError.
+        """
+        from perstack.engine.files.changes import shots_of
 
         shots = shots_of(job_id, await self.logs(job_id))
         if not shots:
@@ -116,22 +121,55 @@ class JobFiles(JobQueries):
             return False
         return await self._tree_now(job_id) == latest.tree
 
-    async def settle_rewind(self) -> str | None:
-        """Finish, or take back, a rewind of this workspace that was killed; in words what was done, if anything.
+    async def _check_files(self, job_id: str) -> None:
+        """Raise UsageError if this workspace has none of a Job's changes to its files, or none of its files.
 
-        Every Host does it when it is entered, and whoever drives a Job before that. Raises Conflict while somebody is
-        at work in the workspace, and StorageError.
+        A file that merely differs does not show a wrong workspace: the Jobs of a worker share one, and an interrupted
+        call may have changed the file after the latest snapshot. Raises NotFound and StorageError.
+        """
+        from perstack.core.files.trees import File, Link
+        from perstack.engine.files.changes import shots_of
+        from perstack.engine.files.trees import Trees
+
+        shots = shots_of(job_id, await self.logs(job_id))
+        if not shots:
+            return
+        try:
+            now = await self._tree_now(job_id)
+        except StorageError:
+            return  # too many files, which the next snapshot reports, or a storage whose next write fails too
+        trees, latest = Trees(self.storage, job_id), shots[-1].tree
+        # a Job that has changed nothing yet is recognized by the files that it began with
+        made = await trees.changes(shots[0].tree, latest) or await trees.changes(None, latest)
+        done = [
+            one for one in made if isinstance(one.old, File | Link | None) and isinstance(one.new, File | Link | None)
+        ]
+        differing = {change.path: change.old for change in await trees.changes(now, latest)}
+        missing = [one for one in done if one.path in differing and differing[one.path] in (None, one.old)]
+        if done and len(missing) == len(done):
+            name = missing[0].path.decode("utf-8", "replace")
+            more = f" and of {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            raise UsageError(
+                f"the files of Job {job_id} are not in {self._workspace}: its state of {name!r}{more} is missing",
+                next_steps=(Give("workspaces"),),
+            )
+
+    async def settle_rewind(self) -> str | None:
+        """Finish or undo a rewind of this workspace that was killed. Returns a message, or None if there was none.
+
+        Every Host does it when it is entered, and every driver before it drives a Job. Raises Conflict while another
+        process uses the workspace, and StorageError.
         """
         return await self._rewinder().settle()
 
     def _leased_on_whole_files(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
-        """The lease of a Job that is driven in this workspace, whose files nobody rewinds meanwhile."""
+        """Hold the lease of a Job that is driven in this workspace, and prevent rewinds of its files."""
         return on_whole_files(
             self.storage, self._workspace, self.settle_rewind, lambda: self.storage.lease(job_id, holder)
         )
 
     def _rewinder(self, workspace: Path | None = None) -> Rewinder:
-        from perstack.engine.rewinding.rewinder import Rewinder
+        from perstack.engine.jobs.rewind import Rewinder
 
         workspace = self._workspace if workspace is None else workspace
         emit = Emitter(self.plugins.listeners, None)
@@ -154,7 +192,7 @@ class JobFiles(JobQueries):
         return at
 
     async def _check_not_driven(self) -> None:
-        """Raises Conflict, with its name, while a Job is driven in this workspace, or may be."""
+        """Raise Conflict, naming the Job, while one is driven in this workspace, or may be."""
         for job_id in await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after)):
             if await self.storage.lease_info(job_id) is not None and await self._may_work_here(job_id):
                 raise Conflict(f"Job {job_id} is driven in {self._workspace}: cancel it, or wait for its end")
@@ -167,11 +205,11 @@ class JobFiles(JobQueries):
         try:
             return _works_in((await self.load(job_id)).job.coordinator.start, self._workspace)
         except (StorageError, UsageError, LookupError):
-            return True  # it is about to begin, or does not read
+            return True  # it is about to begin, or cannot be read
 
     async def _done(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
-        from perstack.engine.snapshots.trees import Trees
-        from perstack.engine.snapshots_of import changes_in, deltas_of, shots_of
+        from perstack.engine.files.changes import changes_in, deltas_of, shots_of
+        from perstack.engine.files.trees import Trees
 
         logs = await self.logs(job_id)
         shots = shots_of(job_id, logs)
@@ -179,7 +217,7 @@ class JobFiles(JobQueries):
             raise _no_snapshot(f"Job {job_id}")
         of, step = f"Job {job_id}", None
         if run_id is not None and run_id not in {log.run_id for log in logs}:
-            await self.logs(job_id, run_id=check_id(run_id, "run"))  # which says which there are
+            await self.logs(job_id, run_id=check_id(run_id, "run"))  # raises an error that lists the Runs
         if what is not None and is_place(what):
             at = await self._state_at(what, job_id)
             run_id, step = at.id, at.step
@@ -197,8 +235,8 @@ class JobFiles(JobQueries):
         return of, await changes_in(Trees(self.storage, job_id), wanted)
 
     async def _between(self, job_id: str, first: str, last: str, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
-        from perstack.engine.snapshots.trees import Trees
-        from perstack.engine.snapshots_of import shots_of
+        from perstack.engine.files.changes import shots_of
+        from perstack.engine.files.trees import Trees
 
         if first and last:
             old, new = await self._tree_at(job_id, first), await self._tree_at(job_id, last)
@@ -237,7 +275,7 @@ def _ends(what: str) -> tuple[str, str]:
 
 
 def _works_in(start: StartRun, workspace: Path) -> bool:
-    """Whether that is the folder of a Run, as far as its log still says it."""
+    """Return whether a Run worked in that folder, as far as its log still says it."""
     instruction = start.instruction
     return instruction == REDACTED or names_directory(instruction, str(workspace))
 

@@ -1,19 +1,19 @@
-"""What waits for a person, over all Jobs and tasks."""
+"""The inbox: everything that waits for a person, over all Jobs and tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.tasks.dependencies import in_words
-from perstack.core.tasks.summary import TaskSummary
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.tasks.state import in_words
+from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
-from perstack.engine.memory import ExecutionMemory
-from perstack.engine.pages import pages
-from perstack.engine.read import JobReader, Waiting
+from perstack.engine.jobs.reader import JobReader, Waiting
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.next_steps import GoOnWithout, Look, NextStep, Retry
 from perstack.next_steps import in_words as step_in_words
 from perstack.ports.tasks import TaskMemory
+from perstack.support.storage import pages
 
 _PAGE = 500
 _ASKING = ("human_approval", "human_input")
@@ -21,38 +21,41 @@ _ASKING = ("human_approval", "human_input")
 
 @dataclass(frozen=True, slots=True)
 class InboxItem:
-    """One open question."""
+    """An open question, or a Job or task that cannot be read."""
 
     id: str
-    """What `answer` takes: of two answers to one question the second is refused."""
+    """The id for `answer`; of two answers to one question the second is refused."""
     who: str
-    """The Expert that asks, or the agent of a task."""
+    """The key of the Expert that asks, or the agent of a task."""
     text: str
     since: int
     """Milliseconds since 1970."""
     is_approval: bool
     job_id: str | None = None
     asking: OpenQuestion | None = None
-    """The question, if it is a Job's."""
+    """The question of a Job; None for a task."""
     task_id: str | None = None
     damaged: bool = False
-    """Whether it is not a question, but a Job or a task that does not read: `text` says where."""
+    """True for a Job or a task that cannot be read, whose `text` says where the damage is."""
     next_steps: tuple[NextStep, ...] = ()
-    """What to do, if no answer helps: any of these."""
+    """Alternatives for what to do if no answer helps."""
 
     @property
     def next(self) -> str | None:
-        """The same in words; None for none."""
+        """The next steps in words; None without any."""
         return "; ".join(map(step_in_words, self.next_steps)) or None
 
 
 async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
-    """The open questions of Jobs, and Jobs that may have asked something and do not read, the oldest first."""
+    """Return the open questions of Jobs, and Jobs that cannot be read and may have asked something, oldest first."""
     return tuple(sorted((item for one in await reader.waiting() for item in _of_job(one)), key=_age))
 
 
 async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
-    """Those of tasks, the oldest first, with those that wait for a task which will not be completed by itself."""
+    """Return the open questions of tasks, oldest first.
+
+    Also tasks that wait for a task which will not be completed by itself.
+    """
     found: list[InboxItem] = []
     async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
         for task in page.tasks:
@@ -64,7 +67,7 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
 
 
 async def damaged_tasks(memory: ExecutionMemory) -> tuple[InboxItem, ...]:
-    """Tasks that may have asked something, and do not read: somebody has to see to them."""
+    """Return tasks that cannot be read and may have asked something."""
     return tuple(
         InboxItem(one.task_id, one.agent_id, one.error or "", one.updated_at, False, task_id=one.task_id, damaged=True)
         for one in await memory.damaged()
@@ -72,7 +75,7 @@ async def damaged_tasks(memory: ExecutionMemory) -> tuple[InboxItem, ...]:
 
 
 def in_order(*lists: tuple[InboxItem, ...]) -> tuple[InboxItem, ...]:
-    """All of them, the oldest first."""
+    """Merge the lists, oldest first."""
     return tuple(sorted((item for items in lists for item in items), key=_age))
 
 

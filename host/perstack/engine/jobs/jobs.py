@@ -1,4 +1,10 @@
-"""Jobs: what is done with them, and with what is kept of them."""
+"""The public operations on Jobs: run, continue, answer, resume, signal, cancel, redact, delete.
+
+`host.jobs` is a `Jobs`. It inherits, in this order, reads (reader.py), queries (queries.py), files (files.py), driving
+(runner.py), serving for workers (serving.py) and the queue (queue.py). An operation that continues a Job gives `_go_on`
+(runner.py) a `begin` function: under the Job's lease it checks the loaded states, writes no event, and returns the
+function that records the first event. So every operation takes leases, limits and audits in the same way.
+"""
 
 from __future__ import annotations
 
@@ -9,52 +15,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.settings import with_one_model
-from perstack.core.by import By
-from perstack.core.events import Settlement
-from perstack.core.ids import check_job_id, event_id_of, place_of
-from perstack.core.job import Job, JobSummary
-from perstack.core.job_choice import not_retained
-from perstack.core.labels import check_labels
-from perstack.core.owners import Owner
-from perstack.core.run_facts import ContinuedFrom
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.resuming import (
-    UnsettledCall,
-    check_same_expert,
-    resumption,
-    unsettled_calls,
-)
-from perstack.engine.driven_jobs import coordinator_of
-from perstack.engine.emit import Emitter, OnEvent
-from perstack.engine.job_queue import JobQueue
-from perstack.engine.logs.runs import LoadedJob
-from perstack.engine.pages import pages
-from perstack.engine.played_answers import played_again, played_answer
-from perstack.engine.setup import Setup
-from perstack.engine.stop_requests import StopRequests
-from perstack.engine.who import this_process, this_user
+from perstack.core.base.actor import By
+from perstack.core.base.ids import Owner, check_job_id, event_id_of, place_of
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.queries import check_labels, not_retained
+from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Settlement, StoredEvent
+from perstack.core.runs.facts import ContinuedFrom
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.state import Run
+from perstack.core.runs.step_events import CompactHistory, Retry, StartCompaction
+from perstack.engine.context.host_context import Setup
+from perstack.engine.jobs.queue import JobQueue
+from perstack.engine.jobs.reader import JobReader
+from perstack.engine.jobs.runner import coordinator_of, played_again, played_answer
+from perstack.engine.log.emitter import Emitter, OnEvent
+from perstack.engine.log.leases import StopRequests
+from perstack.engine.log.run_log import LoadedJob
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
+from perstack.next_steps import Look
+from perstack.support.storage import pages
+from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
-    from perstack.core.cloudevents import CloudEvent
-    from perstack.core.redaction import Redaction
-    from perstack.engine.attaching import Attachable  # what a Run without attachments does not need
-    from perstack.engine.driver import Driver  # whoever only looks at Jobs drives none
-    from perstack.engine.session import Session
-    from perstack.ports.toolkit.context import Blob
+    from perstack.core.audit.redaction import Redaction
+    from perstack.core.jobs.cloud_events import CloudEvent
+    from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
+    from perstack.engine.log.run_session import Session
+    from perstack.engine.runs.loop import Driver  # whoever only looks at Jobs drives none
+    from perstack.toolkit.context import Blob
+
 
 _PAGE = 500
 
 
 class Jobs(JobQueue):
-    """The Jobs of one storage. Several may be driven at once, each in a task of its own."""
+    """The Jobs of one storage. Several may be driven at once, each in its own task."""
 
     def under(self, setup: Callable[[], Setup]) -> Jobs:
-        """The same Jobs; those that begin or continue by these are driven with another setup."""
+        """Return the same Jobs, driven with another setup."""
         return Jobs(setup, self._tasks, self._driving)
 
     def in_folder(self, workspace: Path) -> Jobs:
-        """The same Jobs; those that begin or continue by these work in another folder."""
+        """Return the same Jobs, driven in another folder."""
         return self.under(lambda: replace(self._setup(), workspace=workspace))
 
     async def run(
@@ -67,12 +71,12 @@ class Jobs(JobQueue):
         labels: Mapping[str, str] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Start a new Job and drive it to its end or stop.
+        """Start a new Job and drive it until it ends or stops.
 
-        Nothing is written before Expert, model and provider are known to be there. A cancelled call is recorded as an
-        interrupt. `labels` are what the Job is found by later. `attachments` are files, bytes, or Blobs with a name:
+        Nothing is written before the Expert, the model and the provider have been checked. A cancelled call is recorded
+        as an interrupt. `labels` are used to find the Job later. `attachments` are files, bytes, or Blobs with a name:
         images, PDFs and texts that the model sees with the query. Raises UsageError if `job_id` exists and has begun,
-        and for an attachment that cannot be read, or be shown to the model.
+        and for an attachment that cannot be read, or that the model does not take.
         """
         begun = self._begin(self._setup(), expert_key, query, job_id, attachments, check_labels(labels or {}), on_event)
         return await begun
@@ -88,9 +92,9 @@ class Jobs(JobQueue):
         labels: Mapping[str, str] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """A new Run of the Coordinator, with the messages of the last one, or of the checkpoint `resume_from`.
+        """Start a new Run of the Coordinator, with the messages of its last one, or of the checkpoint `resume_from`.
 
-        `job_id` None means the latest Job. The definition of today is used. `labels` are added to the Job's.
+        `job_id` None means the latest Job. Today's definition is used. `labels` are added to the Job's.
         """
         setup, labels = self._setup(), check_labels(labels or {})
         expert = setup.expert(expert_key)
@@ -120,21 +124,22 @@ class Jobs(JobQueue):
         drive: bool | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Answer the question that a Job is stopped at, and drive it on.
+        """Answer the question that a Job is stopped at, and continue the Job.
 
-        `perstack.core.answers` tells how an answer is read. Raises UsageError if nothing is asked, or does not fit, and
-        Conflict if `question_id` is given and has been answered already. `signal` names the event that answers, if it
-        is not a person: the Job takes each only once. `by` is recorded with the answer; this process's user if none is
-        given. `resume_from` is a checkpoint at which a question was open: a new Run, a branch, answers it anew.
-        An approval of a call (`job.asking.call_digest`) needs its `question_id`, and is `yes`, `always` or `no`.
+        `perstack.core.jobs.answers` defines how an answer is read. `question_id` guards against answering another
+        question; an approval of a call (`job.asking.call_digest`) needs it, and is `yes`, `always` or `no`. `signal`
+        names the event that answers, if it is not a person: the Job takes each only once. `by` is recorded with the
+        answer; by default it is this process's user. `resume_from` is a checkpoint at which a question was open: a new
+        Run, a branch, answers it anew.
 
-        With `drive` false the answer is only recorded, and a worker drives the Job on; so it is by default where a
-        dispatcher was named, and for a Job that was submitted.
+        With `drive` false the answer is only recorded, and a worker continues the Job; this is the default if a
+        dispatcher was named, and for a Job that was submitted. Raises UsageError if nothing is asked or the answer does
+        not fit, and Conflict if the question `question_id` has been answered already.
         """
         named = question_id or (resume_from if job_id is None else None)
         job_id = place_of(named)[0] if named is not None else await self._job_id(job_id)
-        from perstack.engine.answering import answer_again, answer_open
-        from perstack.engine.given import Given
+        from perstack.core.jobs.answers import Given
+        from perstack.engine.jobs.answers import answer_again, answer_open
 
         given, setup = Given(text, by or this_user(), question_id, signal), self._setup()
 
@@ -148,17 +153,18 @@ class Jobs(JobQueue):
         return await self._ordered(await self._go_on(setup, job_id, begin, on_event, takes_up=takes_up, leaves=leaves))
 
     def asked_meanwhile(self, job_id: str) -> tuple[OpenQuestion, ...]:
-        """What delegates ask while others of the Job are at work in this process, oldest first."""
+        """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
         driver = self._driving.drivers.get(job_id)
         return () if driver is None else driver.live_answers.asked
 
     async def answer_meanwhile(self, text: str, question_id: str, *, by: By | None = None) -> None:
-        """Answer what a delegate asks while others of its Job are at work in this process: it continues at once.
+        """Answer a delegate's question while other Runs of its Job are active in this process: it continues at once.
 
-        Returns when the answer is recorded; whoever had the Job driven sees what comes of it. Raises UsageError if the
-        answer does not fit, and Conflict if that is not asked: once the Job has come to rest `answer` takes it.
+        Returns when the answer is recorded; the caller that drives the Job sees the result. Raises UsageError if the
+        answer does not fit, and Conflict if the question does not wait here: once the Job has come to rest use
+        `answer`.
         """
-        from perstack.engine.given import Given
+        from perstack.core.jobs.answers import Given
 
         driver = self._driving.drivers.get(place_of(question_id)[0])
         if driver is None or not driver.live_answers.asks(question_id):
@@ -178,16 +184,15 @@ class Jobs(JobQueue):
         on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Continue a Job that crashed, failed, was interrupted or reached a limit: the same Runs.
+        """Resume the same Runs of a Job that crashed, failed, was interrupted or reached a limit.
 
-        New limits, these or the options of this Host, are recorded with who gave them: `by`, or this process's user.
+        New limits, from these arguments or the options of this Host, are recorded with who gave them: `by`, or this
+        process's user. A Run that failed before its model replied resumes under today's definition and settings.
 
-        A Run that failed before its model replied goes on under the definition and the settings of today.
-
-        `on_unsettled` is told, before anything is done, of the calls that began and have no result; `settle` decides
-        them by hand, by key or call id: otherwise the model is told that they were interrupted. Raises UsageError for a
-        Job that is completed or waits for an answer, and for a call that is not open. `drive` is as for `answer`, and
-        true if it is not given.
+        `on_unsettled` is called, before anything is done, with the calls that began and have no result. `settle`
+        decides them, by key or call id; the model is told that the others were interrupted. `drive` is as for `answer`,
+        and true by default. Raises UsageError for a Job that is completed or waits for an answer, and for a call that
+        is not open.
         """
         job_id, setup = await self._job_id(job_id), self._setup()
         asked = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
@@ -218,17 +223,16 @@ class Jobs(JobQueue):
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None
     ) -> JobSummary:
-        """Go back to the state before the latest compaction of the Coordinator, in a branch: a Run that sees all again.
+        """Branch from the state before the Coordinator's latest compaction: the new Run sees the full history again.
 
-        Nothing is left out of its context until compaction is turned on again, by the options of this Host now or of
-        one that resumes the Job. Raises UsageError if there was no compaction.
+        Its context is not reduced until compaction is turned on again, by the options of this Host now or of one that
+        resumes the Job. Raises UsageError if there was no compaction.
         """
         job_id, setup = await self._job_id(job_id), self._setup()
         asked = setup.overrides
         setup = replace(setup, overrides=replace(asked, compaction=asked.compaction or "off"))
 
         async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
-            from perstack.engine.uncompacting import before_compaction
 
             run = coordinator_of(loaded)
             expert = setup.expert(run.start.expert_key)
@@ -247,9 +251,9 @@ class Jobs(JobQueue):
         drive: bool | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """An event from outside answers the question that a Job is stopped at with its data, or lets the Job go on.
+        """Answer the question that a Job is stopped at with an external event's data, or resume the Job.
 
-        An event of the same source and id is taken once: then where the Job stands is all that comes of it. `drive` is
+        An event of the same source and id is taken only once; repeated, it only returns the Job's summary. `drive` is
         as for `answer`.
         """
         job = (await self.load(check_job_id(job_id))).job
@@ -262,21 +266,22 @@ class Jobs(JobQueue):
         return await self.answer(event.text, question_id=asked, signal=event.key, by=by, drive=drive, on_event=on_event)
 
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
-        """Stop a Job, wherever it is driven. On return its Runs are recorded as interrupted, its skills have ended.
+        """Stop a Job, in whichever process it is driven.
 
-        Whoever called `run` sees CancelledError; the rest of that task is not waited for. A Job that waits for a worker
-        waits no more. Raises UsageError if nobody drives the Job, Conflict if another process does and does not stop
-        it, and what kept it from being recorded.
+        On return its Runs are recorded as interrupted, and its skills are closed. The caller of `run` gets
+        CancelledError; the rest of its task is not waited for. The order of a queued Job is withdrawn. Raises
+        UsageError if nobody drives the Job, Conflict if another process drives it and does not stop, and the error that
+        prevented the record.
 
-        With `final` it is closed for good after that, or at once if nobody drives it: its status stays, its lifecycle
-        is `failed`, and nothing answers, resumes or continues it any more. `by`, or this process's user, and `reason`
-        are recorded. Doing it again changes nothing. Raises UsageError for a Job that is completed.
+        With `final` the Job is then closed for good, or at once if nobody drives it: its status stays, its lifecycle is
+        `failed`, and nothing answers, resumes or continues it any more. `by`, or this process's user, and `reason` are
+        recorded. Repeating it changes nothing. Raises UsageError for a Job that is completed.
         """
         is_driven = job_id in self._driving.tasks or await self.storage.lease_info(check_job_id(job_id)) is not None
         if is_driven or not final:
             await self._stop(job_id)
         if final:
-            from perstack.engine.closing import close_job
+            from perstack.engine.jobs.closing import close_job
 
             async with self.storage.lease(job_id, this_process()):
                 loaded = await self.load(job_id)
@@ -288,10 +293,10 @@ class Jobs(JobQueue):
                 await self._withdraw(job_id)
 
     def stop_after_step(self, job_id: str) -> bool:
-        """A Job that this process drives stops as interrupted when the step that each of its Runs is in has ended.
+        """Stop a Job of this process, as interrupted, when each of its Runs has finished its current step.
 
-        One that is served is queued again with that. Whoever called gets where it stands then.
-        False for one that this process does not drive.
+        A Job served by a worker is queued again then. The caller that drives the Job gets its summary. Returns False
+        for a Job that this process does not drive.
         """
         if job_id in self._driving.tasks:
             self._driving.leaving.add(job_id)
@@ -316,14 +321,14 @@ class Jobs(JobQueue):
     async def redact(
         self, event_id: str, fields: Sequence[str] = (), *, reason: str, by: By | None = None
     ) -> Redaction:
-        """Take what a person, a model or a tool wrote in an event out of the log, caches and blobs, for good.
+        """Remove what a person, a model or a tool wrote in an event from the log, caches and blobs, for good.
 
-        `fields` are those that are meant; all texts of the event go together. Who did it (`by`, or this process's
-        user), why, and where else the same text stands is recorded, and in what this returns. If the process ends in
-        between, the same call again does the rest. Raises NotFound, Damaged, Conflict while the Job is driven, and
-        UsageError for what has no text to take out.
+        `fields` are the fields to remove; all texts of the event are removed together. Who did it (`by`, or this
+        process's user), why, and where else the same text occurs is recorded, and returned. If the process ends in
+        between, the same call again completes it. Raises NotFound, Damaged, Conflict while the Job is driven, and
+        UsageError for an event without text to remove.
         """
-        from perstack.engine.redact import redact_event
+        from perstack.engine.audit.redact import redact_event
 
         job = Job(place_of(event_id)[0])
         async with self.audit.kept(job):
@@ -334,32 +339,34 @@ class Jobs(JobQueue):
         return done
 
     async def delete(self, job_id: str) -> None:
-        """Remove a Job for good, and its order if it waits for a worker. Raises NotFound, and Conflict while it is
-        driven. Delegates of it that other workers drive are stopped then."""
+        """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven.
+
+        Its delegates that other workers drive are stopped afterwards.
+        """
         ordered = await self._ordered_runs(check_job_id(job_id))
         async with self.audit.removing(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
         for run_id in ordered:
             await self._withdraw(job_id, run_id)
         if ordered:
-            from perstack.engine.elsewhere.holding import Holders
+            from perstack.engine.log.leases import Holders
 
             await Holders(self.storage).forget_job(job_id)
 
     async def delete_each(self, job_ids: Iterable[str]) -> AsyncGenerator[tuple[str, str | None]]:
-        """Remove these for good: each with None once it is gone, or with why it is kept."""
+        """Remove these Jobs for good; yield each id with None once it is removed, or with the reason why it is kept."""
         for job_id in job_ids:
             try:
                 await self.delete(job_id)
             except NotFound:
-                continue  # another process was quicker
+                continue  # another process has deleted it
             except StorageError as error:
                 yield job_id, str(error)
             else:
                 yield job_id, None
 
     async def not_retained(self) -> list[JobSummary]:
-        """The Jobs that `[retention]` of the project removes now."""
+        """Return the Jobs that `[retention]` of the project removes now."""
         setup = self._setup()
         retention = setup.project.retention
         if retention is None:
@@ -368,10 +375,30 @@ class Jobs(JobQueue):
         return not_retained(every, retention, setup.clock.now())
 
     async def attachment(self, place: str) -> Blob:
-        """A file of the workspace, by its path or a `file:` address, for a caller who may read no others.
+        """Read a file of the workspace, by its path or a `file:` address, for a caller who may read no others.
 
-        Raises UsageError for one that is not there, is outside, or is off limits to tools.
+        Raises UsageError for a file that does not exist, is outside, or is off limits to tools.
         """
-        from perstack.engine.attaching import in_workspace
+        from perstack.engine.jobs.attachments import in_workspace
 
         return await in_workspace(self._setup(), place)
+
+
+# Branching from the state before a compaction.
+
+
+async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
+    """Return the place before the latest compaction of a Coordinator's Run. Raises UsageError without one."""
+    events = [line.event for line in await reader.events(run.id, job_id=run.start.job_id)]
+    last = next((place for place in range(len(events) - 1, 0, -1) if isinstance(events[place], CompactHistory)), None)
+    if last is None:
+        words = f"{run.id} has no compaction to go back before; those of delegates are not undone"
+        raise UsageError(words, next_steps=(Look("log", run.start.job_id),))
+    place = last
+    while _is_of_summary(events[place - 1]):
+        place -= 1
+    return ContinuedFrom(run_id=run.id, checkpoint_id=events[place - 1].id, as_it_was=True)
+
+
+def _is_of_summary(event: StoredEvent) -> bool:
+    return isinstance(event, StartCompaction) or (isinstance(event, Retry) and event.overflow is None)

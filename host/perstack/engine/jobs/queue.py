@@ -1,4 +1,8 @@
-"""Jobs that workers drive: submitting one, and serving it."""
+"""Queue Jobs for workers, and serve queued ones on a worker.
+
+A queued Job is recorded in its own log first (`queueRun`), and then ordered from the dispatcher. An order may be lost
+between the two: `order_again` finds such Jobs. The log, not the order, decides whether a worker drives a Job.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from perstack.core.by import By, cleaned
-from perstack.core.ids import check_id, check_job_id
-from perstack.core.job import Job, JobSummary, RunSummary, summarize
-from perstack.core.labels import check_labels
-from perstack.core.runs.transitions import ACTIVE
-from perstack.core.taking_up import due_of
-from perstack.core.teams import with_delegates
-from perstack.engine.driven_jobs import InForce, coordinator_of
-from perstack.engine.emit import Emitter, OnEvent
-from perstack.engine.own_task import in_own_task
-from perstack.engine.pages import every_id
-from perstack.engine.served_runs import NOT_HERE, OnWaiting, ServedRuns, Serving
-from perstack.engine.slots import job_slots
-from perstack.engine.who import this_process, this_user
+from perstack.core.base.actor import By, cleaned
+from perstack.core.base.ids import check_id, check_job_id
+from perstack.core.definitions.project import with_delegates
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.queries import check_labels
+from perstack.core.jobs.resuming import due_of
+from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
+from perstack.core.runs.evolve import ACTIVE
+from perstack.engine.context.job_limit import job_slots
+from perstack.engine.jobs.runner import InForce, coordinator_of
+from perstack.engine.jobs.serving import NOT_HERE, OnWaiting, ServedRuns, Serving
+from perstack.engine.log.emitter import Emitter, OnEvent
 from perstack.errors import (
     CannotServe,
     Conflict,
@@ -30,25 +32,28 @@ from perstack.errors import (
     UsageError,
 )
 from perstack.ports.storage import ReadsSummaries
+from perstack.support.storage import every_id
+from perstack.system.concurrency import in_own_task
+from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
-    from perstack.core.recorded import SeriesDefinition
-    from perstack.engine.attaching import Attachable
-    from perstack.engine.driver import Driver
-    from perstack.engine.logs.runs import LoadedJob
-    from perstack.engine.queueing import Queueing
-    from perstack.engine.session import Session
-    from perstack.engine.setup import Setup
+    from perstack.core.definitions.recorded_definition import SeriesDefinition
+    from perstack.engine.context.host_context import Setup
+    from perstack.engine.jobs.attachments import Attachable
+    from perstack.engine.jobs.queued_definition import Queueing
+    from perstack.engine.log.run_log import LoadedJob
+    from perstack.engine.log.run_session import Session
+    from perstack.engine.runs.loop import Driver
     from perstack.ports.dispatcher import Order
 
 _PAGE = 500
 _MOST_PRIORITY = 1_000_000
 _LAST_DUE = 253_402_300_800_000
-"""Milliseconds; the year 10000."""
+"""Milliseconds since 1970: the start of the year 10000."""
 
 
 class JobQueue(ServedRuns):
-    """The Jobs that are queued for workers, and what a worker does with one."""
+    """Jobs that are queued for workers, and how a worker serves them."""
 
     async def submit(
         self,
@@ -62,14 +67,14 @@ class JobQueue(ServedRuns):
         job_id: str | None = None,
         by: By | None = None,
     ) -> JobSummary:
-        """Record a new Job for a worker to drive, and return: its status is `queued`.
+        """Record a new Job for a worker to drive, and return its summary, with the status `queued`.
 
-        The Experts and settings of this Host are recorded with it and used, whatever a worker's own say; keys, plugins
-        and programs are the worker's. It is not begun before `at`, in milliseconds since 1970, and before others of a
+        The Experts and settings of this Host are recorded and used, whatever a worker's own are; keys, plugins and
+        programs are the worker's. The Job is not begun before `at`, in milliseconds since 1970, and before others of a
         lower `priority`. A worker with labels takes only Jobs that have one of them among `labels`. `by`, or this
         process's user, is recorded.
 
-        Raises UsageError if there is no dispatcher, for an id that has begun, and as `run` for Expert and attachments;
+        Raises UsageError without a dispatcher, for an id that has begun, and as `run` for Expert and attachments;
         DispatcherError, with the Job's id, if it was recorded and could not be queued: a worker finds it later.
         """
         setup, labels = self._setup(), check_labels(labels or {})
@@ -90,18 +95,18 @@ class JobQueue(ServedRuns):
         on_waiting: OnWaiting | None = None,
         apart: bool = True,
     ) -> JobSummary:
-        """Drive a Job on, as far as it goes, under the name of a worker; what has an order is served.
+        """Drive a queued Job as far as possible under the name of a worker, and return its summary.
 
-        With `run_id` that Run alone with all below it: a delegate which another process awaits. `on_waiting` is told
-        when nothing is done here but waiting for such delegates, and when that is over. With `apart` false they are
-        driven here, whatever `[workers]` says.
+        With `run_id` only that Run and its descendants: a delegate that another process awaits. `on_waiting` is called
+        with True when this process starts waiting only for such delegates, with False when it stops. With `apart` false
+        they are driven here, whatever `[workers]` says.
 
-        It is driven if it is queued, was left by a worker that is gone, or paused for a limit that is over; of any
-        other Job, such as one that waits for a person, this says how it stands. If the caller is cancelled, the Job is
-        interrupted and queued again; if a person cancels the Job, this returns.
+        The Job is driven if it is queued, was left by a worker that has ended, or paused for a limit that is over; for
+        any other Job, such as one that waits for a person, only its summary is returned. If the caller is cancelled,
+        the Job is interrupted and queued again; if a person cancels the Job, this returns.
 
-        Raises Conflict while another drives it, and CannotServe, before anything is written, if this host does not have
-        what it needs; NotFound, Damaged and StorageError.
+        Raises Conflict while another process drives it, and CannotServe, before anything is written, if this host lacks
+        what the Job needs; NotFound, Damaged and StorageError.
         """
         self.audit.check()
         setup, worker = self._setup(), cleaned(worker)
@@ -114,16 +119,16 @@ class JobQueue(ServedRuns):
         except asyncio.CancelledError:
             if task is None or task.cancelling():
                 raise
-            return await self.job(job_id)  # somebody has asked to stop the Job, not its worker
+            return await self.job(job_id)  # a stop of the Job was requested, not of its worker
 
     async def follow(
         self, job_id: str, *, after: Mapping[str, int] | None = None, on_event: OnEvent | None = None
     ) -> JobSummary:
-        """See a Job that workers drive until it ends or waits for a person; where it stands then.
+        """Follow a Job that workers drive until it ends or waits for a person, and return its summary.
 
-        `after` are the numbers of the last events that are known, by Run: what came later is told.
+        `after`: the place of the last known event, by Run; `on_event` is called with later ones.
         """
-        from perstack.engine.watch import watch_job
+        from perstack.engine.log.run_log import watch_job
 
         async for line in watch_job(self.storage, job_id, lambda: self._is_seen_to(job_id), after=after):
             if on_event is not None:
@@ -131,9 +136,9 @@ class JobQueue(ServedRuns):
         return await self.job(job_id)
 
     async def order_again(self) -> tuple[str, ...]:
-        """Order what a worker should drive and nobody does, where the order was lost or never given; returns the ids.
+        """Order queued or abandoned Jobs that have no order, and return their ids.
 
-        A process may end between what it records and the order. Quick for thousands of Jobs that are not queued.
+        A process may end between the record and the order. Quick for thousands of Jobs that are not queued.
         """
         dispatcher, ordered = self._setup().dispatching.required(), list[str]()
         for job_id in await self._queued_once():
@@ -142,15 +147,15 @@ class JobQueue(ServedRuns):
                     continue
                 await self._order(await self.job(job_id))
             except (StorageError, NotFound):
-                continue  # another process was quicker; or it does not read, which is for `verify`
+                continue  # another process has handled it; or it cannot be read, which `verify` reports
             ordered.append(job_id)
         return tuple(ordered)
 
     async def _take_back(self, job_id: str) -> bool:
-        """Record that a Job which waits for a worker is interrupted, and withdraw its order; whether it did wait."""
+        """Interrupt a Job that waits for a worker, and withdraw its order. Returns False if it does not wait."""
         if (await self.job(job_id)).status != "queued":
             return False
-        from perstack.engine.closing import take_back
+        from perstack.engine.jobs.closing import take_back
 
         with suppress(Conflict):  # a worker was quicker
             async with self.storage.lease(job_id, this_process()):
@@ -168,26 +173,29 @@ class JobQueue(ServedRuns):
         return False
 
     async def _ordered_runs(self, job_id: str) -> tuple[str | None, ...]:
-        """What there may be orders for: None for the Job itself, and the Runs of delegates."""
-        if b'"queued":' not in (await self.storage.summary(job_id) or b""):
-            return ()
+        """Return what may have orders: None for the Job itself, and the ids of its delegates."""
+        try:
+            if b'"queued":' not in (await self.storage.summary(job_id) or b""):
+                return ()
+        except StorageError:
+            return (None,)
         runs: tuple[RunSummary, ...] = ()
-        with suppress(NotFound, StorageError):  # what does not read can be deleted
+        with suppress(NotFound, StorageError):  # an unreadable Job can be deleted
             runs = (await self.job(job_id)).runs
         return (None, *(one.id for one in runs if one.delegated_by is not None and one.status in (*ACTIVE, "queued")))
 
     async def _withdraw(self, job_id: str, run_id: str | None = None) -> None:
-        with suppress(DispatcherError, UsageError):  # whoever gets the order sees that there is nothing to do
+        with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
             await self._setup().dispatching.required().withdraw(job_id, run_id)
 
     async def _queued_once(self) -> list[str]:
-        """The Jobs that may have been queued, by their summaries."""
+        """Return the Jobs that may ever have been queued, by their summaries."""
         if isinstance(self.storage, ReadsSummaries):
             return [job_id for job_id, written in (await self.storage.summaries()).items() if _may_be_queued(written)]
         return await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after))
 
     async def _is_left(self, job_id: str) -> bool:
-        """Whether a Job that was queued once is to be driven, and is not."""
+        """Return whether a Job that was ever queued should be driven, and is not."""
         if await self.storage.lease_info(job_id) is not None:
             return False
         job = await self.job(job_id)
@@ -197,7 +205,7 @@ class JobQueue(ServedRuns):
         return due_of(run, self._setup().clock.now()) is not None
 
     async def _serve(self, serving: Serving, job_id: str) -> JobSummary:
-        from perstack.engine.serving import check_serves
+        from perstack.engine.jobs.requirements import check_serves
 
         setup = serving.setup
         async with job_slots().taken(), self._leased(job_id):
@@ -215,6 +223,8 @@ class JobQueue(ServedRuns):
             try:
                 used = await self._in_force(setup, loaded, None)
                 await check_serves(used.setup, loaded, run.start)
+                if run.start.snapshots is not None:
+                    await self._check_files(job_id)
                 return await self._drive(used, loaded, take_up, serving.on_event)
             except NOT_HERE as error:
                 if loaded.job.heads != heads or isinstance(error, NotFound):
@@ -224,8 +234,10 @@ class JobQueue(ServedRuns):
     def _leaving(
         self, setup: Setup, by: By | None, drive: bool | None
     ) -> Callable[[LoadedJob], Awaitable[Queueing | None]]:
-        """Whether what continues is left to a worker, and how; `drive` None: where somebody has named a dispatcher, or
-        the Job was submitted."""
+        """Return the function that decides whether a continued Job is queued for a worker, and how.
+
+        `drive` None: queue it if a dispatcher was named, or the Job was submitted.
+        """
 
         async def leaves(loaded: LoadedJob) -> Queueing | None:
             run, dispatching = coordinator_of(loaded), setup.dispatching
@@ -240,7 +252,7 @@ class JobQueue(ServedRuns):
         return leaves
 
     async def _ordered(self, job: JobSummary) -> JobSummary:
-        """The same Job; what was left to a worker has its order."""
+        """Order the Job if it is queued, and return it."""
         if job.status == "queued":
             await self._order(job)
         return job
@@ -248,8 +260,8 @@ class JobQueue(ServedRuns):
     async def _queueing(
         self, setup: Setup, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0
     ) -> Queueing:
-        """How a Job of an Expert is queued; the definition is today's, if its Expert is still there."""
-        from perstack.engine.queueing import Queueing
+        """Return how a Job of an Expert is queued; with today's definition, if the Expert is still defined."""
+        from perstack.engine.jobs.queued_definition import Queueing
 
         definition: SeriesDefinition | None = None
         if setup.project.expert(expert_key) is not None:
@@ -257,7 +269,7 @@ class JobQueue(ServedRuns):
         return Queueing(by or this_user(), definition, due, priority)
 
     async def _order(self, job: JobSummary) -> None:
-        """Order a Job that is recorded as queued. Raises DispatcherError that names it."""
+        """Order a Job that is recorded as queued. Raises DispatcherError that names the Job."""
         setup = self._setup()
         try:
             await setup.dispatching.submit(_order_of(job, setup.clock.now()), self.storage)
@@ -276,16 +288,18 @@ class JobQueue(ServedRuns):
         on_event: OnEvent | None,
         queueing: Queueing | None = None,
     ) -> JobSummary:
-        """A new Job, driven here, or recorded for a worker; what it needs is then the worker's to have."""
+        """Start a new Job: drive it, or record it for a worker, which must then have what it needs."""
         expert = setup.expert(expert_key) if queueing is not None else setup.check_ready(expert_key)
         self.audit.check()
         if queueing is None:
             await setup.check_sandbox(expert)
+        else:
+            setup.check_agreed(expert)
         lock = setup.lock()
         used = InForce(setup, lock, await setup.knowledge(expert.key, lock))
         used.knowledge.informed(expert)
         if queueing is not None:
-            from perstack.engine.carrying import check_carried
+            from perstack.engine.plugins.skill_bundles import check_carried
 
             check_carried(used.knowledge, with_delegates(setup.project, (expert.key,)))
         added = await self._attached(setup, expert.key, attachments)
@@ -295,7 +309,7 @@ class JobQueue(ServedRuns):
                 made = await self._new_job(job_id)
                 async with self._leased(made):
                     if made == job_id:
-                        await self._check_not_begun(made)  # again, now that nobody else can begin it
+                        await self._check_not_begun(made)  # check again under the lease
                     contents = await self._kept(made, added)
 
                     def begin(driver: Driver) -> Session:
@@ -307,12 +321,12 @@ class JobQueue(ServedRuns):
 
 
 def _may_be_queued(written: bytes) -> bool:
-    """By a summary, of which not all is read: there are thousands."""
+    """Return whether a summary may be of a queued Job. It is not parsed: there are thousands."""
     return b'"queued":' in written or b'"status":"running"' in written
 
 
 def _new(job_id: str) -> LoadedJob:
-    from perstack.engine.logs.runs import LoadedJob
+    from perstack.engine.log.run_log import LoadedJob
 
     return LoadedJob(Job(job_id))
 
@@ -331,7 +345,7 @@ def _distributes(setup: Setup) -> bool:
 
 
 def _check_order(at: int | None, priority: int) -> None:
-    """Raises UsageError for a moment that is none, and for a priority that no dispatcher has."""
+    """Raise UsageError for an invalid time, or a priority that is out of range."""
     if at is not None and not 0 <= at < _LAST_DUE:
         raise UsageError(f"at = {at} is not a time: give milliseconds since 1970")
     if abs(priority) > _MOST_PRIORITY:

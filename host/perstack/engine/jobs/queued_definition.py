@@ -1,4 +1,4 @@
-"""What a Job is left to a worker with: recorded once, and in force wherever it is driven."""
+"""Record what a queued Job is driven with on any worker: definition, part of perstack.lock, Agent Skills."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from hashlib import sha256
 from pydantic import Field, ValidationError
 
 from perstack.config.lock import NO_LOCK, Lock
-from perstack.core.base import falsy
-from perstack.core.by import By
-from perstack.core.job import JobSummary
-from perstack.core.queueing import QueueFields, QueueRun
-from perstack.core.recorded import SeriesDefinition, for_queued
+from perstack.core.base.actor import By
+from perstack.core.base.records import falsy
+from perstack.core.definitions.recorded_definition import SeriesDefinition, for_queued
+from perstack.core.definitions.skills import agent_skills
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import QueueFields, QueueRun
 from perstack.core.runs.state import Phase, Run
-from perstack.core.skill_definitions import agent_skills
 from perstack.dataclass import dataclass
-from perstack.engine.carrying import CarriedSkill, carry, lay_out
-from perstack.engine.driver import Driver
-from perstack.engine.session import Session
-from perstack.engine.setup import Setup
-from perstack.engine.wiring import Wiring
+from perstack.engine.context.host_context import Setup
+from perstack.engine.log.run_session import Session
+from perstack.engine.plugins.skill_bundles import CarriedSkill, carry, lay_out
+from perstack.engine.runs.job_context import Wiring
+from perstack.engine.runs.loop import Driver
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
 
 class QueuedDefinition(SeriesDefinition):
-    """What a Job for workers is driven with, none of which its worker needs to have."""
+    """Everything from the definition that a queued Job is driven with, so that its worker needs none of it."""
 
     lock: Lock | None = None
-    """What perstack.lock says of the Experts and their skills; None: nothing."""
+    """The part of perstack.lock for the Experts and their skills; None without one."""
     agent_skills: tuple[CarriedSkill, ...] = Field(default=(), exclude_if=falsy)
 
 
 @dataclass(frozen=True, slots=True)
 class Queueing:
-    """That a Job is only recorded, for a worker to drive."""
+    """How a Job is queued for a worker instead of being driven."""
 
     by: By
     definition: SeriesDefinition | None = None
-    """What it is to be driven with, if it has none yet; None: by whatever its worker has."""
+    """The definition to record, unless the Job has one already; None to use the worker's own."""
     due: int = 0
     priority: int = 0
 
@@ -47,10 +47,10 @@ class Queueing:
 async def leave_to_a_worker(
     driver: Driver, wiring: Wiring, session: Session, queueing: Queueing, lock: Lock
 ) -> JobSummary:
-    """Record what was begun of a Job, and that it waits for a worker.
+    """Record the start of a Job or Run, and that it waits for a worker.
 
     The definition, and the Agent Skills that it names, are on disk before the event that names it. Until all is written
-    the summary says that more has happened, so that whoever reads it looks at the logs.
+    job.json says that the Job runs, so that readers read the logs.
     """
     run = session.run
     digest = run.definition
@@ -70,7 +70,10 @@ async def leave_to_a_worker(
 
 
 async def _record_answer_of(driver: Driver, asks: Run) -> None:
-    """The answer to what a delegate asks, in its own log: the Coordinator's says already that the Job continues."""
+    """Record the answer to a delegate's question in the delegate's log.
+
+    The Coordinator's log says already that the Job continues.
+    """
     parent = asks if asks.start.delegated_by is None else driver.runs[asks.start.delegated_by.run_id]
     session = driver.take_up(asks, "parent", above=parent.permissions)
     await session.flush()
@@ -78,7 +81,7 @@ async def _record_answer_of(driver: Driver, asks: Run) -> None:
 
 
 async def _with_files(definition: SeriesDefinition, job_id: str, wiring: Wiring, lock: Lock) -> QueuedDefinition:
-    """The definition, with what stands in files beside perstack.toml: the lock and Agent Skills."""
+    """Add the contents of files beside perstack.toml to the definition: the lock and Agent Skills."""
     known = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
     carried: tuple[CarriedSkill, ...] = ()
     if any(agent_skills(expert.skills) for expert in definition.experts):
@@ -87,7 +90,7 @@ async def _with_files(definition: SeriesDefinition, job_id: str, wiring: Wiring,
 
 
 async def as_queued(setup: Setup, job_id: str, digest: str) -> tuple[Setup, Lock]:
-    """A setup and a lock as they were when a Job was left to workers, its Agent Skills laid out on this machine.
+    """Return the setup and lock that a Job was queued with, its Agent Skills unpacked on this machine.
 
     Raises StorageError, and UsageError if the skills cannot be written.
     """
@@ -97,7 +100,7 @@ async def as_queued(setup: Setup, job_id: str, digest: str) -> tuple[Setup, Lock
 
 
 async def definition_kept(storage: Storage, job_id: str, digest: str) -> QueuedDefinition:
-    """What a Job was queued with. Raises StorageError if that is gone, or is not what was recorded."""
+    """Return the definition that a Job was queued with. Raises StorageError if it is lost, or was changed."""
     data = await storage.blob(job_id, digest)
     if sha256(data).hexdigest() != digest:
         raise StorageError(f"Job {job_id}: the definition that it was queued with was changed: put {digest} back")

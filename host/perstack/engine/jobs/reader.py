@@ -1,59 +1,50 @@
-"""Answers about Jobs by id: summaries, events, checkpoints. Nothing here changes a log."""
+"""Read Jobs by id: summaries, events, checkpoints. Nothing here changes a log.
+
+job.json is a cache: it is trusted unless it says that the Job, or a delegate of a queued Job, runs; then the summary is
+derived from the logs. A Job that cannot be read is shown as a failed one, so that lists do not end at it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
-from pydantic_core import from_json
-
-from perstack.core.events import StoredEvent
-from perstack.core.ids import check_id, check_job_id, is_place, job_of_run, place_of
-from perstack.core.job import Job, JobSummary, RunSummary, summarize
-from perstack.core.labels import has_labels
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.resuming import UnsettledCall, unsettled_calls
+from perstack.core.base.ids import check_id, check_job_id, is_place, job_of_run, place_of
+from perstack.core.base.records import Fact
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.queries import has_labels
+from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
+from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.evolve import ACTIVE
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.recall import Visibility
 from perstack.core.runs.state import Run
-from perstack.core.runs.transitions import ACTIVE
-from perstack.core.runs.visibility import Visibility
 from perstack.dataclass import dataclass
-from perstack.engine.logs.kept import heads_kept, summary_kept
-from perstack.engine.logs.lines import readable, run_ids
-from perstack.engine.logs.log import StoredLine
-from perstack.engine.logs.runs import LoadedJob, checkpoint_at, load_job, load_run, run_logs
-from perstack.engine.pages import every_id, pages
-from perstack.engine.typed_ids import nth_job
+from perstack.engine.log.event_log import StoredLine, readable, run_ids
+from perstack.engine.log.run_log import LoadedJob, RunLog, checkpoint_at, load_job, load_run, run_logs
+from perstack.engine.log.storage import heads_kept, nth_job, summary_kept
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Start
 from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import CheckpointFiles, KeepsCopies, Page, ReadsEnds, ReadsSummaries, RunRef, Storage
+from perstack.support.storage import every_id, pages
 
 if TYPE_CHECKING:
-    from perstack.core.checkpoint import Checkpoint
+    from perstack.core.jobs.checkpoints import Checkpoint
 
 _PAGE = 10_000
 _EVERY = 500
 _AT_ONCE = 16
-"""Jobs that are read at a time: on a server each is an answer to wait for."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunLog:
-    """A Run's log as it stands, unparsed, as far as it can be read."""
-
-    run_id: str
-    lines: list[bytes]
-    """Each the JSON of one event, with the digest and hash of the chain, without newline."""
-    damage: Damaged | None = None
-    """What is wrong after the last line, if anything is."""
+"""Jobs that are read concurrently: on a server each read waits for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some Jobs, newest first, and the cursor that continues after them."""
+    """A page of Jobs, newest first, and the cursor that continues after it."""
 
     jobs: tuple[JobSummary, ...]
     next: str | None
@@ -61,7 +52,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """Some Runs of a Job, in the order they were decided on, and the cursor that continues after them."""
+    """A page of a Job's Runs, in the order in which they were created, and the cursor that continues after it."""
 
     runs: tuple[RunSummary, ...]
     next: str | None
@@ -69,26 +60,30 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A Job that a person has to see to: it asks something, or does not read."""
+    """A Job that needs a person: it asks something, or cannot be read."""
 
     job_id: str
     asking: OpenQuestion | None = None
     damaged: JobSummary | None = None
-    """What there is of it, if it does not read."""
+    """What could be read of a damaged Job; None for an intact one."""
 
 
 class JobReader:
-    """Reads what a storage holds. Summaries are trusted unless they say «running», or that delegates of a queued Job
-    are at work: more has happened since."""
+    """Reader of the Jobs in a storage.
+
+    Summaries are trusted unless they say «running», or that delegates of a queued Job run: more may have happened
+    since.
+    """
 
     def __init__(self, storage: Storage) -> None:
+        """Read the Jobs of this storage."""
         self.storage = storage
 
     async def job(self, job_id: str | None = None) -> JobSummary:
-        """Where a Job, or the latest one, stands. Raises NotFound."""
+        """Return the summary of a Job, or of the latest one. Raises NotFound."""
         job_id = await self._job_id(job_id)
         kept = await summary_kept(self.storage, job_id, JobSummary)
-        if kept is None or kept.id != job_id:  # a copy of another Job's
+        if kept is None or kept.id != job_id:  # copied from another Job
             return await self._derive(job_id)
         if kept.status != "running" and not _may_be_behind(kept):
             return kept
@@ -102,7 +97,6 @@ class JobReader:
     async def _page(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
     ) -> JobPage:
-        """What `JobQueries.list` says."""
         found: list[JobSummary] = []
         while True:
             page = await self.storage.jobs(limit=limit, after=after)
@@ -112,9 +106,9 @@ class JobReader:
                 return JobPage(tuple(found), after)
 
     async def waiting(self) -> list[Waiting]:
-        """Every Job that asks a person something, or does not read, in no order. Quick for thousands.
+        """Return every Job that asks a person something or cannot be read, in no order. Quick for thousands of Jobs.
 
-        A Job whose summary is whole is not read further: damage of its logs is for `verify` to find.
+        The logs of a Job with an intact summary are not read: `verify` finds their damage.
         """
         found: list[Waiting] = []
         if not isinstance(self.storage, ReadsSummaries):
@@ -129,10 +123,11 @@ class JobReader:
     async def _summaries(self, job_ids: Sequence[str]) -> list[JobSummary]:
         found: list[JobSummary | None] = []
         for first in range(0, len(job_ids), _AT_ONCE):
-            found += await asyncio.gather(*map(self._summary, job_ids[first : first + _AT_ONCE]))
+            found += await asyncio.gather(*map(self.row, job_ids[first : first + _AT_ONCE]))
         return [one for one in found if one is not None]
 
-    async def _summary(self, job_id: str) -> JobSummary | None:
+    async def row(self, job_id: str) -> JobSummary | None:
+        """Return the summary of a Job for a list: a damaged one if it cannot be read, None if it was deleted."""
         try:
             return await self.job(job_id)
         except NotFound:
@@ -140,13 +135,25 @@ class JobReader:
         except StorageError as error:
             return _unreadable(job_id, error)
 
+    async def row_to_delete(self, job_id: str) -> JobSummary:
+        """Return the row of a Job that a person wants to delete, which need not read nor have an event.
+
+        Raises NotFound if there is no such Job.
+        """
+        try:
+            return await self.row(job_id) or await self.job(job_id)
+        except NotFound as error:
+            if not await self.storage.has_job(job_id):
+                raise
+            return _unreadable(job_id, error)
+
     async def _job_id(self, job_id: str | None) -> str:
         return await nth_job(self.storage, 0) if job_id is None else check_job_id(job_id)
 
     async def load(self, job_id: str | None = None) -> LoadedJob:
-        """A Job with the whole state of each of its Runs.
+        """Return a Job with the full state of each of its Runs.
 
-        Raises NotFound, and StorageError if job.json knows of events that are not there.
+        Raises NotFound, and StorageError if job.json names events that do not exist.
         """
         job_id = await self._job_id(job_id)
         loaded = await load_job(self.storage, job_id)
@@ -163,7 +170,7 @@ class JobReader:
         return loaded
 
     async def _begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
-        """Whether a Job that exists has events; `removed` if job.json knows of some that are not there."""
+        """Return whether an existing Job has events; `removed` if job.json names some that do not exist."""
         for run_id in await run_ids(self.storage, job_id):
             with suppress(Damaged):
                 if not await self.storage.read(RunRef(job_id, run_id), limit=1):
@@ -172,10 +179,10 @@ class JobReader:
         return "removed" if heads_kept(await self.storage.summary(job_id)) else "no"
 
     async def runs(self, job_id: str | None = None, *, limit: int = 100, after: str | None = None) -> RunPage:
-        """The Runs of a Job, in the order they were decided on; `after` is the `next` of the page before.
+        """Return a page of a Job's Runs, in the order of creation. `after` is the `next` of the page before.
 
-        Without an id those of all Jobs, the Job written to last first, each with its `job_id`. Raises NotFound, and
-        UsageError for a cursor that is none.
+        Without an id the Runs of all Jobs, most recently written Job first, each with its `job_id`. Raises NotFound,
+        and UsageError for an invalid cursor.
         """
         if job_id is None:
             return await self._all_runs(limit, after)
@@ -208,23 +215,16 @@ class JobReader:
         job_id: str | None = None,
         after: int = 0,
         limit: int | None = None,
-        through_step: int | None = None,
     ) -> list[StoredLine[StoredEvent]]:
-        """A Run's events after place `after`, at most `limit`, up to the end of step `through_step`.
+        """Return a Run's events after place `after`, at most `limit`.
 
         `job_id` is needed only for Runs that another program wrote.
         """
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
-        lines: list[StoredLine[StoredEvent]] = []
-        async with aclosing(run_logs(self.storage).events(ref, after=after, limit=limit)) as found:
-            async for line in found:
-                if through_step is not None and line.event.step_number > through_step:
-                    break
-                lines.append(line)
-        return lines
+        return [line async for line in run_logs(self.storage).events(ref, after=after, limit=limit)]
 
     async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
-        """The logs of a Job's Runs, or of one, as they stand: unparsed, and as far as they can be read."""
+        """Return the unparsed logs of a Job's Runs, or of one Run, up to the first damage."""
         job_id = await self._job_id(job_id)
         ids = await run_ids(self.storage, job_id)
         if run_id is not None and run_id not in ids:
@@ -233,8 +233,10 @@ class JobReader:
         return [RunLog(one, *await readable(self.storage, RunRef(job_id, one))) for one in wanted]
 
     async def ends(self, job_id: str | None = None, *, count: int) -> list[RunLog]:
-        """The last lines of each log, at most so many, for a first look: unparsed, and not checked where the storage
-        gets at them without reading all."""
+        """Return the last lines of each log, at most `count`, unparsed.
+
+        They are not checked if the storage can read them without reading the whole log.
+        """
         job_id = await self._job_id(job_id)
         storage = self.storage
         if not isinstance(storage, ReadsEnds):
@@ -242,7 +244,7 @@ class JobReader:
         return [RunLog(one, await storage.end(RunRef(job_id, one), count)) for one in await run_ids(storage, job_id)]
 
     async def left_out(self, run_id: str, *, job_id: str | None = None) -> Visibility:
-        """Which events of a Run its model does not see any more, or not whole, as far as its log reads."""
+        """Return which events of a Run its model no longer sees in full, or at all, as far as its log can be read."""
         found = Visibility()
         with suppress(Damaged):
             await load_run(
@@ -251,7 +253,7 @@ class JobReader:
         return found
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """The ids of a Job's checkpoints, Run by Run, oldest first, from after the checkpoint `after` on."""
+        """Return the ids of a Job's checkpoints after `after`, Run by Run, oldest first."""
         ids = await run_ids(self.storage, check_job_id(job_id))
         ref = None if after is None else (await self._place_of(after, job_id))[0]
         found: list[str] = []
@@ -264,7 +266,7 @@ class JobReader:
         return Page(tuple(found))
 
     async def _state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
-        """The Run as it was at a checkpoint. Raises NotFound."""
+        """Return the state of a Run at a checkpoint. Raises NotFound."""
         ref, place = await self._place_of(checkpoint_id, job_id)
         run = await load_run(self.storage, ref, through=place)
         if run is None:
@@ -272,27 +274,27 @@ class JobReader:
         return run
 
     async def checkpoint(self, checkpoint_id: str, *, job_id: str | None = None) -> Checkpoint:
-        """A checkpoint whole, with its messages, folded from the log."""
-        from perstack.core.checkpoint import checkpoint_of  # whoever lists Jobs looks at none
+        """Return a full checkpoint, with its messages, folded from the log."""
+        from perstack.core.jobs.checkpoints import checkpoint_of  # lists of Jobs need none
 
         run = await self._state_at(checkpoint_id, job_id)
         return checkpoint_of(run).model_copy(update={"id": checkpoint_id})
 
     async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
-        """The file of a checkpoint, written now if it was not there; None where checkpoints are not files."""
+        """Return the file of a checkpoint, and write it if it is missing; None if checkpoints are not files."""
         ref, _ = await self._place_of(checkpoint_id, job_id)
         storage = self.storage
         if not isinstance(storage, CheckpointFiles):
             return None
         if await storage.checkpoint(ref.job_id, checkpoint_id) is None:
-            from perstack.core.checkpoint import checkpoint_file
+            from perstack.core.jobs.checkpoints import checkpoint_file
 
             file = checkpoint_file(await self._state_at(checkpoint_id, job_id))
             await storage.put_checkpoint(ref.job_id, checkpoint_id, file.to_json())
         return storage.checkpoint_path(ref.job_id, checkpoint_id)
 
     async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
-        """The calls that began, may have had a side effect, and have no result."""
+        """Return the calls that began, may have had a side effect, and have no result."""
         return unsettled_calls((await self.load(job_id)).runs.values())
 
     async def _derive(self, job_id: str) -> JobSummary:
@@ -301,11 +303,11 @@ class JobReader:
         except Damaged as damage:
             return await self._of_damaged(job_id, damage)
         driven = await self.storage.lease_info(job_id) is not None
-        # not kept: writing it would make this the Job written to last, and the heads in the old one are evidence
+        # not stored: a write would make this the Job written to last, and the heads in the old summary are evidence
         return summarize(loaded.job, is_driven=driven)
 
     async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
-        """What the readable part of the logs adds up to, as a Job that failed: a list of Jobs must not end at it."""
+        """Return the summary of the readable part of the logs, as a failed Job: a list of Jobs must not end at it."""
         job, known = Job(job_id), dict[str, Run]()
         for run_id in await run_ids(self.storage, job_id):
             found = await run_logs(self.storage, known).readable(RunRef(job_id, run_id))
@@ -319,7 +321,7 @@ class JobReader:
         return summarize(job, is_driven=False).model_copy(update={**failed, **unset})
 
     async def _place_of(self, checkpoint_id: str, job_id: str | None) -> tuple[RunRef, str]:
-        """The Run that has this checkpoint, and the id that its log knows it by."""
+        """Return the Run that has this checkpoint, and the id that its log has for it."""
         check_id(checkpoint_id, "checkpoint")
         if is_place(checkpoint_id):
             owner, run_id, _ = place_of(checkpoint_id)
@@ -333,28 +335,31 @@ class JobReader:
         raise NotFound(f"there is no checkpoint {checkpoint_id}{within}", next_steps=(Look("log", job_id),))
 
     async def _of_foreign(self, checkpoint_id: str, job_id: str | None) -> tuple[str, str | None]:
-        """The Job, and our id, of a checkpoint that another program wrote. Without a Job, the one that has its file."""
+        """Return the Job, and our id, of a checkpoint that another program wrote; None for an unknown one.
+
+        Without `job_id` it is the Job that has the checkpoint's file.
+        """
         if not isinstance(self.storage, ShowsForeign):
             return "", None
         copies = self.storage if isinstance(self.storage, KeepsCopies) else None
         if job_id is not None:
             return job_id, await self.storage.foreign_checkpoint(check_job_id(job_id), checkpoint_id)
         for one in await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after)):
-            # of a Job without its file it is not asked: that would read all that other programs wrote
+            # do not ask about a Job without the file: that would read everything that other programs wrote
             if copies is not None and await copies.checkpoint(one, checkpoint_id) is not None:
                 return one, await self.storage.foreign_checkpoint(one, checkpoint_id)
         return "", None
 
 
 def _may_be_behind(kept: JobSummary) -> bool:
-    """Whether others may have driven delegates of a Job since it was left to a worker."""
+    """Return whether other workers may have driven delegates of a Job since it was queued."""
     if kept.status != "queued":
         return False
     return any(run.delegated_by is not None and run.status in (*ACTIVE, "queued") for run in kept.runs)
 
 
 def _cursor(after: str | None) -> tuple[str | None, str | None]:
-    """The place in the list of Jobs, and the Run of the next Job, that a page ended at."""
+    """Return the place in the list of Jobs, and the Run of the next Job, at which a page ended."""
     if after is None:
         return None, None
     place, separator, run_id = after.partition("/")
@@ -364,25 +369,29 @@ def _cursor(after: str | None) -> tuple[str | None, str | None]:
 
 
 def _after(runs: tuple[RunSummary, ...], run_id: str | None) -> tuple[RunSummary, ...]:
-    """Those that follow a Run; all, if it is not there any more."""
     begin = next((n for n, run in enumerate(runs, 1) if run.id == run_id), 0)
     return runs[begin:]
 
 
+class _Kept(Fact):
+    """The part of job.json that the inbox needs: with thousands of Jobs the rest is not worth making objects of."""
+
+    id: str
+    status: str
+    asking: OpenQuestion | None = None
+
+
 def _asking(job_id: str, written: bytes) -> tuple[bool, OpenQuestion | None]:
-    """Whether job.json is to be trusted, and what is asked by it. Not all of it is read: there are thousands."""
+    """Return whether job.json can be trusted, and its open question."""
     try:
-        row: object = from_json(written)
-        kept: Mapping[str, object] = cast("Mapping[str, object]", row) if isinstance(row, dict) else {}
-        if kept.get("id") != job_id or kept.get("status") in (None, "running"):
-            return False, None
-        asking = kept.get("asking")
-        return True, None if asking is None else OpenQuestion.model_validate(asking)
+        kept = _Kept.model_validate_json(written)
     except ValueError:
         return False, None
+    is_trusted = kept.id == job_id and kept.status != "running"
+    return is_trusted, kept.asking if is_trusted else None
 
 
-def _unreadable(job_id: str, error: StorageError) -> JobSummary:
+def _unreadable(job_id: str, error: StorageError | NotFound) -> JobSummary:
     return JobSummary(
         id=job_id,
         expert_key="",

@@ -1,27 +1,27 @@
-"""Whether what a Job needs is here: what a worker looks at before it writes anything."""
+"""Check that this worker has the providers, plugins, programs and variables of a Job, before anything is written."""
 
 from __future__ import annotations
 
 import os
 import shutil
 
-from perstack.core.definitions import AgentSkill, Expert, InteractiveSkill, McpStdioSkill
-from perstack.core.events import StartRun
-from perstack.core.sandbox import LOCAL
-from perstack.core.skill_definitions import with_base
-from perstack.core.teams import with_delegates
-from perstack.engine.logs.runs import LoadedJob
-from perstack.engine.setup import Setup
-from perstack.engine.skills import factory_for
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.project import with_delegates
+from perstack.core.definitions.sandbox import LOCAL
+from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, McpStdioSkill, with_base
+from perstack.core.runs.events import StartRun
+from perstack.engine.context.host_context import Setup
+from perstack.engine.log.run_log import LoadedJob
+from perstack.engine.plugins.skills import factory_for
 from perstack.errors import UsageError
 from perstack.ports.provider import plays_recording
-from perstack.ports.variables import check_known, variables_in
+from perstack.support.variables import check_known, variables_in
 
 
 async def check_serves(setup: Setup, loaded: LoadedJob, start: StartRun) -> None:
-    """Raises what says which key, plugin, program, variable or sandbox is missing here that a Run of a Job needs.
+    """Raise an error that names the key, plugin, program, variable or sandbox that a Run of the Job lacks here.
 
-    Each Run of the team needs its own; a delegate without would fail in the middle of the work.
+    Each Run of the team is checked: a delegate that lacks something would fail in the middle of the work.
     """
     for expert in with_delegates(setup.project, (start.expert_key,)) or (start.expert,):
         settings = setup.providers.settings(setup.project, expert, setup.overrides)

@@ -1,4 +1,9 @@
-"""A rewind from its question to its record: seen, agreed to by somebody, made, recorded; or finished for another."""
+"""Rewind the files of a workspace to a checkpoint: plan, apply, record, and recover after a crash.
+
+A rewind is all or nothing. `startRewind` is on disk before a file changes, a journal in the file system lists the
+steps, and `finishRewind` records the end. The next Host that opens the workspace finishes or undoes a rewind that was
+killed (`settle`). A lock keeps drivers and other rewinds out of the workspace meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +13,77 @@ from contextlib import AbstractContextManager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.core.by import By
-from perstack.core.events import FinishRewind, StartRewind
-from perstack.core.job import summarize
+from perstack.core.base.actor import By
+from perstack.core.base.file_names import spelled, unspelled
+from perstack.core.files.ignore_rules import Rules, rules_at
+from perstack.core.files.text_diff import FileDiff
+from perstack.core.files.tree_diff import Change, KeptWhy, RewindPlan, rewind_plan, wanted_paths
+from perstack.core.files.trees import Below, File, Folder, Link
+from perstack.core.jobs.summary import summarize
+from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
-from perstack.core.snapshots.difference import Change
-from perstack.core.snapshots.file_diff import FileDiff
-from perstack.core.snapshots.names import spelled, unspelled
-from perstack.core.snapshots.plan import KeptWhy, RewindPlan, rewind_plan, wanted_paths
-from perstack.core.snapshots.tree import File, Link
 from perstack.dataclass import dataclass
-from perstack.engine.audit import Auditing
-from perstack.engine.emit import Emitter
-from perstack.engine.file_changes import file_diffs
-from perstack.engine.logs.runs import LoadedJob, load_job, run_logs
-from perstack.engine.rewinding.ignored import ignored_then
-from perstack.engine.rewinding.journal import JournalFile, Rewound, Step
-from perstack.engine.rewinding.looking import Looked, mode_of
-from perstack.engine.rewinding.occupied import rewound_in
-from perstack.engine.rewinding.place import journal_path, lock_path
-from perstack.engine.rewinding.restoring import Restorer
-from perstack.engine.session import Session
-from perstack.engine.snapshots.of_job import JobSnapshots
-from perstack.engine.snapshots.trees import Trees
-from perstack.engine.who import this_process
+from perstack.engine.anchors.trail import Auditing
+from perstack.engine.context.host_context import JobSnapshots
+from perstack.engine.files.changes import file_diffs
+from perstack.engine.files.rewind_journal import JournalFile, Rewound, Step
+from perstack.engine.files.rewind_lock import journal_path, lock_path, rewound_in
+from perstack.engine.files.rewind_steps import Looked, Restorer, mode_of
+from perstack.engine.files.trees import Trees
+from perstack.engine.log.emitter import Emitter
+from perstack.engine.log.run_log import LoadedJob, load_job, run_logs
+from perstack.engine.log.run_session import Session
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
-from perstack.ports.clock import Clock
 from perstack.ports.storage import RunRef, Storage
-from perstack.ports.uninterrupted import uninterrupted
+from perstack.system.clock import Clock
+from perstack.system.concurrency import uninterrupted
+from perstack.system.user import this_process
+
+# Files that the ignore rules of an earlier tree excluded from it.
+
+_RULES = (b".gitignore", b".perstackignore")
+
+
+async def ignored_then(trees: Trees, tree: str, changes: Sequence[Change]) -> frozenset[bytes]:
+    """Return the changed paths that a tree lacks and could not have, because its own ignore rules exclude them.
+
+    Raises NotFound and StorageError.
+    """
+    if not any(change.path.rpartition(b"/")[2] in _RULES for change in changes):
+        return frozenset()  # the same rules recorded both trees
+    top = await trees.folder(tree)
+    rules = rules_at(
+        [(b"", await _content(trees, top, _RULES[0]))], perstackignore=await _content(trees, top, _RULES[1])
+    )
+    found: set[bytes] = set()
+    for change in changes:
+        if change.new is None and await _is_ignored(trees, top, rules, change):
+            found.add(change.path)
+    return frozenset(found)
+
+
+async def _is_ignored(trees: Trees, folder: Folder, rules: Rules, change: Change) -> bool:
+    *above, name = change.path.split(b"/")
+    for part in above:
+        if rules.ignores(part, is_folder=True):
+            return True
+        inner = next((one for one in folder.entries if one.name == part), None)
+        folder = await trees.folder(inner.digest) if isinstance(inner, Below) else Folder()
+        rules = rules.inside(part, await _content(trees, folder, _RULES[0]))
+    return rules.ignores(name, is_folder=isinstance(change.old, Below))
+
+
+async def _content(trees: Trees, folder: Folder, name: bytes) -> bytes | None:
+    found = next((one for one in folder.entries if one.name == name), None)
+    return await trees.content(found.digest) if isinstance(found, File) else None
+
 
 _BATCH_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPath:
-    """A path that stays as it is, though the snapshots have it differently."""
+    """A path that a rewind leaves unchanged, though the snapshots differ."""
 
     path: str
     why: KeptWhy
@@ -50,18 +91,18 @@ class KeptPath:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """What a rewind changes, or has changed."""
+    """Changes that a rewind makes, or has made."""
 
     job_id: str
     checkpoint_id: str
     workspace: str
     files: tuple[FileDiff, ...]
-    """From what is there to what is to be there."""
+    """Differences from the current files to the restored ones."""
     kept: tuple[KeptPath, ...]
     digest: str
-    """Of all that it changes, and from what: given to `rewind`, it makes just this, or nothing."""
+    """Identifies the changes and the files that they start from: a `rewind` given it makes these changes or none."""
     undo: str | None = None
-    """The checkpoint that a rewind takes this one back by; None as long as nothing was done."""
+    """The checkpoint to rewind to in order to revert this rewind; None if nothing was changed."""
 
 
 class Rewinder:
@@ -77,7 +118,10 @@ class Rewinder:
         snapshots: Callable[[str], JobSnapshots],
         check_not_driven: Callable[[], Awaitable[None]],
     ) -> None:
-        """`snapshots` makes what takes those of a Job. `check_not_driven` raises Conflict while one is driven there."""
+        """Rewind this workspace. `snapshots` returns the recorder of a Job.
+
+        `check_not_driven` raises Conflict while a Job is driven in the workspace.
+        """
         self._storage = storage
         self._workspace = workspace.resolve()
         self._audit = audit
@@ -89,9 +133,9 @@ class Rewinder:
         self._journal = JournalFile(journal_path(storage, self._workspace), self._workspace)
 
     async def seen(self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str]) -> Rewind:
-        """What a rewind to the snapshot of a Run's state would change. Nothing is recorded.
+        """Return what a rewind to the snapshot of a Run's state would change. Records nothing.
 
-        Raises UsageError, StorageError, and Conflict if somebody is at work in the workspace.
+        Raises UsageError, StorageError, and Conflict if a Job is driven in the workspace.
         """
         await self._check_not_driven()
         loaded = await load_job(self._storage, job_id)
@@ -102,9 +146,9 @@ class Rewinder:
     async def rewind(
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
     ) -> Rewind:
-        """Make the files what they were, and record it: all of it, or nothing.
+        """Restore the files and record it: all of it, or nothing.
 
-        Raises as `seen`, and Conflict if something else would be changed than was `expected`.
+        Raises as `seen`, and Conflict if the changes are not those `expected`.
         """
         with self._alone():
             await self._check_not_driven()
@@ -112,13 +156,13 @@ class Rewinder:
                 return await uninterrupted(self._rewind(job_id, at, checkpoint_id, only, by, expected))
 
     async def present(self, job_id: str) -> str:
-        """The tree of the files that are there now, kept with the Job. Raises StorageError."""
+        """Store the tree of the current files with the Job, and return its digest. Raises StorageError."""
         return await self._present(await load_job(self._storage, job_id))
 
     async def write(self, job_id: str, at: Run, checkpoint_id: str) -> int:
-        """Make the files of a Run's snapshot in this workspace, which has to be empty; how many files and folders.
+        """Write the files of a Run's snapshot to this workspace, which must be empty.
 
-        Nothing is recorded. Raises UsageError, Conflict and StorageError.
+        Returns the number of files and folders. Records nothing. Raises UsageError, Conflict and StorageError.
         """
         with self._alone():
             if any(self._workspace.iterdir()):
@@ -130,9 +174,9 @@ class Rewinder:
         return len(looked.plan.changes)
 
     async def settle(self) -> str | None:
-        """Finish, or take back, a rewind of this workspace that was cut short; in words what was done, if anything.
+        """Finish or undo a rewind of this workspace that was killed. Returns a message, or None if there was none.
 
-        Raises Occupied while somebody else is at work in the workspace, and StorageError.
+        Raises Occupied while another process uses the workspace, and StorageError.
         """
         if not self._journal.is_there():
             return None
@@ -152,7 +196,7 @@ class Rewinder:
                 raise Conflict("files have changed since you were shown what would be done: look at it again")
             if not changes:
                 return told
-            # until all is written job.json says that more has happened: whoever reads it looks at the logs
+            # until all is written job.json says that the Job runs, so that readers read the logs
             unsure = summarize(loaded.job, is_driven=False).model_copy(
                 update={"status": "running", "lifecycle": "running"}
             )
@@ -189,7 +233,7 @@ class Rewinder:
         rewound: Rewound | None,
         record: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Put all in place, and record it; or nothing."""
+        """Put all files in place and record it, or nothing."""
         try:
             restorer = await asyncio.to_thread(Restorer, self._journal)
         except OSError as error:
@@ -206,11 +250,11 @@ class Rewinder:
                 if isinstance(error, OSError):
                     raise self._failed(error) from error
                 raise
-            with suppress(OSError):  # it is made and recorded: whoever comes next clears away
+            with suppress(OSError):  # done and recorded: the next opening of the workspace cleans up
                 await asyncio.to_thread(restorer.finish)
 
     async def _undone(self, restorer: Restorer) -> None:
-        with suppress(OSError):  # whoever comes next goes on with it
+        with suppress(OSError):  # the next opening of the workspace continues
             await asyncio.to_thread(restorer.undo)
 
     async def _ready(self, restorer: Restorer, steps: Sequence[Step], changes: Sequence[Change], trees: Trees) -> None:
@@ -260,7 +304,7 @@ class Rewinder:
         return Rewind(job_id, checkpoint_id, str(self._workspace), files, kept, digest)
 
     async def _present(self, loaded: LoadedJob) -> str:
-        """The tree of the files as they are now, which no event names yet. Raises StorageError."""
+        """Return the tree of the current files, which no event names yet. Raises StorageError."""
         session = self._session(loaded)
         event = await self._snapshots(loaded.job.id).record(session.run, session.stamp)
         if event.tree is None:

@@ -1,4 +1,10 @@
-"""What every way to begin or continue a Job shares: its lease, its setup, and its driver, here or elsewhere."""
+"""Drive Jobs in this process: what every operation that begins or continues a Job shares.
+
+`_go_on` takes, in this order, a slot of the process's Job limit, the lease of the Job on a workspace that is not being
+rewound, and the guard of leftover programs; it loads the Job, lets the operation's `begin` check it, and drives it, or
+queues it for a worker. `Driving` holds the tasks that drive Jobs, to stop them. A Job that plays a recording is
+continued as long as the recording answers its questions.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +16,127 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock
-from perstack.core.ids import check_job_id
-from perstack.core.job import JobSummary
-from perstack.core.messages import ResultContent
-from perstack.core.runs.resuming import check_not_closed
-from perstack.core.runs.state import Run
+from perstack.core.base.actor import By
+from perstack.core.base.ids import check_job_id
+from perstack.core.definitions.overrides import RECORDED
+from perstack.core.definitions.permissions import Approval
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.resuming import check_not_closed, new_limits
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Settlement
+from perstack.core.runs.facts import Answer, Question
+from perstack.core.runs.messages import ResultContent
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.dataclass import dataclass
-from perstack.engine.clock import new_ids
-from perstack.engine.emit import Emitter, OnEvent, runtime_begins
-from perstack.engine.guarding import guarded
-from perstack.engine.job_files import JobFiles
-from perstack.engine.knowledge import Knowledge
-from perstack.engine.logs.runs import LoadedJob
-from perstack.engine.own_task import in_own_task
-from perstack.engine.played_answers import played_answer, plays
-from perstack.engine.setup import Setup
-from perstack.engine.slots import job_slots
-from perstack.engine.stop_requests import StopRequests
-from perstack.engine.who import this_process
-from perstack.errors import Conflict, UsageError
+from perstack.engine.context.host_context import Setup
+from perstack.engine.context.job_limit import job_slots
+from perstack.engine.jobs.files import JobFiles
+from perstack.engine.log.emitter import Emitter, OnEvent, runtime_begins
+from perstack.engine.log.leases import StopRequests, guarded
+from perstack.engine.log.run_log import LoadedJob
+from perstack.engine.plugins.agent_skills import Knowledge
+from perstack.errors import Conflict, PerstackError, UsageError
 from perstack.next_steps import Continue, Give
+from perstack.ports.provider import Provider, plays_recording
+from perstack.system.clock import new_ids
+from perstack.system.concurrency import in_own_task
+from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.core.attachments import Attached
-    from perstack.engine.attaching import Attachable  # what a Run without attachments does not need
-    from perstack.engine.driver import Driver  # whoever only looks at Jobs drives none
-    from perstack.engine.queueing import Queueing
-    from perstack.engine.session import Session
+    from perstack.core.runs.messages import Attached
+    from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
+    from perstack.engine.jobs.queued_definition import Queueing
+    from perstack.engine.log.run_session import Session
+    from perstack.engine.runs.loop import Driver  # whoever only looks at Jobs drives none
     from perstack.ports.tasks import TaskMemory
+
+
+# Answers of a recording to a stopped Job: to its question, or for calls that began and have no result.
+
+DOOR = "recording"
+"""The door that is recorded for answers of a recording."""
+
+
+def plays(job: Job) -> bool:
+    """Return whether a Run of the Job plays a recording."""
+    return any(tally.start.provider == RECORDED for tally in job.runs.values())
+
+
+def played_answer(setup: Setup, loaded: LoadedJob) -> Callable[[Driver], Session] | None:
+    """Return the function that resumes a Job with the recorded answer to its question.
+
+    Returns None if nothing is asked, no recording is played, or it has no answer: then a person is asked.
+    """
+    asking = loaded.job.question
+    asked = None if asking is None else loaded.runs.get(asking.run_id)
+    if asking is None or asked is None:
+        return None
+    run = loaded.runs[loaded.job.coordinator.start.run_id]
+    if run.status != "stoppedByInteractiveTool":
+        return None
+    provider = _provider(setup, asked)
+    answer = None if provider is None else _said(provider, loaded, asking, asked)
+    if answer is None:
+        return None
+
+    def take_up(driver: Driver) -> Session:
+        driver.answers[asking.run_id], driver.answered_by = answer, By(door=DOOR)
+        return driver.take_up(run, "answer", limits=new_limits(run, setup.overrides))
+
+    return take_up
+
+
+def played_again(setup: Setup, loaded: LoadedJob) -> dict[str, Settlement]:
+    """Return the unsettled calls that a recording answers, by key, to be retried: no effect can be doubled."""
+    if not plays(loaded.job):
+        return {}
+    from perstack.engine.runs.playback import played_calls
+
+    found: dict[str, Settlement] = {}
+    for run in loaded.runs.values():
+        provider = _provider(setup, run)
+        calls = () if provider is None else played_calls(provider, run, setup.plugins.skills)
+        found.update({call_key(run, call): "retry" for call in calls if is_unsettled(call)})
+    return found
+
+
+def _provider(setup: Setup, run: Run) -> Provider | None:
+    """Return the provider of a Run that plays a recording; None for other Runs."""
+    try:
+        provider = setup.providers.for_run(run, setup.project, setup.overrides).provider
+    except PerstackError:
+        return None
+    return provider if plays_recording(provider) else None
+
+
+def _said(provider: Provider, loaded: LoadedJob, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
+    from perstack.core.jobs.summary import places_of
+    from perstack.core.recordings.model import SaidApproval, SaidForm, SaidText
+    from perstack.ports.playing import player_of
+
+    player = player_of(provider)
+    if player is None:
+        return None
+    place = places_of(tally.start for tally in loaded.job.runs.values())[run.id]
+    where = (place, asking.tool_call_id, run.step)
+    if asking.call_digest:
+        approval = player.said(*where, SaidApproval)
+        is_offered = approval is not None and approval.rule in ("", *asking.offers)
+        return approval.approval if approval is not None and is_offered else None
+    if asking.requested_schema is not None:
+        form = player.said(*where, SaidForm, len(run.calls[asking.tool_call_id].answers))
+        if form is None or form.action is None:
+            return None
+        question = Question(message=asking.text, requested_schema=asking.requested_schema)
+        return Answer(question=question, action=form.action, content=form.content)
+    text = player.said(*where, SaidText)
+    return None if text is None else text.text
 
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What a Job is driven with."""
+    """The setup, lock and knowledge that a Job is driven with."""
 
     setup: Setup
     lock: Lock
@@ -51,24 +145,24 @@ class InForce:
 
 @dataclass(slots=True)
 class Driving:
-    """What this process drives."""
+    """The Jobs, and single Runs, that this process drives."""
 
     tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict[str, asyncio.Task[object]])
-    """By the id of the Job; of a Run that is driven apart from its Job by the key of its order."""
+    """By the id of the Job; for a Run driven apart from its Job, by the key of its order."""
     stopped: set[str] = field(default_factory=set[str])
-    """Those that somebody has asked to stop."""
+    """Keys whose stop was requested."""
     leaving: set[str] = field(default_factory=set[str])
-    """Those that stop when the steps in hand have ended."""
+    """Keys that stop when their current steps have ended."""
     drivers: dict[str, Driver] = field(default_factory=dict[str, "Driver"])
-    """By the id of the Job, of those that are driven with their Coordinator."""
+    """By the id of the Job, of Jobs that are driven with their Coordinator."""
 
     def stop(self, job_id: str) -> None:
-        """Cancel one, because somebody asks for it."""
+        """Cancel the task of a Job because a stop was requested."""
         self.stopped.add(job_id)
         self.tasks[job_id].cancel()
 
     def forget(self, job_id: str) -> None:
-        """It is driven no more."""
+        """Remove a Job that is not driven any more."""
         self.tasks.pop(job_id, None)
         self.stopped.discard(job_id)
         self.leaving.discard(job_id)
@@ -77,7 +171,7 @@ class Driving:
     async def by_this_task(
         self, key: str, asked: Callable[[], Coroutine[object, object, None]]
     ) -> AsyncGenerator[None]:
-        """Within it the task that runs drives what is called so, and is cancelled as soon as `asked` returns."""
+        """Register the current task as the driver of `key` for the block, and cancel it as soon as `asked` returns."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a Job is driven by a task")
@@ -92,7 +186,7 @@ class Driving:
 
 
 class DrivenJobs(JobFiles):
-    """Jobs, as they are driven by this process."""
+    """Jobs that this process drives."""
 
     def __init__(
         self,
@@ -100,7 +194,7 @@ class DrivenJobs(JobFiles):
         tasks: Callable[[], TaskMemory],
         driving: Driving | None = None,
     ) -> None:
-        """`setup` is what a Job that begins now is driven with."""
+        """Read the current setup from `setup` each time a Job begins."""
         now = setup()
         super().__init__(now.storage, now.audit, now.plugins, now.workspace, now.env)
         self._setup = setup
@@ -117,12 +211,13 @@ class DrivenJobs(JobFiles):
         takes_up: bool = False,
         leaves: Callable[[LoadedJob], Awaitable[Queueing | None]] | None = None,
     ) -> JobSummary:
-        """`takes_up`: the Coordinator's latest Run itself continues, under the definition that it was queued with.
+        """Continue a Job: drive it, or queue it for a worker. Returns its summary.
 
-        `leaves` says how it is left to a worker, if it is.
+        `takes_up`: the Coordinator's latest Run itself is resumed, under the definition that it was queued with.
+        `leaves` returns how the Job is queued; None to drive it.
         """
         self.audit.check()
-        lock = setup.lock()  # what is wrong with it is said before anything is taken
+        lock = setup.lock()  # report a broken lock before the lease is taken
 
         async def work() -> JobSummary:
             async with job_slots().taken(), self._leased(job_id):
@@ -130,7 +225,7 @@ class DrivenJobs(JobFiles):
                 check_not_closed(loaded.job)
                 started = await begin(loaded)
                 queueing = None if leaves is None else await leaves(loaded)
-                if not takes_up:  # nothing awaits the delegates of the Run before
+                if not takes_up:  # nothing awaits the delegates of the earlier Run
                     await self.stop_elsewhere(loaded)
                 used = await self._in_force(setup, loaded, lock, takes_up=takes_up)
                 return await self._drive(used, loaded, started, on_event, queueing)
@@ -138,32 +233,32 @@ class DrivenJobs(JobFiles):
         return await in_own_task(work())
 
     async def stop_elsewhere(self, loaded: LoadedJob, below: str | None = None) -> None:
-        """Stop what others drive of a Job whose lease the caller has, or what is below one of its Runs.
+        """Stop the remote Runs of a Job whose lease the caller holds, or only the descendants of the Run `below`.
 
-        The states that were loaded are brought up to date. Raises StorageError.
+        Brings the loaded states up to date. Raises StorageError.
         """
         if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
-            from perstack.engine.elsewhere.stopping import stop_elsewhere
+            from perstack.engine.runs.remote_delegates import stop_elsewhere
 
             setup, emit = self._setup(), Emitter(self.plugins.listeners, None)
             job, runs = loaded.job, loaded.runs
             await stop_elsewhere(self.storage, job, runs, emit, setup.clock, setup.dispatching, below=below)
 
     async def _in_force(self, setup: Setup, loaded: LoadedJob, lock: Lock | None, *, takes_up: bool = True) -> InForce:
-        """What is here; or, with `takes_up`, what the Coordinator's latest Run was queued with, if it was."""
+        """Return what a Job is driven with: today's setup, or with `takes_up` what its latest Run was queued with."""
         digest, key = coordinator_of(loaded).definition, loaded.job.coordinator.start.expert_key
         if digest is not None and takes_up:
-            from perstack.engine.queueing import as_queued  # most Jobs are never queued
+            from perstack.engine.jobs.queued_definition import as_queued  # most Jobs are never queued
 
             setup, lock = await as_queued(setup, loaded.job.id, digest)
         lock = setup.lock() if lock is None else lock
         return InForce(setup, lock, await setup.knowledge(key, lock))
 
     async def _attached(self, setup: Setup, expert_key: str, attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
-        """What was attached, read, if the Expert's model takes it. Raises UsageError."""
+        """Read the attachments, and check that the Expert's model takes them. Raises UsageError."""
         if not attachments:
             return ()
-        from perstack.engine.attaching import attached, check_taken
+        from perstack.engine.jobs.attachments import attached, check_taken
 
         found = await attached(attachments)
         check_taken(setup, expert_key, found)
@@ -172,7 +267,7 @@ class DrivenJobs(JobFiles):
     async def _kept(self, job_id: str, added: tuple[Attached, ...]) -> tuple[ResultContent, ...]:
         if not added:
             return ()
-        from perstack.engine.attaching import keep
+        from perstack.engine.jobs.attachments import keep
 
         return await keep(self.storage, job_id, added)
 
@@ -184,7 +279,7 @@ class DrivenJobs(JobFiles):
         on_event: OnEvent | None,
         queueing: Queueing | None = None,
     ) -> JobSummary:
-        """Drive a Job, and on while a recording that it plays answers what it asks; or leave it to a worker."""
+        """Drive a Job, and on while a recording answers its questions; or queue it for a worker."""
         job = await self._drive_once(used, loaded, begin, on_event, queueing)
         while job.asking is not None and plays(loaded.job):
             loaded = await self.load(job.id)
@@ -202,8 +297,8 @@ class DrivenJobs(JobFiles):
         on_event: OnEvent | None,
         queueing: Queueing | None = None,
     ) -> JobSummary:
-        from perstack.engine.driver import Driver
-        from perstack.engine.wiring import wired
+        from perstack.engine.runs.job_context import wired
+        from perstack.engine.runs.loop import Driver
 
         setup, emit = used.setup, Emitter(self.plugins.listeners, on_event)
         wiring = wired(setup, loaded.job.id, emit, self._tasks, used.lock, used.knowledge)
@@ -212,11 +307,11 @@ class DrivenJobs(JobFiles):
         driver.is_stopped = lambda: loaded.job.id in self._driving.stopped
         start = session.run.start
         if queueing is not None:
-            from perstack.engine.queueing import leave_to_a_worker
+            from perstack.engine.jobs.queued_definition import leave_to_a_worker
 
             async with self.audit.kept(loaded.job):
                 return await leave_to_a_worker(driver, wiring, session, queueing, used.lock)
-        await setup.check_policies((start.sandbox,))  # before anything of it is written
+        await setup.check_policies((start.sandbox,))  # before anything is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
         async with self.audit.kept(loaded.job):
             self._driving.drivers[loaded.job.id] = driver
@@ -251,9 +346,9 @@ class DrivenJobs(JobFiles):
         return job_id
 
     async def _check_not_begun(self, job_id: str) -> None:
-        """Raises UsageError for a Job that has begun. One whose process ended before its first event can be taken over.
+        """Raise UsageError for a Job that has begun, or whose logs were removed, so that its id must not be used again.
 
-        Where a head of a log is known that is not there, somebody removed the log: that id is not used again.
+        A Job whose process ended before its first event can be used.
         """
         begun = await self._begun(job_id)
         if begun == "begun":
@@ -272,5 +367,5 @@ class DrivenJobs(JobFiles):
 
 
 def coordinator_of(loaded: LoadedJob) -> Run:
-    """The Coordinator's Run that was written to last."""
+    """Return the Coordinator's latest Run."""
     return loaded.runs[loaded.job.coordinator.start.run_id]

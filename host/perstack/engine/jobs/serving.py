@@ -1,4 +1,4 @@
-"""What a worker drives: a Job, or a delegate's Run that another process awaits."""
+"""Drive Jobs for a worker, or a delegate's Run that another process awaits."""
 
 from __future__ import annotations
 
@@ -7,57 +7,56 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from perstack.core.ids import number_of_run
-from perstack.core.job import JobSummary, summarize
+from perstack.core.base.ids import number_of_run
+from perstack.core.jobs.resuming import due_of, is_wanted
+from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.decide import has_ended
 from perstack.core.runs.state import Run
-from perstack.core.taking_up import due_of, is_wanted
 from perstack.dataclass import dataclass
-from perstack.engine.driven_jobs import DrivenJobs
-from perstack.engine.elsewhere.holding import Holders
-from perstack.engine.emit import Emitter, OnEvent, runtime_begins
-from perstack.engine.guarding import guarded
-from perstack.engine.rewinding.whole import on_whole_files
-from perstack.engine.who import this_process, this_user
+from perstack.engine.files.rewind_lock import on_whole_files
+from perstack.engine.jobs.runner import DrivenJobs
+from perstack.engine.log.emitter import Emitter, OnEvent, runtime_begins
+from perstack.engine.log.leases import Holders, guarded
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
 from perstack.ports.dispatcher import order_key
+from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
-    from perstack.core.queueing import QueueFields
-    from perstack.engine.driver import Driver
-    from perstack.engine.logs.runs import LoadedJob
-    from perstack.engine.setup import Setup
+    from perstack.core.runs.events import QueueFields
+    from perstack.engine.context.host_context import Setup
+    from perstack.engine.log.run_log import LoadedJob
+    from perstack.engine.runs.loop import Driver
 
 NOT_HERE = (UsageError, DefinitionError, ProviderError, PluginError, SkillError)
-"""What is raised where something is missing that a Job needs."""
+"""Errors that are raised if this worker lacks something that a Job needs."""
 
 OnWaiting = Callable[[bool], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """For whom something is driven, and how."""
+    """Settings of a worker for one Job or Run that it drives."""
 
     setup: Setup
     worker: str
     on_event: OnEvent | None
     on_waiting: OnWaiting | None
     distributes: bool
-    """Whether delegates are left to whichever worker has a place."""
+    """True if delegates are queued for any worker."""
 
 
 class ServedRuns(DrivenJobs):
     """Jobs, and single Runs of them, as a worker drives them."""
 
     def equip(self, driver: Driver, serving: Serving, key: str) -> None:
-        """Have a driver work for a worker; `key` is what it drives, by `order_key`."""
+        """Configure a driver for a worker; `key` is the `order_key` of what it drives."""
         driver.worker, driver.handed_on = serving.worker, self._handing_on(key, serving.worker)
         driver.is_leaving = lambda: key in self._driving.leaving
         driver.is_stopped = lambda: key in self._driving.stopped
         if serving.on_waiting is not None:
             driver.on_waiting = serving.on_waiting
         if serving.distributes and serving.setup.dispatching.dispatcher is not None:
-            from perstack.engine.elsewhere.distribution import Distribution  # most Jobs are driven in one process
+            from perstack.engine.runs.remote_delegates import Distribution  # most Jobs are driven in one process
 
             driver.distribution = Distribution(driver)
 
@@ -72,9 +71,9 @@ class ServedRuns(DrivenJobs):
         return how
 
     async def serve_run(self, serving: Serving, job_id: str, run_id: str) -> JobSummary:
-        """Drive a delegate's Run that another process awaits; where its Job stands is the other's to record.
+        """Drive a delegate's Run that another process awaits; the other process records the summary of its Job.
 
-        One that nobody awaits any more is left as it is. Raises as `serve`.
+        A Run that is not awaited any more is left unchanged. Raises as `serve`.
         """
         try:
             loaded = await self._served_run(serving, job_id, run_id)
@@ -103,13 +102,15 @@ class ServedRuns(DrivenJobs):
             return loaded
 
     async def _drive_run(self, serving: Serving, loaded: LoadedJob, run: Run) -> None:
-        from perstack.engine.driver import Driver
-        from perstack.engine.serving import check_serves
-        from perstack.engine.wiring import wired
+        from perstack.engine.jobs.requirements import check_serves
+        from perstack.engine.runs.job_context import wired
+        from perstack.engine.runs.loop import Driver
 
         job, by = loaded.job, run.start.delegated_by
         used = await self._in_force(serving.setup, loaded, None)
         await check_serves(used.setup, loaded, run.start)
+        if run.start.snapshots is not None:
+            await self._check_files(job.id)
         job.root = number_of_run(run.id)
         emit = Emitter(self.plugins.listeners, serving.on_event)
         wiring = wired(used.setup, job.id, emit, self._tasks, used.lock, used.knowledge)
@@ -128,7 +129,7 @@ class ServedRuns(DrivenJobs):
 
     @asynccontextmanager
     async def _held(self, job_id: str, run_id: str) -> AsyncGenerator[None]:
-        """The lease of the Run, on whole files; meanwhile it stops if somebody asks for that."""
+        """Hold the lease of the Run, prevent rewinds of its files, and stop the Run if that is requested."""
         holder = this_process()
         holders = Holders(self.storage)
         whole = on_whole_files(self.storage, self._workspace, self.settle_rewind, lambda: holders.held(run_id, holder))

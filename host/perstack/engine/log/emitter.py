@@ -1,23 +1,24 @@
-"""Showing events to whoever listens."""
+"""Show events to listeners."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
-from perstack.core.definitions import Limits
-from perstack.core.events import Event, InitializeRuntime, StartRun
-from perstack.core.secret_text import masked_words
-from perstack.engine.notices import notice
-from perstack.ports.listener import Listener
+from perstack.core.base.secrets import masked_words
+from perstack.core.definitions.experts import Limits
+from perstack.core.runs.display_events import InitializeRuntime
+from perstack.core.runs.events import Event, StartRun
+from perstack.ports.hooks import Listener
+from perstack.system.user import notice
 from perstack.version import VERSION
 
 OnEvent = Callable[[Event, bytes], None]
-"""The event, and its line as it stands in the log."""
+"""Called with an event and its line as stored in the log."""
 
 
 class DisplayStamp(TypedDict):
-    """What every event that is only shown has."""
+    """Common fields of events that are shown but not stored."""
 
     id: str
     timestamp: int
@@ -26,7 +27,7 @@ class DisplayStamp(TypedDict):
 
 
 def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> InitializeRuntime:
-    """That the host begins to work on a Run now, with state at that place."""
+    """Create the event that says that the host starts to work on a Run, with the storage's location."""
     return InitializeRuntime(
         id=f"{start.run_id}-init",
         timestamp=now,
@@ -42,14 +43,16 @@ def runtime_begins(start: StartRun, limits: Limits, location: str, now: int) -> 
 
 
 class Emitter:
-    """Hands each event to every listener; one that raises is named once and left out from then on."""
+    """Calls every listener with each event. A listener that raises is reported once and removed."""
 
     def __init__(self, listeners: Sequence[Listener], on_event: OnEvent | None) -> None:
+        """Register the listeners of plugins, and `on_event` of the caller if there is one."""
         self._listeners: list[OnEvent] = [listener.on_event for listener in listeners]
         if on_event is not None:
             self._listeners.append(on_event)
 
     def __call__(self, event: Event, line: bytes) -> None:
+        """Show an event to all listeners."""
         for listener in tuple(self._listeners):
             try:
                 listener(event, line)

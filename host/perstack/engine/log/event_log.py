@@ -1,23 +1,85 @@
-"""Event logs: read, folded, appended to and checked in one way, whatever their events are of.
+"""Event logs of any kind: read, fold, append and check them.
 
-What differs from one kind to another is a `Definition`: those of tasks, series and Runs are in modules of these names.
+A log is a list of JSON lines, each linked to the one before by a hash. The state is the fold of its events. A
+`Definition` says how events of one kind are parsed and folded: `RunDefinition` in run_log.py, `Summarized` for tasks
+and series, in indexed_log.py. `EventLog` itself decides nothing. Damage in the middle never hides what is before it:
+`readable` returns that part with the error.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import field
 from typing import Generic, Protocol, TypeVar
 
-from perstack.core.base import Fact
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, check, open_line, seal
+from perstack.core.base.records import Fact
 from perstack.dataclass import dataclass
-from perstack.engine.logs.damage import BadEvent, DoesNotFollow, UnknownEvent
-from perstack.engine.logs.lines import checked, readable
 from perstack.errors import Damaged, NotFound, UsageError
 from perstack.ports.storage import RunRef, Storage
+from perstack.support.storage import every_id
+
+# Errors in single events of a log whose chain is intact.
+
+
+class BadEvent(Damaged):
+    """An event that does not belong in its place. `reason` says why, without naming the place."""
+
+    def __init__(self, ref: RunRef, name: str, seq: int, reason: str, rest: str = "") -> None:
+        """Name the place in the message, and the reason."""
+        super().__init__(f"{name}, event {seq}: {reason}{rest}", readable=seq - 1)
+        self.ref = ref
+        self.seq = seq
+        self.reason = reason
+
+
+class UnknownEvent(BadEvent):
+    """An event that this version cannot read."""
+
+
+class DoesNotFollow(BadEvent):
+    """An event that cannot follow those before it."""
+
+    def __init__(self, ref: RunRef, name: str, seq: int, error: Exception) -> None:
+        """Take the reason from `error`."""
+        super().__init__(ref, name, seq, f"it does not follow from what comes before it ({error})")
+
+
+# Logs as lines, before their events are parsed.
+
+
+async def readable(
+    storage: Storage, ref: RunRef, after: int = 0, limit: int | None = None
+) -> tuple[list[bytes], Damaged | None]:
+    """Return the lines after place `after`, at most `limit`, up to the first damage, and the damage if there is any."""
+    try:
+        return await storage.read(ref, after=after, limit=limit), None
+    except Damaged as error:
+        good = error.readable - after
+        return await storage.read(ref, after=after, limit=good) if good > 0 else [], error
+
+
+def checked(lines: Iterable[bytes]) -> Iterator[tuple[Sealed, Head]]:
+    """Yield each line of a whole log, unsealed, with the head after it. Raises BrokenSeal at the first invalid line."""
+    head = EMPTY_LOG
+    for line in lines:
+        sealed, head = check(head, line)
+        yield sealed, head
+
+
+async def add_payload(storage: Storage, ref: RunRef, payload: bytes) -> None:
+    """Append a line that is no event and does not change a state. Raises Conflict if another process appended first."""
+    lines = await storage.read(ref)
+    head = Head(len(lines), open_line(lines[-1]).hash) if lines else EMPTY_LOG
+    await storage.append(ref, head.seq, seal(head, [payload])[0])
+
+
+async def run_ids(storage: Storage, job_id: str) -> list[str]:
+    """Return the ids of all Runs of a Job that have a log, by their number. Raises NotFound."""
+    return await every_id(lambda after: storage.runs(job_id, after=after))
+
 
 S = TypeVar("S")
 E = TypeVar("E", bound=Fact)
@@ -26,42 +88,42 @@ E_co = TypeVar("E_co", bound=Fact, covariant=True)
 _PAGE = 10_000
 
 _AT_ONCE = 500
-"""Events that are folded before others have their turn."""
+"""Events that are folded before other tasks of the event loop run."""
 
 
 class Definition(Protocol[S, E]):
-    """What one kind of logs is made of."""
+    """Rules of one kind of logs: how its events are parsed and folded."""
 
     def name(self, ref: RunRef) -> str:
-        """What a message calls the log."""
+        """Return the name of the log in messages."""
         ...
 
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
-        """The event at a place. Raises BadEvent; UnknownEvent for one that a newer version has written."""
+        """Parse the event at a place. Raises BadEvent, and UnknownEvent for one that a newer version has written."""
         ...
 
     async def follow(self, state: S | None, event: E, head: Head) -> S:
-        """The state after one event more, with which the log ends at `head`.
+        """Return the state after one more event, with which the log ends at `head`.
 
-        Raises ValueError, LookupError or UsageError for an event that cannot follow; NotFound and Damaged if what it
-        refers to in another log cannot be read.
+        Raises ValueError, LookupError or UsageError for an event that cannot follow; NotFound and Damaged if an event
+        that it refers to in another log cannot be read.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLine(Generic[E_co]):
-    """One event as it stands in a log."""
+    """An event as stored in a log."""
 
     head: Head
-    """The end of the log, if this were the last."""
+    """The end of the log if this line is its last."""
     event: E_co
     line: bytes
     """The JSON, with the digest and hash of the chain, without newline."""
 
     @property
     def seq(self) -> int:
-        """Its place, from 1."""
+        """The event's place, from 1."""
         return self.head.seq
 
 
@@ -78,13 +140,13 @@ class Readable(Generic[S, E]):
     """A log as far as it can be read."""
 
     loaded: Loaded[S] | None = None
-    """None if that is not far enough for a state."""
+    """None if no state could be folded."""
     lines: list[StoredLine[E]] = field(default_factory=list[StoredLine[E]])
     damage: Damaged | None = None
-    """What is wrong after that, if anything is."""
+    """The damage after the last line; None without any."""
 
     def whole(self) -> Readable[S, E]:
-        """The same. Raises Damaged if that is not all of it."""
+        """Return the log itself. Raises Damaged if not all of it could be read."""
         if self.damage is not None:
             raise self.damage
         return self
@@ -92,43 +154,44 @@ class Readable(Generic[S, E]):
 
 @dataclass(frozen=True, slots=True)
 class Appended(Loaded[S]):
-    """The same, after events were appended."""
+    """A state after events were appended."""
 
     lines: list[bytes]
-    """Those that were appended."""
+    """The appended lines."""
 
 
 @dataclass(slots=True)
 class CheckedLog(Generic[S]):
-    """What a check of one log came to."""
+    """Result of checking one log."""
 
     lines: list[bytes]
-    """As far as they can be read."""
+    """The lines up to the first damage."""
     damage: Damaged | None
-    """What is wrong after the last line, if anything is."""
+    """The damage after the last line; None without any."""
     chain: dict[int, str] = field(default_factory=dict[int, str])
     """The hash at each place, as far as the chain holds."""
     wrong: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """What does not hold, and at which place."""
+    """The place and reason of each violation."""
     unknown: list[int] = field(default_factory=list[int])
     """The places of events that this version cannot read."""
     state: S | None = None
-    """The state after the last event that could follow; None if there is none."""
+    """The state after the last event that could follow; None without one."""
     misfit: Damaged | NotFound | None = None
-    """Why `state` is not that of the whole log, if it is not, though the chain holds."""
+    """The reason why `state` is not that of the whole log although the chain holds; None if it is."""
 
 
 class EventLog(Generic[S, E]):
-    """The logs of one kind in a storage. It decides nothing."""
+    """The logs of one kind in a storage."""
 
     def __init__(self, storage: Storage, definition: Definition[S, E]) -> None:
+        """Read and write logs in `storage` by the rules of `definition`."""
         self._storage = storage
         self._definition = definition
 
     async def events(self, ref: RunRef, *, after: int = 0, limit: int | None = None) -> AsyncGenerator[StoredLine[E]]:
-        """The events after place `after`, at most `limit`; none of a log that is not there.
+        """Yield the events after place `after`, at most `limit`; none without a log.
 
-        Raises Damaged, after those before the damage.
+        Raises Damaged after the events before the damage.
         """
         seq, last = after, None if limit is None else after + limit
         while last is None or seq < last:
@@ -146,23 +209,23 @@ class EventLog(Generic[S, E]):
     async def folded(
         self, ref: RunRef, *, limit: int | None = None, since: Loaded[S] | None = None
     ) -> AsyncGenerator[tuple[StoredLine[E], S]]:
-        """Each event of a log, or of what followed `since`, at most `limit`, with the state after it.
+        """Yield each event of a log, or those after `since`, at most `limit`, with the state after it.
 
-        Raises as `events` and `Definition.follow`.
+        Raises what `events` and `Definition.follow` raise.
         """
         state, after = (None, 0) if since is None else (since.state, since.head.seq)
         async with aclosing(self.events(ref, after=after, limit=limit)) as events:
             async for one in events:
                 state = await self._after(ref, state, one.event, one.head)
                 yield one, state
-                if one.head.seq % _AT_ONCE == 0:  # a long log takes seconds, in which others have their turn
+                if one.head.seq % _AT_ONCE == 0:  # a long log takes seconds: let other tasks run
                     await asyncio.sleep(0)
 
-    async def readable(self, ref: RunRef, *, limit: int | None = None) -> Readable[S, E]:
-        """A log, or at most so many events of it, as far as it can be read."""
+    async def readable(self, ref: RunRef) -> Readable[S, E]:
+        """Read a log as far as it can be read."""
         found = Readable[S, E]()
         try:
-            async for line, state in self.folded(ref, limit=limit):
+            async for line, state in self.folded(ref):
                 found.loaded = Loaded(state, line.head)
                 found.lines.append(line)
         except Damaged as damage:
@@ -170,10 +233,10 @@ class EventLog(Generic[S, E]):
         return found
 
     async def append(self, ref: RunRef, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
-        """Write these events, one at least, after those that were loaded: all or nothing.
+        """Append at least one event after the loaded state, all or nothing.
 
-        Raises DoesNotFollow, and writes nothing, if one of them cannot follow, and Conflict if the log does not end
-        there any more.
+        Raises DoesNotFollow, and writes nothing, if one of them cannot follow; Conflict if the log has grown since
+        `loaded`.
         """
         start = EMPTY_LOG if loaded is None else loaded.head
         lines, _ = seal(start, [event.to_json() for event in events])
@@ -188,7 +251,8 @@ class EventLog(Generic[S, E]):
     async def check(self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed, S | None], None]) -> CheckedLog[S]:
         """Check each line of a log against the chain, and each event against those before it.
 
-        `observe` sees the events that this version can read, with the state after them as far as they can follow.
+        `observe` is called with each event that this version can read, and the state after it; None once an event did
+        not follow.
         """
         found = CheckedLog[S](*await readable(self._storage, ref))
         try:

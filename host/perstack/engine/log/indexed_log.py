@@ -1,7 +1,7 @@
-"""What is one log in a space of its own, with a summary kept beside it for lists: a task, a series of iterations.
+"""Logs with a stored summary for lists: one log for each task and each series of iterations.
 
-What is kept has the place in the log that it tells of, and its hash: a log that is shorter, or that has another hash
-there, was cut or written anew, and is damaged.
+The summary has the length and hash of the log that it was made of. A log that is shorter, or that has another hash at
+that place, was cut or rewritten, and is damaged.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from perstack.core.base import Fact
-from perstack.core.chain import EMPTY_LOG, Head, Sealed, taken_out
-from perstack.core.verification import Kind
+from perstack.core.audit.verification import Kind
+from perstack.core.base.chain import EMPTY_LOG, Head, Sealed, taken_out
+from perstack.core.base.records import Fact
 from perstack.dataclass import dataclass
-from perstack.engine.logs.damage import BadEvent, UnknownEvent
-from perstack.engine.logs.kept import Keeping, Kept, log_of
-from perstack.engine.logs.log import Appended, E, EventLog, Loaded, Readable, S, StoredLine
+from perstack.engine.log.event_log import Appended, BadEvent, E, EventLog, Loaded, Readable, S, StoredLine, UnknownEvent
+from perstack.engine.log.storage import Keeping, Kept, log_of
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
@@ -27,74 +26,83 @@ M = TypeVar("M", bound=Fact)
 
 @dataclass(frozen=True)
 class Summarized(Generic[S, E, M]):
-    """What is different between them."""
+    """Definition of one kind of these logs."""
 
     kind: Kind
     space: str
     title: str
-    """What messages say before an id."""
+    """The text before an id in messages."""
     missing: str
-    """What there is not, with `{of}` for its id and `{location}` for that of the storage."""
+    """The text of NotFound, with `{of}` for the id and `{location}` for the storage."""
     listed: Look
-    """Where it can be seen what there is."""
+    """The next step that lists all logs of the kind."""
     check: Callable[[str], str]
-    """The id itself. Raises UsageError if it cannot be one."""
+    """Returns the id. Raises UsageError if it is not a valid one."""
     parse: Callable[[bytes], E]
-    """The event of its JSON. Raises ValidationError for one that this version does not know."""
+    """Returns the event of its JSON. Raises ValidationError for one that this version does not know."""
+    owner: Callable[[E], str]
+    """Returns the id of the owner that an event names."""
     after: Callable[[S | None, E], S]
-    """The state after one event more. Raises ValueError, LookupError or UsageError if it cannot follow."""
+    """Returns the state after one more event. Raises ValueError, LookupError or UsageError if it cannot follow."""
     summary: Callable[[S], M]
     damaged: Callable[[str, S | None, str], M]
-    """The summary of one that does not read, by its id, its state as far as it was readable, and what is wrong."""
+    """Returns the summary of an unreadable log, from its id, its last readable state, and the error."""
     jobs: Callable[[S], Sequence[str]]
-    """The Jobs that it names."""
+    """Returns the ids of the Jobs that the state refers to."""
     keeping: Keeping
 
     def name(self, ref: RunRef) -> str:
+        """Return the name of the log in messages."""
         return f"{self.title}{ref.job_id}"
 
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
+        """Parse the event at a place. Raises BadEvent, and UnknownEvent for one that a newer version has written."""
         if taken_out(sealed.payload) is not None:
             raise BadEvent(ref, self.name(ref), seq, "its content was taken out, which is not done here")
         try:
-            return self.parse(sealed.payload)
+            event = self.parse(sealed.payload)
         except ValidationError as error:
             reason = "no event that this version knows: a newer one has written it"
             raise UnknownEvent(ref, self.name(ref), seq, reason) from error
+        if self.owner(event) != ref.job_id:
+            raise BadEvent(ref, self.name(ref), seq, "its id does not say this place, so it was not written here")
+        return event
 
     async def follow(self, state: S | None, event: E, head: Head) -> S:
+        """Return the state after one more event."""
         return self.after(state, event)
 
 
 class SummarizedLog(Generic[S, E, M]):
-    """Reads and writes the logs of one kind, and decides nothing."""
+    """Logs of one kind in a storage."""
 
     def __init__(self, storage: Storage, definition: Summarized[S, E, M]) -> None:
+        """Open the space of these logs."""
         self._space = storage.space(definition.space)
         self._definition = definition
         self._log = EventLog(self._space, definition)
         self.location = storage.location
 
     async def load(self, of: str) -> Loaded[S]:
-        """The state of one. Raises NotFound, and Damaged."""
+        """Return the state of a log. Raises NotFound and Damaged."""
         loaded = (await self.readable(of)).whole().loaded
         if loaded is None:
             raise self._missing(of)
         return loaded
 
     async def events(self, of: str) -> list[E]:
-        """What happened to one, in order; nothing if there is none of that id. Raises Damaged."""
+        """Return the events of a log in order; none without a log of that id. Raises Damaged."""
         return [line.event for line in (await self.readable(of)).whole().lines]
 
     async def readable(self, of: str) -> Readable[S, E]:
-        """One as far as it can be read."""
+        """Read a log as far as it can be read."""
         found = await self._compared(self._definition.check(of))
         if found.damage is None:
             return found
-        return await self._compared(of)  # it may have been deleted and made anew between what was kept and the log
+        return await self._compared(of)  # it may have been deleted and created again after its summary was read
 
     async def append(self, of: str, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
-        """Write more events, and keep the summary. Raises Conflict if the log does not end there any more."""
+        """Append events, and store the new summary. Raises Conflict if the log has grown since `loaded`."""
         definition = self._definition
         await definition.keeping.before(self._space, of, EMPTY_LOG if loaded is None else loaded.head)
         appended = await self._log.append(log_of(of), loaded, events)
@@ -102,7 +110,7 @@ class SummarizedLog(Generic[S, E, M]):
         return appended
 
     async def summary(self, of: str) -> M:
-        """From its log; that of one which does not read says so. Raises NotFound."""
+        """Return the summary of a log, computed from its events; an unreadable log's says so. Raises NotFound."""
         state: S | None = None
         try:
             found = await self.readable(of)
@@ -118,12 +126,12 @@ class SummarizedLog(Generic[S, E, M]):
         return self._definition.summary(loaded.state)
 
     def shorter(self, of: str, events: int, had: int) -> Damaged:
-        """The error for a log that has fewer events than were kept."""
+        """Create the error for a log that has fewer events than its stored summary says."""
         words = self._definition.keeping.shorter.format(found=events, had=had)
         return Damaged(f"{self._definition.title}{of}: {words}", readable=events)
 
     async def _compared(self, of: str) -> Readable[S, E]:
-        kept = await self._definition.keeping.read(self._space, of)  # before the log, which may only grow meanwhile
+        kept = await self._definition.keeping.read(self._space, of)  # read before the log, which can only grow
         found = await self._log.readable(log_of(of))
         if found.damage is None:
             found.damage = self._against(of, kept, found.lines)

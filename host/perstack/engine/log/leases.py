@@ -1,52 +1,131 @@
-"""Who drives a delegate's Run that is not driven with its Job: it has a lease of its own, beside those of Jobs."""
+"""Leases of delegates that are driven apart from their Job, requests to stop, and leftover programs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 
-from perstack.core.ids import job_of_run
-from perstack.engine.pages import every_id
-from perstack.engine.stop_requests import StopRequests
+from perstack.core.base.ids import job_of_run
 from perstack.errors import Conflict, NotFound, StorageError
-from perstack.ports.storage import Storage
+from perstack.ports.storage import LocalStorage, Storage
+from perstack.support.storage import every_id
+from perstack.system.process_guard import GUARD, end_left_programs
+
+# Programs of a storage's Jobs: those that an earlier process left running, and those that run now.
+
+
+@asynccontextmanager
+async def guarded(storage: Storage) -> AsyncGenerator[None]:
+    """End the programs that a killed process left running here, then run the block.
+
+    All programs of the block share one process guard.
+    """
+    folder = programs_of(storage)
+    if folder is not None:
+        await end_left_programs(folder)
+    with GUARD.kept():
+        yield
+
+
+def programs_of(storage: Storage) -> Path | None:
+    """Return the folder where running programs of a storage's Jobs are recorded; None for a remote storage."""
+    return storage.programs if isinstance(storage, LocalStorage) else None
+
+
+# Requests to stop what another process drives, stored in a space of the storage. Each driver polls for them.
+#
+# A request names the holder of the lease, so that a late request does not stop the next holder.
+
+_LOOKS_EACH = 0.5
+"""Seconds between two polls of a driver."""
+_PATIENCE = 30.0
+"""Seconds to wait for the driver to stop: one poll, and cleaning up."""
+_WAITS_EACH = 0.1
+
+
+class StopRequests:
+    """Requests to stop in one storage."""
+
+    def __init__(self, storage: Storage, space: str = "stops", driven: Storage | None = None) -> None:
+        """Keep requests in this space. `driven` has the leases of what is to be stopped; None for those of Jobs."""
+        self._space = storage.space(space)
+        self._driven = storage if driven is None else driven
+
+    async def stop(self, job_id: str, holder: str) -> None:
+        """Request a stop, and wait until that holder does not drive the Job any more.
+
+        Raises Conflict, and withdraws the request, if it still does after half a minute. Raises StorageError.
+        """
+        space = self._space
+        with suppress(Conflict):
+            await space.create_job(job_id)
+        try:
+            await space.put_summary(job_id, holder.encode())
+            async with asyncio.timeout(_PATIENCE):
+                while await self._is_driven(job_id, holder):  # noqa: ASYNC110 - no event comes from another process
+                    await asyncio.sleep(_WAITS_EACH)
+        except TimeoutError as error:
+            raise Conflict(
+                f"Job {job_id} was asked to stop, and {holder} has not stopped it: try again, or end that process"
+            ) from error
+        finally:
+            with suppress(Conflict, NotFound):  # another process may have withdrawn it already
+                await space.delete_job(job_id)
+
+    async def asked(self, job_id: str, holder: str) -> None:
+        """Wait until this holder is requested to stop the Job."""
+        space = self._space
+        while True:
+            await asyncio.sleep(_LOOKS_EACH)
+            with suppress(StorageError):  # retry at the next poll
+                if await space.has_job(job_id) and await space.summary(job_id) == holder.encode():
+                    return
+
+    async def _is_driven(self, job_id: str, holder: str) -> bool:
+        info = await self._driven.lease_info(job_id)
+        return info is not None and info.holder == holder
+
 
 _SPACE = "delegates"
 _STOPS = "delegatestops"
 
 
 class Holders:
-    """The leases of delegates in one storage. What guards the log of such a Run is its end, which an append names."""
+    """Leases of delegates in one storage. The log itself is guarded by the expected end that each append names."""
 
     def __init__(self, storage: Storage) -> None:
+        """Open the space of the leases and the requests to stop."""
         self._space = storage.space(_SPACE)
         self._requests = StopRequests(storage, _STOPS, self._space)
 
     @asynccontextmanager
     async def held(self, run_id: str, holder: str) -> AsyncGenerator[None]:
-        """The right to drive the Run. Raises Conflict, naming the holder, if another has it."""
+        """Hold the lease of a Run. Raises Conflict, naming the holder, if another has it."""
         with suppress(Conflict):
             await self._space.create_job(run_id)
         async with self._space.lease(run_id, holder):
             yield
 
     async def holder(self, run_id: str) -> str | None:
-        """Who drives it now; None if nobody does."""
+        """Return the holder of a Run's lease; None without one."""
         with suppress(NotFound):
             info = await self._space.lease_info(run_id)
             return None if info is None else info.holder
         return None
 
     async def driven(self, job_id: str | None = None) -> tuple[str, ...]:
-        """The Runs of all Jobs, or of one, that somebody drives now. Raises StorageError."""
+        """Return the delegates, of all Jobs or of one, that are driven now. Raises StorageError."""
         known = await self._known(job_id)
         return tuple([run_id for run_id in known if await self.holder(run_id) is not None])
 
     @asynccontextmanager
     async def none_driven(self, job_id: str, holder: str, also: Iterable[str] = ()) -> AsyncGenerator[None]:
-        """Nobody drives a delegate of the Job meanwhile that has been driven before, or is one of `also`. Raises
-        Conflict, naming the holder, if somebody does."""
+        """Hold the leases of all delegates of a Job that were ever driven apart, and of `also`.
+
+        Raises Conflict, naming the holder, if another has one.
+        """
         known = await self._known(job_id)
         new = [run_id for run_id in also if run_id not in known]
         async with AsyncExitStack() as stack:
@@ -57,24 +136,24 @@ class Holders:
             yield
 
     async def asked(self, run_id: str, holder: str) -> None:
-        """Returns when this holder is asked to stop the Run."""
+        """Wait until this holder is requested to stop the Run."""
         await self._requests.asked(run_id, holder)
 
     async def stop(self, run_id: str) -> None:
-        """Ask who drives the Run to stop it, and wait for that. Raises Conflict if it does not."""
+        """Request the holder of a Run's lease to stop it, and wait for that. Raises Conflict if it does not."""
         holder = await self.holder(run_id)
         if holder is not None:
             await self._requests.stop(run_id, holder)
 
     async def forget(self, run_id: str) -> None:
-        """The Run has ended: nothing is kept of its lease. One that is held yet is forgotten by its holder."""
+        """Delete the lease of an ended Run. A lease that is held is deleted by its holder."""
         with suppress(Conflict, NotFound, StorageError):
             await self._space.delete_job(run_id)
 
     async def forget_job(self, job_id: str) -> None:
-        """The Job is gone: who drives a delegate of it is asked to stop, and nothing is kept of their leases.
+        """Request drivers of a deleted Job's delegates to stop, and delete the leases.
 
-        What cannot be reached now finds by itself that there is no such Job any more.
+        Drivers that cannot be reached now find by themselves that the Job does not exist any more.
         """
         with suppress(StorageError):
             await asyncio.gather(*(self._end(run_id) for run_id in await self._known(job_id)))

@@ -1,52 +1,76 @@
-"""The Runs of Jobs: each is a log of its Job's, and may continue from another."""
+"""Logs of Runs: parse their events, load Runs and Jobs, derive caches, and follow a Job from another process.
+
+A Run may continue from a checkpoint of another Run of its Job, so that folding one log may read another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import aclosing, suppress
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from dataclasses import field
 
-from perstack.core.chain import Head, Sealed, open_line, taken_out
-from perstack.core.events import RedactEvent, ResumeRun, StartRun, StoredEvent, parse_event
-from perstack.core.ids import event_id_of
-from perstack.core.job import Job
-from perstack.core.places import is_at_home
-from perstack.core.run_facts import ContinuedFrom
-from perstack.core.runs.begin import begin
+from perstack.core.base.chain import Head, Sealed, open_line, taken_out
+from perstack.core.base.ids import event_id_of
+from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting, checkpoint_file, run_setting
+from perstack.core.jobs.job import Job
+from perstack.core.runs.events import (
+    RedactEvent,
+    ResumeRun,
+    StartRun,
+    StoredEvent,
+    TooNew,
+    is_at_home,
+    parse_event,
+    upgrade,
+)
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.state import Run
-from perstack.core.upgrades import TooNew, upgrade
+from perstack.core.runs.facts import ContinuedFrom
+from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
-from perstack.engine.logs.damage import BadEvent, UnknownEvent
-from perstack.engine.logs.lines import readable, run_ids
-from perstack.engine.logs.log import EventLog
+from perstack.engine.log.event_log import BadEvent, EventLog, StoredLine, UnknownEvent, readable, run_ids
 from perstack.errors import Damaged, NotFound
 from perstack.next_steps import Look
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import Announces, KeepsCopies, RunRef, Storage, Watch
+from perstack.support.storage import every_id
+
+# Logs of Runs.
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """The unparsed log of a Run, up to the first damage."""
+
+    run_id: str
+    lines: list[bytes]
+    """The JSON of one event each, with the digest and hash of the chain, without newline."""
+    damage: Damaged | None = None
+    """The damage after the last line; None without any."""
 
 
 class RunDefinition:
-    """What the logs of Runs are made of, for one look at them: what was redacted is looked for once."""
+    """Rules for the logs of Runs. Use it for one read: it looks for redactions once."""
 
     def __init__(self, storage: Storage, known: dict[str, Run] | None = None) -> None:
-        """`known`: Runs of the same Job, that others may continue from, as they are at the end of their logs."""
+        """Set the storage to read referenced Runs from, unless `known` has the states at the end of their logs."""
         self._storage = storage
         self._known = {} if known is None else known
         self._redactions: dict[RunRef, list[RedactEvent]] = {}
 
     def name(self, ref: RunRef) -> str:
+        """Return the id of the Run."""
         return ref.run_id
 
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> StoredEvent:
-        """In today's shape; of one that was redacted what the log's `redactEvent` leaves of it.
+        """Parse an event, upgraded to today's shape; a redacted one as the log's `redactEvent` leaves it.
 
-        Raises UnknownEvent, and BadEvent if nothing vouches for what was taken out, or if its ids name another place:
-        what is done by them, such as writing files that are named after them, would be done elsewhere.
+        Raises UnknownEvent, and BadEvent if no `redactEvent` covers removed content, or if the event's ids name another
+        place: files named after such ids would be written in the wrong place.
         """
         left = taken_out(sealed.payload)
         if left is None:
             return event_of(ref, seq, sealed.payload)
-        from perstack.core.redaction import NotVouchedFor, stand_in  # few logs have one
+        from perstack.core.audit.redaction import NotVouchedFor, stand_in  # few logs have one
 
         if ref not in self._redactions:
             self._redactions[ref] = redactions_in(ref, (await readable(self._storage, ref))[0])
@@ -56,6 +80,7 @@ class RunDefinition:
             raise _bad(BadEvent, ref, seq, str(error)) from error
 
     async def follow(self, state: Run | None, event: StoredEvent, head: Head) -> Run:
+        """Return the Run's state after one more event. Raises Damaged if the log does not begin with `startRun`."""
         if state is not None:
             return evolve(state, event, head)
         if isinstance(event, StartRun):
@@ -73,7 +98,7 @@ class RunDefinition:
 
 
 def run_logs(storage: Storage, known: dict[str, Run] | None = None) -> EventLog[Run, StoredEvent]:
-    """The logs of all Runs, for one look at them. `known` are the ends of those that others may continue from."""
+    """Return the logs of all Runs, for one read. `known`: final states of Runs that others may continue from."""
     return EventLog(storage, RunDefinition(storage, known))
 
 
@@ -88,7 +113,10 @@ class LoadedJob:
 async def load_job(
     storage: Storage, job_id: str, observe: Callable[[StoredEvent, Run], None] = lambda event, run: None
 ) -> LoadedJob:
-    """Fold all logs of a Job; `observe` sees every event, with its Run after it. Raises NotFound, and Damaged."""
+    """Fold all logs of a Job. Raises NotFound and Damaged.
+
+    `observe` is called with each event and the state of its Run after it.
+    """
     loaded = LoadedJob(Job(job_id))
     for run_id in await run_ids(storage, job_id):
         run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=observe)
@@ -107,10 +135,10 @@ async def load_run(
     known: dict[str, Run] | None = None,
     observe: Callable[[StoredEvent, Run], None] = lambda event, run: None,
 ) -> Run | None:
-    """The state of a Run at its end, or right after the event (so, at the checkpoint) called `through`.
+    """Return the state of a Run at its end, or right after the event (so, at the checkpoint) with the id `through`.
 
-    `observe` sees every event, with the state after it. None for a Run whose log is empty. Raises Damaged, and NotFound
-    if `through` is not in the log.
+    `observe` is called with each event and the state after it. Returns None for an empty log. Raises Damaged, and
+    NotFound if `through` is not in the log.
     """
     log = run_logs(storage, known)
     run: Run | None = None
@@ -126,7 +154,10 @@ async def load_run(
 
 
 def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
-    """The event at place `seq`, in today's shape. Raises UnknownEvent, and BadEvent if it belongs elsewhere."""
+    """Parse the event at place `seq`, upgraded to today's shape.
+
+    Raises UnknownEvent, and BadEvent if its ids name another place.
+    """
     try:
         event = upgrade(parse_event(payload))
     except TooNew as error:
@@ -140,7 +171,7 @@ def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
 
 
 def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
-    """The redactEvents of a log, in order."""
+    """Return the `redactEvent`s of a log, in order."""
     found: list[RedactEvent] = []
     for seq, line in enumerate(lines, 1):
         if line.startswith(b'{"type":"redactEvent"'):
@@ -151,13 +182,13 @@ def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
 
 
 def checkpoint_at(event: StoredEvent) -> str | None:
-    """The id of the checkpoint that an event makes, if it makes one; `resumeRun` only refers to one."""
+    """Return the id of the checkpoint that an event makes, or None; `resumeRun` only refers to one."""
     found = None if isinstance(event, ResumeRun) else getattr(event, "checkpoint_id", None)
     return found if isinstance(found, str) else None
 
 
 def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:
-    """Whether this event is the place that a checkpoint names."""
+    """Return whether a checkpoint's id names this event."""
     return checkpoint_id in (event.id, getattr(event, "checkpoint_id", None)) and event.type != "resumeRun"
 
 
@@ -166,6 +197,93 @@ def _bad(kind: type[BadEvent], ref: RunRef, seq: int, reason: str) -> BadEvent:
 
 
 def _place_in(ref: RunRef, through: str | None) -> int | None:
-    """How many events to read at most: none beyond the place wanted, for what follows it may be damaged."""
+    """Return how many events to read at most; None for all. What follows the checkpoint may be damaged."""
     run_id, _, seq = (through or "").rpartition("-")
     return int(seq) if run_id == ref.run_id and seq.isdigit() else None
+
+
+# Caches of a Job, derived from its logs: to compare them, or to write them anew.
+
+_CHECKPOINT_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The caches of a Job, derived from its logs."""
+
+    job: Job
+    settings: dict[str, RunSetting]
+    """The content of each Run's run-setting.json."""
+    checkpoints: dict[str, CheckpointFile]
+    """The stored checkpoints that are in the logs."""
+
+
+async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
+    """Return the ids of all stored checkpoints of a Job; none if the storage keeps no copies."""
+    if not isinstance(storage, KeepsCopies):
+        return []
+    return await every_id(lambda after: storage.checkpoints(job_id, limit=_CHECKPOINT_PAGE, after=after))
+
+
+async def derive(storage: Storage, job_id: str) -> Derived:
+    """Fold all logs of a Job into its caches. Raises Damaged and NotFound."""
+    put = frozenset(await checkpoint_ids(storage, job_id))
+    checkpoints: dict[str, CheckpointFile] = {}
+
+    def observe(_: StoredEvent, run: Run) -> None:
+        place = event_id_of(run.id, run.head.seq)
+        if place in put:
+            checkpoints[place] = checkpoint_file(run)
+
+    loaded = await load_job(storage, job_id, observe)
+    settings = {run_id: run_setting(run.start) for run_id, run in loaded.runs.items()}
+    return Derived(loaded.job, settings, checkpoints)
+
+
+# Following a Job that another process drives.
+
+_LOOK_AGAIN = 0.1
+"""Seconds between two reads of the logs."""
+_LOOK_AFTER_SILENCE = 1.0
+"""Seconds between two reads if the storage reports new events."""
+_PAGE = 2_000
+"""Events that are read together: checking them blocks the event loop for a moment."""
+
+
+async def watch_job(
+    storage: Storage,
+    job_id: str,
+    is_over: Callable[[], Awaitable[bool]] | None = None,
+    *,
+    after: Mapping[str, int] | None = None,
+    on_caught_up: Callable[[], None] = lambda: None,
+) -> AsyncGenerator[StoredLine[StoredEvent]]:
+    """Yield every stored event of a Job, each Run's in order, until the Job is not driven and all were yielded.
+
+    `after`: the place, by Run, after which to start. `is_over`: continue with a Job that is not driven until this
+    returns True, because a worker may be about to claim it. `on_caught_up` is called each time all stored events were
+    yielded.
+    """
+    seen = dict(after or {})
+    async with watching(storage, job_id) as watch:
+        while True:
+            is_driven = await storage.lease_info(job_id) is not None
+            goes_on = is_driven or (is_over is not None and not await is_over())
+            for run_id in await run_ids(storage, job_id):
+                log, ref, is_more = run_logs(storage), RunRef(job_id, run_id), True
+                while is_more:
+                    began = seen.get(run_id, 0)
+                    async with aclosing(log.events(ref, after=began, limit=_PAGE)) as lines:
+                        async for line in lines:
+                            seen[run_id] = line.seq
+                            yield line
+                    is_more = seen.get(run_id, 0) - began == _PAGE
+            on_caught_up()
+            if not goes_on:
+                return
+            await (asyncio.sleep(_LOOK_AGAIN) if watch is None else watch.wait(_LOOK_AFTER_SILENCE))
+
+
+def watching(storage: Storage, job_id: str) -> AbstractAsyncContextManager[Watch | None]:
+    """Return a context manager that waits for new events of a Job; its value is None if the storage reports none."""
+    return storage.watch(job_id) if isinstance(storage, Announces) else nullcontext()

@@ -1,33 +1,82 @@
-"""One Run while it is driven: its state, and the events that are not on disk yet."""
+"""Write the log of a driven Run: its state in memory, and the events that are not on disk yet."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
-from perstack.core.base import encoded
-from perstack.core.chain import EMPTY_LOG, Head, line_of, link
-from perstack.core.checkpoint import checkpoint_file, run_setting
-from perstack.core.events import ResumeRun, StartRun, StoredEvent
-from perstack.core.ids import event_id_of
-from perstack.core.job import Job
-from perstack.core.run_place import RunPlace, places_of
-from perstack.core.runs.begin import begin
+from perstack.core.base.chain import EMPTY_LOG, Head, line_of, link
+from perstack.core.base.ids import event_id_of
+from perstack.core.base.records import encoded
+from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.summary import JobSummary, RunPlace, places_of, summarize
+from perstack.core.runs.events import ResumeRun, StartRun, StoredEvent
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.stamp import Stamp
-from perstack.core.runs.state import Run
-from perstack.engine.clock import SYSTEM
-from perstack.engine.emit import Emitter
-from perstack.ports.clock import Clock
+from perstack.core.runs.facts import Stamp
+from perstack.core.runs.state import Run, begin
+from perstack.engine.log.emitter import Emitter
+from perstack.errors import StorageError
 from perstack.ports.storage import KeepsCopies, RunRef, Storage
-from perstack.ports.uninterrupted import uninterrupted as uninterrupted
+from perstack.system.clock import SYSTEM, Clock
+from perstack.system.concurrency import uninterrupted
+
+# job.json of a driven Job: updated while it runs, and once more at its end.
+
+_EVERY = 0.1
+"""Minimum seconds between two writes while a Job runs."""
+
+
+class KeptSummary:
+    """The stored summary of one Job."""
+
+    def __init__(self, storage: Storage, job: Job) -> None:
+        """Prepare the summary of this Job; nothing is written yet."""
+        self._storage = storage
+        self._job = job
+        self._has_changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Mark the stored summary as outdated."""
+        self._has_changed.set()
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncGenerator[None]:
+        """Update the stored summary in the background while the block runs."""
+        following = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+
+    async def _follow(self) -> None:
+        while True:
+            await self._has_changed.wait()
+            self._has_changed.clear()
+            with suppress(StorageError):  # a cache; the logs and the last summary report problems of the disk
+                await uninterrupted(self.write(is_driven=True))
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                return  # a failed write hides the cancellation
+            await asyncio.sleep(_EVERY)
+
+    async def write(self, *, is_driven: bool) -> JobSummary:
+        """Write the Job's summary and return it. Raises StorageError."""
+        summary = summarize(self._job, is_driven=is_driven)
+        # Skip an end or stop that is noted but not flushed: job.json would report what a crash undoes.
+        if not is_driven or summary.status == "running":
+            await self._storage.put_summary(self._job.id, summary.to_json())
+        return summary
+
 
 _E = TypeVar("_E", bound=StoredEvent)
 
 
 class Session:
-    """Folds events into the Run and the Job at once, and writes them together at the next `flush`.
+    """Writer of one Run's log: folds events into the Run and the Job at once, and writes them at the next `flush`.
 
     Listeners see an event when it is on disk, not before.
     """
@@ -42,16 +91,18 @@ class Session:
         on_written: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
+        """Prepare a Run without a log; `take_up` continues an existing one."""
         self.ref = ref
         self.clock = clock
         self.expert_key = expert_key
         self.state: Run | None = None
         self.base: Run | None = None
-        """The Run that this one continues from, as it was at that place."""
+        """The state that this Run continues from, of another Run; None for a new start."""
         self.memo: dict[Hashable, object] = {}
-        """What the Run's provider keeps from one request to the next."""
+        """Data that the Run's provider keeps from one request to the next."""
         self.first_try: float | None = None
-        """When the generation in hand was tried first in this process, by `time.monotonic`; None between two."""
+        """Start of the first try of the current generation in this process, by `time.monotonic`; None between
+        generations."""
         self._storage = storage
         self._copies = storage if isinstance(storage, KeepsCopies) else None
         self._job = job
@@ -62,39 +113,41 @@ class Session:
         self._waiting: list[tuple[StoredEvent, bytes, str, str]] = []
         self._writing = asyncio.Lock()
         self._failure: BaseException | None = None
-        """What the first write that failed failed with."""
+        """The error of the first failed write."""
 
     @property
     def run(self) -> Run:
-        """The state. Raises RuntimeError before `startRun`."""
+        """The state of the Run. Raises RuntimeError before `startRun`."""
         if self.state is None:
             raise RuntimeError(f"{self.ref.run_id} has not been started")
         return self.state
 
     @property
     def next_id(self) -> str:
-        """The id of the event, and so of the checkpoint, that comes next."""
+        """The id of the next event, and so of its checkpoint."""
         return event_id_of(self.ref.run_id, self._head.seq + 1)
 
     @property
     def head(self) -> Head:
+        """The end of the log, with the noted events."""
         return self._head
 
     @property
     def has_unwritten(self) -> bool:
+        """True if noted events wait for `flush`."""
         return bool(self._waiting)
 
     @property
     def place(self) -> RunPlace:
-        """Where in its Job's tree the Run is."""
+        """The Run's place in the tree of its Job."""
         return places_of(tally.start for tally in self._job.runs.values())[self.ref.run_id]
 
     def take_up(self, run: Run) -> None:
-        """Go on from a state that was read from the log."""
+        """Continue from a state that was read from the log."""
         self.state, self._head, self._on_disk = run, run.head, run.head.seq
 
     def stamp(self, ahead: int = 0, *, step: int | None = None) -> Stamp:
-        """The common fields of the event that comes next, or so many after it."""
+        """Return the common fields of the next event, or of the one `ahead` places after it."""
         current = self.state.step if self.state is not None else 0
         return Stamp(
             id=event_id_of(self.ref.run_id, self._head.seq + 1 + ahead),
@@ -106,7 +159,7 @@ class Session:
         )
 
     def note(self, event: _E) -> _E:
-        """Take in a fact. It is in the state now, and on disk after the next `flush`."""
+        """Fold an event into the state. It is on disk after the next `flush`."""
         event, payload = encoded(event)
         digest, self._head = link(self._head, payload)
         if isinstance(event, StartRun):
@@ -118,17 +171,17 @@ class Session:
         return event
 
     def note_all(self, events: Iterable[StoredEvent]) -> None:
-        """Take in facts that were decided together."""
+        """Fold events that were decided together into the state."""
         for event in events:
             self.note(event)
 
     async def flush(self) -> None:
-        """Write what was noted, all or nothing, and show it. Raises Conflict if another driver wrote first.
+        """Write the noted events, all or nothing, and show them. Raises Conflict if another driver wrote first.
 
-        After a write that failed nothing more is written: what comes later would not continue the log. Each flush then
-        raises what the first failed with.
+        After a failed write nothing more is written, because it would not continue the log: each later flush raises the
+        error of the first failure.
         """
-        if not self._waiting and not self._writing.locked():  # what another is writing is not on disk yet
+        if not self._waiting and not self._writing.locked():  # events that another task is writing are not on disk yet
             return
         await uninterrupted(self._write())
 
@@ -160,7 +213,7 @@ class Session:
         self._on_disk += len(lines)
 
     async def write_checkpoint(self) -> None:
-        """Keep the state's file for readers in a hurry. The log alone is enough for all of them."""
+        """Store the state as a checkpoint file for fast readers. It is a cache: the log alone is enough."""
         if self._copies is not None:
             file = checkpoint_file(self.run)
             await self._copies.put_checkpoint(self.ref.job_id, file.id, file.to_json())

@@ -1,16 +1,244 @@
-"""Ids as people type them: whole, the beginning that only one has, or `@last`."""
+"""Helpers over storages: blobs of a Job, stored summaries, spaces of each kind, the storage's name, and typed ids."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+import secrets
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar, assert_never
 
-from perstack.core.owners import OwnerKind
-from perstack.engine.pages import every_id, pages
-from perstack.engine.spaces import space_of
-from perstack.errors import NotFound, UsageError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from perstack.core.audit.verification import head_in, with_head
+from perstack.core.base.chain import Head, open_line
+from perstack.core.base.ids import OwnerKind, run_id_of
+from perstack.core.base.records import Fact
+from perstack.core.jobs.summary import JobSummary
+from perstack.dataclass import dataclass
+from perstack.engine.log.event_log import add_payload
+from perstack.errors import Conflict, NotFound, UsageError
 from perstack.next_steps import Start
-from perstack.ports.storage import Storage
+from perstack.ports.storage import LocalStorage, RunRef, SharesBlobs, Storage
+from perstack.support.storage import every_id, pages
+
+# Local paths of a storage.
+
+
+def places_of(storage: Storage) -> tuple[Path, ...]:
+    """Return the local files and folders that a storage keeps; none for a remote one."""
+    return storage.places if isinstance(storage, LocalStorage) else ()
+
+
+# Blobs of one Job, as skills and providers see them.
+
+_AT_ONCE = 8
+"""Concurrent uploads to a storage that takes blobs one by one."""
+
+
+async def keep_blobs(storage: Storage, job_id: str, blobs: Sequence[bytes]) -> None:
+    """Store many blobs for a Job; all are on disk when this returns. Raises StorageError and NotFound."""
+    if isinstance(storage, SharesBlobs):
+        await storage.put_blobs(job_id, blobs)
+        return
+    for first in range(0, len(blobs), _AT_ONCE):
+        await asyncio.gather(*(storage.put_blob(job_id, data) for data in blobs[first : first + _AT_ONCE]))
+
+
+class JobBlobs:
+    """The blobs that the messages of one Job refer to."""
+
+    def __init__(self, storage: Storage, job_id: str) -> None:
+        """Open the blobs of this Job."""
+        self._storage = storage
+        self._job_id = job_id
+        self._kept: set[str] = set()
+        self._keeping = asyncio.Lock()
+
+    async def put(self, data: bytes) -> str:
+        """Store bytes and return their SHA-256 in hex."""
+        return await self._storage.put_blob(self._job_id, data)
+
+    async def keep(self, sha256: str, data: bytes) -> None:
+        """Store bytes under their known SHA-256. Repeated and concurrent calls store them once."""
+        if sha256 in self._kept:
+            return
+        async with self._keeping:
+            if sha256 not in self._kept:
+                await self._storage.put_blob(self._job_id, data)
+                self._kept.add(sha256)
+
+    async def get(self, sha256: str) -> bytes:
+        """Return the bytes of a blob. Raises NotFound."""
+        return await self._storage.blob(self._job_id, sha256)
+
+
+M = TypeVar("M", bound=Fact)
+
+
+def log_of(of: str) -> RunRef:
+    """Return the only log of a task or a series."""
+    return RunRef(of, run_id_of(of, 1))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Stored summary of one log."""
+
+    text: bytes | None
+    """The unparsed summary; None without one, or while it is being written."""
+    floor: int = 0
+    """Minimum length of the log, known even without a summary."""
+
+    @cached_property
+    def head(self) -> Head | None:
+        """The end of the log that the summary was made of; None if it does not say."""
+        return None if self.text is None else head_in(self.text)
+
+
+class Entry:
+    """Summaries in the storage's index, so that ten thousand logs are listed without opening one.
+
+    The entry is emptied before its log is appended to, and filled after. If the writer dies in between, a list finds an
+    empty entry and reads the log.
+    """
+
+    name = "its entry"
+    shorter = "its log has {found} events, and its entry names {had}: put it back from a copy"
+    anew = "its log was rewritten: its hash there is not the one in its entry; put it back from a copy"
+
+    def __init__(self, keys: frozenset[str]) -> None:
+        """Accept summaries that have all of these `keys`."""
+        self._keys = keys
+
+    def reads(self, summary: object) -> bool:
+        """Return whether the parsed JSON of an entry can be a summary."""
+        return type(summary) is dict and summary.keys() >= self._keys
+
+    async def read(self, space: Storage, of: str) -> Kept:
+        """Return the stored summary of a log."""
+        seq, text = await space.entry(of) or (1, b"")
+        if not text:
+            return Kept(None, seq - 1)
+        with suppress(ValueError):
+            if self.reads(from_json(text)):
+                return Kept(text, seq)
+        return Kept(text)  # an invalid entry counts as lost
+
+    async def before(self, space: Storage, of: str, head: Head) -> None:
+        """Empty the entry before the log is appended to after `head`."""
+        expected = (log_of(of), head) if head.seq else None
+        await space.put_entry(of, head.seq + 1, b"", synced=True, expected=expected)
+
+    async def put(self, space: Storage, of: str, summary: Fact, head: Head) -> None:
+        """Fill the entry with the summary of the log that ends at `head`."""
+        await space.put_entry(of, head.seq, with_head(summary.to_json(), head), expected=(log_of(of), head))
+
+
+class JobFile:
+    """Summaries in job.json."""
+
+    name = "job.json"
+    shorter = "the log has {found} events, and job.json names {had}: put it back from a copy"
+    anew = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
+
+    async def read(self, space: Storage, of: str) -> Kept:
+        """Return the stored summary of a log."""
+        return Kept(await space.summary(of))
+
+    async def before(self, space: Storage, of: str, head: Head) -> None:
+        """Do nothing: a log of this kind needs no preparation."""
+
+    async def put(self, space: Storage, of: str, summary: Fact, head: Head) -> None:
+        """Store the summary of the log that ends at `head`."""
+        await space.put_summary(of, with_head(summary.to_json(), head))
+
+
+Keeping = Entry | JobFile
+"""How the summaries of a kind are stored: tasks and series each use one."""
+
+
+async def summary_kept(space: Storage, of: str, model: type[M]) -> M | None:
+    """Return the stored job.json; None if it is missing or unreadable. Raises StorageError."""
+    kept = await space.summary(of)
+    with suppress(ValidationError):
+        return None if kept is None else model.model_validate_json(kept)
+    return None
+
+
+def heads_kept(summary: bytes | None) -> list[tuple[str, Head]]:
+    """Return the ends of a Job's logs that job.json contains."""
+    with suppress(ValidationError):
+        runs = () if summary is None else JobSummary.model_validate_json(summary).runs
+        return [(run.id, Head(run.head_seq, run.head_hash)) for run in runs if run.head_seq]
+    return []
+
+
+# Spaces of a storage: Jobs are in the storage itself; tasks, series of iterations and schedules have a space each.
+
+TASK_SPACE = "tasks"
+SERIES_SPACE = "iterations"
+SCHEDULE_SPACE = "schedules"
+
+
+def space_of(storage: Storage, kind: OwnerKind) -> Storage:
+    """Return the space of a kind of owner."""
+    match kind:
+        case "job":
+            return storage
+        case "task":
+            return storage.space(TASK_SPACE)
+        case "iterations":
+            return storage.space(SERIES_SPACE)
+        case "schedule":
+            return storage.space(SCHEDULE_SPACE)
+    assert_never(kind)
+
+
+# The name of a storage, independent of its address: an order contains it to identify the storage of its Job.
+#
+# It is created with the first order and stored beside the Jobs. A copy of a storage made Job by Job has another name; a
+# backup of the whole storage has the same.
+
+_SPACE = "identity"
+_LOG = log_of("storage")
+
+
+class _Named(BaseModel):
+    """The recorded name."""
+
+    name: str
+
+
+async def name_of(storage: Storage) -> str | None:
+    """Return the storage's name; None if it has none yet. Raises StorageError."""
+    try:
+        lines = await storage.space(_SPACE).read(_LOG, limit=1)
+        return _Named.model_validate_json(open_line(lines[0]).payload).name if lines else None
+    except (NotFound, ValidationError):
+        return None
+
+
+async def named(storage: Storage) -> str | None:
+    """Return the storage's name, and create it if there is none. Raises StorageError.
+
+    If two processes create one at the same time, the first is kept.
+    """
+    if (found := await name_of(storage)) is not None:
+        return found
+    space = storage.space(_SPACE)
+    with suppress(Conflict):
+        await space.create_job(_LOG.job_id)
+    with suppress(Conflict):
+        await add_payload(space, _LOG, _Named(name=secrets.token_hex(16)).model_dump_json().encode())
+    return await name_of(storage)
+
+
+# Ids as people type them: complete, an unambiguous prefix, or `@last`.
 
 _LAST = r"@last(?:~([0-9]{1,9}))?((?:-[0-9]+){0,2})"
 _TYPED = r"[A-Za-z0-9_-]{1,160}"
@@ -31,10 +259,10 @@ _NONE: dict[OwnerKind, str] = {
 
 
 async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
-    """The id that is meant, with what follows a Job's in the id of a Run, a checkpoint or a question.
+    """Return the complete id for a typed one, keeping what follows a Job's id in that of a Run, checkpoint or question.
 
-    `@last` is what was written to last of the first of these kinds, `@last~1` the one before. What fits nothing is
-    returned as it is, for whoever looks it up to say so. Raises UsageError that lists all that a beginning fits, and
+    `@last` is the most recently written owner of the first kind, `@last~1` the one before. An id that fits nothing is
+    returned unchanged: the lookup reports it. Raises UsageError that lists all matches of an ambiguous prefix, and
     NotFound if there are not so many.
     """
     last = re.fullmatch(_LAST, typed)
@@ -58,7 +286,7 @@ async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("
 
 
 def _heads(typed: str) -> list[str]:
-    """What it may be of, if it is the id of a Run, and if it is one of a checkpoint."""
+    """Return the ids of the Job that a typed id of a Run or a checkpoint may belong to."""
     found: list[str] = []
     head = typed
     for _ in range(2):
@@ -80,7 +308,7 @@ def _ambiguous(typed: str, fitting: list[str]) -> UsageError:
 
 
 async def nth_job(storage: Storage, number: int) -> str:
-    """The Job written to last, or the one that many before it, of those that have begun. Raises NotFound."""
+    """Return the Job written to last, or `number` places earlier, of those that have begun. Raises NotFound."""
     return await _nth(storage, number, "job")
 
 
@@ -96,13 +324,13 @@ async def _nth(storage: Storage, number: int, kind: OwnerKind) -> str:
 
 
 def last_typed(typed: str) -> int | None:
-    """How many come after the one that is meant, in the order in which they were written to; None for an id."""
+    """Return the number in `@last~N`, 0 for `@last`; None for an id."""
     last = re.fullmatch(_LAST, typed)
     return None if last is None or last[2] else int(last[1] or 0)
 
 
 def not_so_many(kind: OwnerKind, number: int, storage: Storage) -> NotFound:
-    """What is said of an `@last~N` where there are only so many."""
+    """Create the error for an `@last~N` with too large an N."""
     if number:
         return NotFound(
             f"there are only {number} {_MANY[kind]} in {storage.location}: use a smaller number after @last~"

@@ -1,34 +1,175 @@
-"""What a definition file asks of plugins, against those that are installed. Nothing is opened, and nothing is run."""
+"""Check a definition file against the installed plugins. Nothing is opened, and no program is run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 
 from perstack.config.check import suggestion
-from perstack.config.key_path import KeyPath
 from perstack.config.load import DefinitionFile
-from perstack.config.runtimes import runtime_of
+from perstack.config.skills import REMEDY
 from perstack.config.source import Reporter
-from perstack.config.written_secrets import REMEDY
-from perstack.core.definitions import AgentSkill, AnySkill, InteractiveSkill, PluginSkill, ProviderSetting, Skill
-from perstack.core.secret_text import masked_words
-from perstack.engine.catalogue import picked
-from perstack.engine.plugins import Plugins
-from perstack.engine.rule_warnings import warn_of_rules
+from perstack.core.base.patterns import Glob
+from perstack.core.base.secrets import masked_words
+from perstack.core.definitions.experts import Expert, ProviderSetting
+from perstack.core.definitions.keys import KeyPath, key_and_version
+from perstack.core.definitions.permissions import PermissionRule, Permissions, read_rule
+from perstack.core.definitions.sandbox import runtime_of
+from perstack.core.definitions.skills import (
+    AgentSkill,
+    AnySkill,
+    InteractiveSkill,
+    PluginSkill,
+    Skill,
+    ToolSpec,
+    legal_tool_name,
+    picked,
+)
+from perstack.core.permissions.calls import is_exempt
+from perstack.dataclass import dataclass
+from perstack.engine.permissions.recorded_calls import known_tools
+from perstack.engine.plugins.registry import Plugins
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.ports.provider import ProviderConfig
-from perstack.ports.skill import KnownTools
-from perstack.ports.variables import filled_address, variables_in
+from perstack.ports.skill import KnownTools, SkillFactory
+from perstack.support.variables import filled_address, meant_by, variables_in
+
+# Permission rules that can never match or never decide are reported: a rule without effect misleads.
+
+_TIE = "never decides anything: the same rule is in ask, and of two that are equal the one that asks wins"
+_LISTS = ("deny", "ask", "allow")
+
+
+@dataclass(slots=True)
+class _Reach:
+    """The delegates and tools that some Experts can call."""
+
+    delegates: set[str] = field(default_factory=set[str])
+    skills: dict[str, list[tuple[ToolSpec, ...] | None]] = field(
+        default_factory=dict[str, "list[tuple[ToolSpec, ...] | None]"]
+    )
+
+    def add(self, expert: Expert, known: Mapping[str, tuple[ToolSpec, ...] | None]) -> None:
+        self.delegates.update(key_and_version(key)[0] for key in expert.delegates)
+        for name, specs in known.items():
+            self.skills.setdefault(name, []).append(specs)
+
+
+def warn_of_rules(definition: DefinitionFile, factories: Sequence[SkillFactory]) -> None:
+    """Report each rule that can never match or never decide, with file and line."""
+    every = _Reach()
+    own: dict[str, _Reach] = {}
+    for key, draft in definition.drafts.items():
+        known = known_tools(factories, draft.expert)
+        every.add(draft.expert, known)
+        own.setdefault(key, _Reach()).add(draft.expert, known)
+    project = definition.project.permissions
+    if project is not None and definition.report is not None and definition.drafts:
+        _warn(project, ("permissions",), definition.report, every, ())
+    denied = () if project is None else project.deny
+    for key, draft in definition.drafts.items():
+        if draft.expert.permissions is not None:
+            _warn(draft.expert.permissions, (*draft.at, "permissions"), draft.report, own[key], denied)
+
+
+def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, denied_above: Sequence[str]) -> None:
+    for name in _LISTS:
+        rules: tuple[str, ...] = getattr(table, name)
+        for index, text in enumerate(rules):
+            denied = [*denied_above, *(table.deny[:index] if name == "deny" else table.deny)]
+            found = _problem(read_rule(text), reach) or _shadow(text, denied)
+            if found is None and name == "allow" and text in table.ask:
+                found = _TIE
+            if found is not None:
+                report.warn((*at, name, index), f"`{text}` {found}")
+
+
+def _problem(rule: PermissionRule, reach: _Reach) -> str | None:
+    """Return why the rule can never match a call; None if it can."""
+    if rule.is_delegate:
+        if any(rule.tool.matches(key) for key in reach.delegates):
+            return None
+        return f"never matches: no Expert here delegates to it{suggestion(rule.tool.text, reach.delegates)}"
+    if rule.skill is not None and not any(map(rule.skill.matches, reach.skills)):
+        return f"never matches: there is no such skill{suggestion(rule.skill.text, reach.skills)}"
+    return _problem_of_tool(rule, reach)
+
+
+def _problem_of_tool(rule: PermissionRule, reach: _Reach) -> str | None:
+    skills = [each for name, each in reach.skills.items() if rule.skill is None or rule.skill.matches(name)]
+    variants = [specs for each in skills for specs in each]
+    known = [spec for specs in variants for spec in specs or ()]
+    tools = [spec for spec in known if rule.tool.matches(spec.name)]
+    if None in variants and not rule.tool.is_literal:
+        return None
+    subject = [spec for spec in tools if not is_exempt(spec.kind, spec.subject)]
+    is_delegate = rule.skill is None and any(rule.tool.matches(legal_tool_name(key)) for key in reach.delegates)
+    if is_delegate or (not tools and None in variants):
+        return None
+    if not tools:
+        names = sorted({spec.name for spec in known})
+        return f"never matches: there is no such tool{suggestion(rule.tool.text, names)}"
+    if not subject:
+        return "never matches: no rule holds for the loop's own tools and for questions to a person"
+    return _problem_of_arguments(rule, subject)
+
+
+def _problem_of_arguments(rule: PermissionRule, tools: Sequence[ToolSpec]) -> str | None:
+    wanted = {name for name, _ in rule.named}
+    offered = [set(_properties(spec)) for spec in tools]
+    if any(wanted <= names for names in offered):
+        return None
+    missing = sorted(wanted - set[str]().union(*offered)) or sorted(wanted)
+    names = sorted(set[str]().union(*offered))
+    runs_programs = any(spec.subject is not None and spec.subject.program for spec in tools)
+    hint = f"; in a command line write `{missing[0]}\\=`" if runs_programs else suggestion(missing[0], names)
+    return f"never matches: the tool has no argument `{missing[0]}`{hint}"
+
+
+def _properties(spec: ToolSpec) -> Iterator[str]:
+    properties = spec.input_schema.get("properties")
+    if isinstance(properties, dict):
+        yield from properties
+
+
+def _shadow(text: str, denied: Sequence[str]) -> str | None:
+    """Return which `deny` rule always decides before this one; None if none does."""
+    rule = read_rule(text)
+    for other in denied:
+        if other == text or _covers(read_rule(other), rule):
+            return f"never decides anything: `{other}` in deny holds for all that it names"
+    return None
+
+
+def _covers(wide: PermissionRule, narrow: PermissionRule) -> bool:
+    """Return whether the wide rule matches everything that the narrow one does; False where that is hard to prove."""
+    if wide.is_delegate != narrow.is_delegate and not (wide.tool.text == "*" and wide.skill is None):
+        return False
+    if wide.skill is not None and (narrow.skill is None or not _is_within(wide.skill.text, narrow.skill.text)):
+        return False
+    if not _is_within(wide.tool.text, narrow.tool.text):
+        return False
+    if not wide.has_arguments:
+        return True
+    if wide.bare is not None and narrow.bare is not None:
+        return wide.bare.text in ("*", "**", narrow.bare.text)
+    return bool(wide.named) and wide.named == narrow.named
+
+
+def _is_within(wide: str, narrow: str) -> bool:
+    """Return whether the wide name glob matches every name that the narrow one does."""
+    return wide == narrow or Glob(wide).matches(narrow)
+
 
 _FINISHING = "attemptCompletion"
-"""Both the kind of the tool that ends a Run, and its name."""
+"""Both the kind and the name of the tool that ends a Run."""
 
 
 async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
-    """Report what the installed plugins do not have or refuse, in parts of the file that are right as far as they go.
+    """Report what the installed plugins lack or reject in the valid parts of the file.
 
-    Whether keys and libraries are there is not asked: that is a matter of this machine.
+    Keys and libraries are not checked: they belong to the machine, not to the file.
     """
     _check_storage(definition, plugins, env)
     for runtime, at, report in _runtimes(definition):
@@ -37,7 +178,7 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
         except UsageError as error:
             report.error(at, str(error))
     for setting, at, report in _providers(definition):
-        if setting.provider_name:  # without one, that has been reported
+        if setting.provider_name:  # a missing name has been reported already
             await _check_provider(setting, at, report, plugins, env)
     for skill, at, report in _skills(definition):
         _check_skill(skill, at, report, plugins)
@@ -53,7 +194,7 @@ def _check_storage(definition: DefinitionFile, plugins: Plugins, env: Mapping[st
     if not all(env.get(name) for name in variables_in([address])):
         return
     try:
-        plugins.storage_at(filled_address(address, env))
+        meant_by(address, plugins.storage_at, filled_address(address, env))
     except UsageError as error:
         definition.report.error(("storage",), str(error))
 
@@ -88,10 +229,10 @@ async def _check_provider(
         provider = factory.create(ProviderConfig(setting.setting, env))
     except DefinitionError as error:
         for problem in error.problems:
-            # providers name the key as it stands in the table at the top of a file
+            # providers report keys as in the file's top-level table
             report.take(problem, (*at, *(problem.key or "").split(".")[1:]))
     except PerstackError:
-        return  # this machine lacks something; the file is right as far as can be told
+        return  # this machine lacks something; the file may still be right
     else:
         await provider.close()
 
@@ -107,7 +248,7 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
         _check_folder(skill, at, report)
         return
     if isinstance(skill, PluginSkill) and not skill.plugin:
-        return  # that it names none has been reported
+        return  # a missing plugin name has been reported already
     factory = next((one for one in plugins.skills if one.handles(skill)), None)
     if factory is None and isinstance(skill, PluginSkill):
         names = [one.name for one in plugins.skills if one.handles(_of_plugin(skill, one.name))]
@@ -127,10 +268,10 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
 
 def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
     if not skill.path:
-        return  # that has been reported
-    # few projects have any
-    from perstack.config.skill_folders import read_skill, skill_file_of
-    from perstack.core.agent_skills import NotASkill
+        return  # a missing path has been reported already
+    # imported here, because few projects have Agent Skills
+    from perstack.config.context_files import read_skill, skill_file_of
+    from perstack.core.definitions.agent_skills import NotASkill
 
     try:
         found = read_skill(Path(skill.path))
@@ -149,7 +290,6 @@ def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
 
 
 def _of_plugin(skill: PluginSkill, name: str) -> PluginSkill:
-    """The same declaration, of another plugin."""
     return skill.model_copy(update={"plugin": name})
 
 

@@ -1,48 +1,79 @@
-"""A definition that is read again when its files change, for a process that goes on for days.
+"""Reload a definition when its files change, for a process that runs for days.
 
-What it says in words is taken at once. If it would have something else executed, the one of before holds until a person
-agrees: whoever can write the files need not be the person that started the process.
+Changes of text apply at once. If the new definition would execute or reach something new, the previous definition stays
+in use until a person agrees: a user who can write the files need not be the person that started the process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeAlias
 
-from perstack.config.changes import Stamp, matched, stamps
+from perstack.config.include_patterns import TooMuch, matches
 from perstack.config.load import LoadedProject, load_usable
+from perstack.config.trust import Item, TrustStore, digests_of, executed, folder_of
 from perstack.dataclass import dataclass
-from perstack.engine.executed import Item, digests_of, executed
-from perstack.engine.notices import notice
-from perstack.engine.trust import TrustStore, folder_of
 from perstack.errors import DefinitionError
 from perstack.next_steps import Note, Trust
+from perstack.system.user import notice
+
+# Detection of changes in the files that a project was read from.
+
+Stamp: TypeAlias = tuple[str, int, int, int]
+"""Name, modification time in nanoseconds, size and inode; zeros for a missing file."""
+
+
+def stamps(files: Iterable[Path]) -> tuple[Stamp, ...]:
+    """Return the stamps of files; this takes a few microseconds per file."""
+    return tuple(_stamp(path) for path in files)
+
+
+def matched(loaded: LoadedProject) -> tuple[tuple[str, ...], ...]:
+    """Return the files that the patterns of `include` match now. As slow as a search of the folders."""
+    return tuple(_matched(folder, pattern) for folder, pattern in loaded.patterns)
+
+
+def _matched(folder: Path, pattern: str) -> tuple[str, ...]:
+    try:
+        return tuple(matches(pattern, folder))
+    except TooMuch:
+        return ()  # the folder has grown too large since it was read: keep what was read
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return (str(path), 0, 0, 0)
+    return (str(path), found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A definition that a person has not agreed to."""
+    """A changed definition that a person has not agreed to."""
 
     file: str
     loaded: LoadedProject
     new: tuple[Item, ...]
-    """What it would have executed that nobody has agreed to."""
+    """What it would execute that nobody has agreed to."""
 
     @property
     def digest(self) -> str:
-        """Which change this is."""
+        """The identifier of this change."""
         return sha256("".join(sorted(digests_of(self.new))).encode()).hexdigest()
 
     @property
     def question(self) -> str:
-        """For a person."""
+        """The question for a person."""
         lines = "\n".join(f"+ {item.shown} ({item.name})" for item in self.new)
         return f"perstack: {self.file} has changed, and would now execute or reach:\n{lines}\nUse it?"
 
     @property
     def note(self) -> Note:
-        """For whoever uses the definition of before, a model perhaps: no command and no address of it is in it."""
+        """A notice for users of the previous definition, possibly a model: it contains no command and no address."""
         what = ", ".join(dict.fromkeys(f"{item.kind} ({item.name})" for item in self.new))
         return Note(
             f"{self.file} has changed what is executed: {what}."
@@ -52,45 +83,47 @@ class Held:
 
 
 class LiveProject:
-    """What holds of a definition now."""
+    """The definition in use, and a change that waits for a person's agreement."""
 
     def __init__(self, loaded: LoadedProject, store: TrustStore | None = None) -> None:
-        """Whoever starts a process agrees to what is loaded then."""
+        """Use `loaded`; starting the process counts as agreement to it."""
         self.loaded = loaded
         self.problem: Note | None = None
-        """What is wrong with the files now, or why they do not hold."""
+        """What is wrong with the files now, or why they are not in use."""
         self.held: Held | None = None
         self._store = store or TrustStore.of_user()
         self._folder = folder_of(loaded.project, Path.cwd())
         self._agreed = digests_of(executed(loaded.project))
         self.is_asked = False
-        """Whether a person is being asked."""
         self._refused: str | None = None
         self._watched = self._watching(loaded.files)
         self._seen: tuple[Stamp, ...] = ()
-        """None to begin with: the files may have changed since they were read, while the process was starting."""
+        """Empty at first, because the files may have changed after they were read, while the process was starting."""
         self._matched = matched(loaded)
 
     def refresh(self) -> bool:
-        """Read the files again if one has changed; whether another definition holds."""
+        """Read the files again if one has changed. Return whether the definition in use was replaced."""
         return stamps(self._watched) != self._seen and self._read()
 
     def matched(self) -> tuple[tuple[str, ...], ...]:
-        """The files that the patterns of `include` match now. It may take long."""
+        """Return the files that the patterns of `include` match now. May be slow."""
         return matched(self.loaded if self.held is None else self.held.loaded)
 
     def refresh_matched(self, found: tuple[tuple[str, ...], ...]) -> bool:
-        """The same as `refresh`, also if the patterns match other files."""
+        """Do what `refresh` does, also if the patterns match other files than before."""
         is_new, self._matched = found != self._matched, found
         return self._read() if is_new else self.refresh()
 
     @property
     def open_change(self) -> Held | None:
-        """What a person is to be asked about; None if nothing, or if they have said no."""
+        """The change to ask a person about; None if there is none, or if the person has refused it."""
         return None if self.held is None or self.held.digest == self._refused else self.held
 
     def agree(self, digest: str) -> bool:
-        """A person wants the change of this digest, which is kept; whether it holds now. Raises StorageError."""
+        """Store a person's agreement to the change, and use it. Raises StorageError.
+
+        Return False, without effect, if the digest is not that of the present change.
+        """
         held = self.held
         if held is None or held.digest != digest:
             return False
@@ -99,7 +132,7 @@ class LiveProject:
         return True
 
     def refuse(self, digest: str) -> None:
-        """A person does not want it, and is not asked again."""
+        """Record that a person refused the change; it is not asked about again."""
         self._refused = digest
 
     def _read(self) -> bool:
@@ -135,7 +168,7 @@ class LiveProject:
             self._say(f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error)))
 
     def _whole(self, loaded: LoadedProject) -> LoadedProject:
-        """With the Experts that have errors now as they were before."""
+        """Return the project with Experts that have errors replaced by their previous versions."""
         before = self.loaded.project.experts
         kept = {key: expert for key, expert in before.items() if key in loaded.project.broken}
         experts = {**loaded.project.experts, **kept}

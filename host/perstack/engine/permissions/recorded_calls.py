@@ -1,40 +1,128 @@
-"""Ruling on recorded calls again, for replay: by the rules that the log has, and by what is known of tools today."""
+"""Judge recorded calls again: with the rules in the log for replay, or with other rules for a backtest.
+
+What a tool's arguments mean is taken from today's definitions and plugins; no skill is opened.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 
-from perstack.core.chain import BrokenSeal, open_line, taken_out
-from perstack.core.definitions import Expert, PluginSkill
-from perstack.core.events import CallTools, DecideApproval, RequestApproval, StoredEvent, parse_event
-from perstack.core.instruction import names_directory
-from perstack.core.messages import ToolCallPart
-from perstack.core.policy.approvals import Standing
-from perstack.core.policy.calls import PolicyCall, Ways, as_written
+from pydantic import ValidationError
+
+from perstack.core.base.chain import BrokenSeal, open_line, taken_out
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.instruction import names_directory
+from perstack.core.definitions.permissions import Standing
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.skills import (
+    DecidedCall,
+    InteractiveSkill,
+    McpSseSkill,
+    McpStdioSkill,
+    PluginSkill,
+    Skill,
+    Subject,
+    ToolKind,
+    ToolSpec,
+    agent_skills,
+    legal_tool_name,
+    picked,
+    with_base,
+)
+from perstack.core.permissions.calls import PolicyCall, Resolve, Ways, as_written
+from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
+from perstack.core.runs.events import StoredEvent, parse_event
+from perstack.core.runs.messages import ToolCallPart
+from perstack.core.runs.recall import recall_spec
 from perstack.core.runs.state import Run, latest_reply
-from perstack.core.tools import DecidedCall, Subject
-from perstack.core.toolsearch import SEARCH_TOOL
-from perstack.engine.known_tools import known_tools, names_and_subjects
-from perstack.engine.logs.lines import readable, run_ids
-from perstack.engine.policy_paths import resolver
-from perstack.ports.skill import SkillFactory
+from perstack.core.runs.step_events import CallTools, DecideApproval, RequestApproval
+from perstack.core.runs.tool_search import search_spec
+from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.run_log import RunLog
+from perstack.engine.permissions.rulings import resolver
+from perstack.engine.plugins.builtin_tools import pin_spec
+from perstack.engine.plugins.skill_loading import SKILL_NAME, load_spec
+from perstack.engine.plugins.tool_catalogue import interactive_tools
+from perstack.errors import StorageError
+from perstack.ports.skill import KnownTools, SkillFactory
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
+
+# Tools of an Expert, as far as they are known without opening a skill.
+
+
+def known_tools(factories: Sequence[SkillFactory], expert: Expert) -> Mapping[str, tuple[ToolSpec, ...] | None]:
+    """Return the tools of an Expert's skills, by skill name; None for a skill whose tools only its server knows."""
+    skills = with_base(expert.skills)
+    found = {skill.name: tools_of_skill(factories, skill) for skill in skills}
+    known = agent_skills(expert.skills)
+    return {**found, SKILL_NAME: (load_spec(known),)} if known else found
+
+
+def names_and_subjects(
+    factories: Sequence[SkillFactory], expert: Expert, today: Expert | None = None
+) -> Mapping[tuple[str, str], tuple[str, Subject | None]]:
+    """Return each tool's own name and the meaning of its arguments, by skill and by the name that models see.
+
+    Of servers' tools only what definitions declare is known; the declarations of `today` replace the Expert's own.
+    """
+    declared = {skill.name for skill in expert.skills}
+    own = (spec for spec in (search_spec(()), pin_spec(), recall_spec()) if spec.skill_name not in declared)
+    found: dict[tuple[str, str], tuple[str, Subject | None]] = {
+        (spec.skill_name, spec.name): (spec.name, spec.subject) for spec in own
+    }
+    for skill, specs in known_tools(factories, expert).items():
+        found.update(_named(skill, ((spec.name, spec.subject) for spec in specs or ())))
+    for one in (*expert.skills, *(() if today is None else today.skills)):
+        if isinstance(one, McpStdioSkill | McpSseSkill):
+            found.update(_named(one.name, ((tool.name, tool) for tool in one.tools)))
+    return found
+
+
+def _named(
+    skill: str, tools: Iterable[tuple[str, Subject | None]]
+) -> Iterator[tuple[tuple[str, str], tuple[str, Subject | None]]]:
+    for name, subject in tools:
+        # the plain name, and the prefixed one used if two skills have a tool of that name
+        for shown in (legal_tool_name(name), legal_tool_name(f"{skill}_{name}")):
+            yield (skill, shown), (name, subject)
+
+
+def tools_of_skill(factories: Sequence[SkillFactory], skill: Skill) -> tuple[ToolSpec, ...] | None:
+    """Return the tools of one skill, filtered by its `pick` and `omit`; None if only its server knows them."""
+    if isinstance(skill, InteractiveSkill):
+        return tuple(one.spec for one in interactive_tools(skill))
+    factory = next((one for one in factories if one.handles(skill)), None)
+    if not isinstance(factory, KnownTools):
+        return None
+    specs = factory.known_tools(skill)
+    return tuple(
+        spec.model_copy(update={"skill_name": skill.name})
+        for spec in specs
+        if picked(spec.name, skill.pick, skill.omit)
+    )
+
 
 _OTHER_VERSION = "ruled on by another version of perstack, and otherwise by this one"
 _NO_TOOL = "of a plugin that is not there now, or does not say what its tools' arguments are"
 _OF_FILES = "decided otherwise than the rules make it now, and where its paths led then is not recorded"
 _NO_APPROVAL = "by an approval that may have been redacted since"
+_OF_SECRETS = "ruled on with the values of secrets, which are not recorded"
 _NO_RULES = "under rules that this version cannot read"
 _OF_APPROVALS = (b'{"type":"requestApproval"', b'{"type":"decideApproval"')
 
 
 class RulesCheck:
-    """What the rules in force make of the calls of one Run."""
+    """A replay of the recorded rulings on the calls of one Run."""
 
     def __init__(self, factories: Sequence[SkillFactory], workspace: Path, approvals: JobApprovals) -> None:
+        """Create without reading the logs."""
         self._factories = factories
         self._root = str(workspace)
         self._resolve = resolver(workspace)
@@ -42,10 +130,10 @@ class RulesCheck:
         self._known: tuple[Expert, Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]] | None = None
         self.ruled = 0
         self.unchecked: dict[str, int] = {}
-        """How many calls could not be ruled on again, by the reason."""
+        """Calls that could not be judged again, counted by reason."""
 
     async def difference(self, run: Run, event: StoredEvent) -> str | None:
-        """What is wrong with `callTools` as the next event; None if nothing is, or nothing can be said."""
+        """Return what is wrong with `callTools` as the next event; None if it is right or cannot be judged."""
         if not isinstance(event, CallTools) or not run.permissions:
             return None
         parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
@@ -67,10 +155,8 @@ class RulesCheck:
         return None
 
     def _of(self, run: Run, decided: DecidedCall, part: ToolCallPart, standing: Sequence[Standing]) -> str | None:
-        from perstack.core.policy.recorded import difference_of
+        from perstack.core.permissions.call_rulings import difference_of
 
-        if decided.tool_name == SEARCH_TOOL:
-            return None
         readings = self._readings(run, decided, part)
         if readings is None:
             self._pass_over(_NO_TOOL)
@@ -89,7 +175,9 @@ class RulesCheck:
         self.ruled += 1
         if found is None:
             return None
-        if decided.approved_by and not self._approvals.is_whole:
+        if run.start.mask_secrets and _has_placeholder(part):
+            self._pass_over(_OF_SECRETS)
+        elif decided.approved_by and not self._approvals.is_whole:
             self._pass_over(_NO_APPROVAL)
         elif run.start.runtime_version != VERSION:
             self._pass_over(_OTHER_VERSION)
@@ -103,8 +191,8 @@ class RulesCheck:
         self.unchecked[why] = self.unchecked.get(why, 0) + 1
 
     def _readings(self, run: Run, decided: DecidedCall, part: ToolCallPart) -> list[PolicyCall] | None:
-        """The call as rules may have seen it; None if it is not known what its arguments were to them."""
-        from perstack.core.policy.recorded import own_names
+        """Return the call in each form that rules may have seen; None if the meaning of its arguments is unknown."""
+        from perstack.core.permissions.call_rulings import own_names
 
         tools, unknown = self._tools(run)
         if decided.skill_name in unknown:
@@ -127,12 +215,11 @@ class RulesCheck:
                 root=self._root,
             )
             for name in names
-            # a log of before paths were recorded may have led anywhere
+            # logs from before paths were recorded: try the path as written and as it resolves now
             for resolve in ((Ways(as_written, decided.ways),) if decided.ways else (as_written, self._resolve))
         ]
 
     def _tools(self, run: Run) -> tuple[Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]]:
-        """What is known of tools, and the skills of which nothing is."""
         expert = run.start.expert
         if self._known is None or self._known[0] is not expert:
             known = known_tools(self._factories, expert)
@@ -143,17 +230,18 @@ class RulesCheck:
 
 
 class JobApprovals:
-    """The approvals for the whole Job that its logs have. They are read when one is first named."""
+    """The approvals for the whole Job that are in its logs, read at the first use."""
 
     def __init__(self, storage: Storage, job_id: str) -> None:
+        """Create without reading the logs."""
         self._storage = storage
         self._job_id = job_id
         self._found: list[Standing] | None = None
         self.is_whole = True
-        """Whether none was redacted since."""
+        """Whether no approval has been redacted; valid after `all`."""
 
     async def all(self) -> Sequence[Standing]:
-        """As far as they can be read."""
+        """Return the approvals, as far as they can be read."""
         if self._found is None:
             self._found = []
             for run_id in await run_ids(self._storage, self._job_id):
@@ -161,6 +249,12 @@ class JobApprovals:
                 self._found += _standing_in(lines)
                 self.is_whole = self.is_whole and not any(map(_is_taken_out, lines))
         return self._found
+
+
+def _has_placeholder(part: ToolCallPart) -> bool:
+    from perstack.engine.plugins.secret_masking import has_placeholder  # few Runs mask secrets
+
+    return has_placeholder((part,))
 
 
 def _standing_in(lines: Iterable[bytes]) -> Iterator[Standing]:
@@ -184,3 +278,76 @@ def _event(line: bytes) -> StoredEvent | None:
         return None if taken_out(payload) is not None else parse_event(payload)
     except (BrokenSeal, ValueError):
         return None
+
+
+# Recorded calls as permission rules see them.
+
+_Tools = Mapping[tuple[str, str], tuple[str, Subject | None]]
+"""Map from skill and the name that the model sees to the tool's own name and the meaning of its arguments."""
+
+
+class SeenCalls:
+    """The calls of recorded Runs as rules see them, as far as definitions and plugins describe the tools."""
+
+    def __init__(self, project: Project, factories: Sequence[SkillFactory], workspace: Path) -> None:
+        """Create without opening anything."""
+        self._project = project
+        self._factories = factories
+        self._resolve: Resolve = resolver(workspace, remembers=True)
+        self._root = str(workspace)
+        self._tools: dict[str, _Tools] = {}
+
+    def of(self, run: PastRun) -> Callable[[PastCall, JsonObject], PolicyCall]:
+        """Return a function that converts a call of the Run, with its arguments, to what rules see."""
+        tools = self._tools_of(key_of(run), run.expert)
+
+        def seen(call: PastCall, args: JsonObject) -> PolicyCall:
+            own, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
+            is_delegate = call.kind == "delegate" or call.skill.startswith("delegate/")
+            return PolicyCall(
+                tool=(call.target or call.skill.removeprefix("delegate/")) if is_delegate else own,
+                skill="" if is_delegate else call.skill,
+                args=args,
+                kind="delegate" if is_delegate else call.kind,
+                effect=call.effect,
+                subject=subject,
+                shown=call.tool,
+                resolve=self._resolve,
+                root=self._root,
+            )
+
+        return seen
+
+    def _tools_of(self, key: str, definition: JsonObject) -> _Tools:
+        written = json.dumps([key, definition.get("skills")])
+        if written not in self._tools:
+            self._tools[written] = names_and_subjects(self._factories, _expert(definition), self._project.expert(key))
+        return self._tools[written]
+
+
+def calls_made(logs: Iterable[RunLog], factories: Sequence[SkillFactory], workspace: Path) -> tuple[PolicyCall, ...]:
+    """Return the calls that Runs have made; without arguments if redacted. Raises Damaged and StorageError."""
+    calls = SeenCalls(Project(), factories, workspace)
+    found: list[PolicyCall] = []
+    for log in logs:
+        if log.damage is not None:
+            raise log.damage
+        try:
+            run = past_run(log.run_id, log.lines, get_args(ToolKind))
+        except ValueError as error:
+            raise StorageError(f"Run {log.run_id}: {error}") from error
+        seen = calls.of(run)
+        found += [seen(call, call.args or {}) for call in run.calls if call.ran]
+    return tuple(found)
+
+
+def key_of(run: PastRun) -> str:
+    """Return the key of a recorded Run's Expert; empty if the log has none."""
+    key = run.expert.get("key")
+    return key if isinstance(key, str) else ""
+
+
+def _expert(definition: JsonObject) -> Expert:
+    with suppress(ValidationError):
+        return Expert.model_validate({"key": "a", "instruction": "", "skills": definition.get("skills") or []})
+    return Expert(key="a", instruction="")

@@ -1,35 +1,46 @@
-"""Rules tried on all calls that stored Jobs have made. No model is asked, nothing is run, and nothing is written."""
+"""Test permission rules: on all calls that stored Jobs have made, or on one call that a person describes.
+
+No model is asked, no tool is run, and nothing is written.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from perstack.core.definitions import Expert, Project
-from perstack.core.job import JobSummary
-from perstack.core.policy.chain import rule_sets
-from perstack.core.policy.decide import decide_call
-from perstack.core.policy.history import PastCall, PastRun, past_run
-from perstack.core.policy.permissions import Permissions, RuleSet
-from perstack.core.policy.rulings import Ruling
+from perstack.config.check import suggestion
+from perstack.config.load import DefinitionFile
+from perstack.config.source import Reporter
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.keys import KeyPath
+from perstack.core.definitions.permissions import DELEGATE, Permissions, RuleSet
+from perstack.core.definitions.project import Project, rule_sets
+from perstack.core.definitions.skills import ToolSpec, declared, with_tools
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.permissions.calls import PolicyCall, policy_call
+from perstack.core.permissions.decisions import Ruling, decide_call
+from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
 from perstack.dataclass import dataclass
-from perstack.engine.logs.lines import run_ids
-from perstack.engine.seen_calls import SeenCalls, key_of
-from perstack.errors import StorageError
+from perstack.engine.log.event_log import run_ids
+from perstack.engine.permissions.recorded_calls import SeenCalls, key_of, known_tools
+from perstack.engine.permissions.rulings import resolver
+from perstack.engine.plugins.tool_catalogue import delegate_tools
+from perstack.errors import StorageError, UsageError
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Page, RunRef, Storage
 
 _PAGE = 200
 _AT_ONCE = 20
-"""Jobs that are in memory, and that one change of threads pays for."""
+"""Jobs that are held in memory and judged in one call of a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Otherwise:
-    """A call that would be decided otherwise."""
+    """A recorded call that would be decided differently."""
 
     job_id: str
     run_id: str
@@ -40,15 +51,15 @@ class Otherwise:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """What has been looked at of one Job."""
+    """The result of testing the rules on one Job."""
 
     job_id: str
     calls: int = 0
     unknown: int = 0
-    """Calls whose arguments were taken out of the log."""
+    """Calls whose arguments were redacted."""
     otherwise: tuple[Otherwise, ...] = ()
     problem: str | None = None
-    """Why it cannot be read."""
+    """Why the Job cannot be read; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,7 @@ class _Read:
 
 
 class Backtest:
-    """Today's rules, or others in their place, on recorded calls."""
+    """A test of today's rules, or of replacement rules, on recorded calls."""
 
     def __init__(
         self,
@@ -68,13 +79,13 @@ class Backtest:
         workspace: Path,
         rules: tuple[str, Permissions] | None = None,
     ) -> None:
-        """`rules`, with the name of their file, take the place of the project's; the Experts' own stay."""
+        """Create the test; `rules`, with the name of their file, replace the project's, but not the Experts' own."""
         other = {} if rules is None else {"path": rules[0], "permissions": rules[1]}
         self._project = project.model_copy(update=other)
         self._calls = SeenCalls(self._project, factories, workspace)
 
     async def of(self, storage: Storage, since: int = 0) -> AsyncGenerator[Tested]:
-        """Every Job that was written to since then (milliseconds since 1970), the latest first."""
+        """Yield the result for every Job written to since a time (milliseconds since 1970; 0 for all), latest first."""
         after: str | None = None
         while True:
             page = await storage.jobs(limit=_PAGE, after=after)
@@ -129,7 +140,6 @@ class Backtest:
         return Tested(job_id, calls, unknown, tuple(found))
 
     def _chain(self, run: PastRun, runs: Mapping[str, PastRun]) -> Sequence[RuleSet]:
-        """The rules of the Run's Expert, and those of the Experts of all Runs above it."""
         found: dict[str, RuleSet] = {}
         above: PastRun | None = run
         seen: set[str] = set()
@@ -151,7 +161,7 @@ async def _logs(storage: Storage, job_id: str) -> _Read:
 
 
 async def _is_older(storage: Storage, job_id: str, since: int) -> bool:
-    """Whether a Job has not been written to since then, if its summary tells."""
+    """Return whether a Job was last written to before a time, according to its summary; False if it cannot tell."""
     written = await storage.summary(job_id)
     if written is None:
         return False
@@ -160,3 +170,113 @@ async def _is_older(storage: Storage, job_id: str, since: int) -> bool:
     except ValidationError:
         return False
     return summary.status != "running" and 0 < summary.updated_at < since
+
+
+# The decision of a definition file's rules about a call that a person describes.
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The decision about one described call, and where its rule is written."""
+
+    ruling: Ruling
+    file: str | None = None
+    line: int | None = None
+
+
+def try_call(
+    definition: DefinitionFile,
+    factories: Sequence[SkillFactory],
+    workspace: Path,
+    expert_key: str,
+    tool: str,
+    args: JsonObject,
+    *,
+    above: Iterable[str] = (),
+) -> Tried:
+    """Decide about a call in an Expert's Run; `above` are the Experts of its parent Runs.
+
+    Raises UsageError for an unknown Expert or tool, and DefinitionError for a file with errors.
+    """
+    project = definition.loaded(strict=False).project
+    expert = _expert(project, expert_key)
+    runs = dict.fromkeys([*(_expert(project, key).key for key in above), expert.key])
+    chain = {one.source: one for key in runs for one in rule_sets(project, project.experts[key])}
+    call = described(project, factories, expert, tool, args, workspace)
+    ruling = decide_call(list(chain.values()), call)
+    places = {one.source: _place(definition, one.expert) for one in chain.values()}
+    source, _, name = ruling.source.rpartition(".")
+    place = places.get(source) or places.get(ruling.source)
+    if place is None:
+        return Tried(ruling)
+    reporter, at, permissions = place
+    return Tried(ruling, str(reporter.source.path), reporter.source.lines.of(_key(at, permissions, ruling, name)))
+
+
+def described(
+    project: Project, factories: Sequence[SkillFactory], expert: Expert, tool: str, args: JsonObject, workspace: Path
+) -> PolicyCall:
+    """Return a call of an Expert's tool as rules see it. Raises UsageError if the Expert has no tool of that name."""
+    resolve = resolver(workspace)
+    spec = _delegate(project, expert, tool) if tool.startswith(f"{DELEGATE}/") else _tool(factories, expert, tool)
+    if spec is None:
+        by_name = {one.spec.name: one.spec for one in delegate_tools(expert, project.experts)}
+        spec = by_name.get(tool)
+    if spec is None:
+        raise UsageError(f"{expert.key} has no tool `{tool}`{suggestion(tool, _names(factories, expert))}")
+    return policy_call(spec, spec.name, args, resolve, str(workspace))
+
+
+def _expert(project: Project, key: str) -> Expert:
+    project.check_broken(key)
+    expert = project.expert(key)
+    if expert is None:
+        raise UsageError(f"there is no Expert `{key}`{suggestion(key, project.experts)}")
+    return expert
+
+
+def _delegate(project: Project, expert: Expert, tool: str) -> ToolSpec:
+    key = tool.removeprefix(f"{DELEGATE}/")
+    for one in delegate_tools(expert, project.experts):
+        if key in (one.spec.target, one.spec.skill_name.removeprefix(f"{DELEGATE}/")):
+            return one.spec
+    raise UsageError(f"{expert.key} does not delegate to `{key}`{suggestion(key, expert.delegates)}")
+
+
+def _tool(factories: Sequence[SkillFactory], expert: Expert, tool: str) -> ToolSpec | None:
+    known = known_tools(factories, expert)
+    skill, separator, name = tool.rpartition("/")
+    if separator and skill not in known:
+        raise UsageError(f"{expert.key} has no skill `{skill}`{suggestion(skill, known)}")
+    searched: Mapping[str, tuple[ToolSpec, ...] | None] = {skill: known[skill]} if separator else known
+    found = [spec for specs in searched.values() for spec in specs or () if spec.name == name]
+    if found:
+        return found[0]
+    unknown = [skill for skill, specs in searched.items() if specs is None]
+    if len(unknown) > 1:
+        raise UsageError(f"which skill has `{tool}`? Write SKILL/{tool}, with one of: {', '.join(unknown)}")
+    if not unknown:
+        return None
+    definition = next(one for one in with_tools(expert.skills) if one.name == unknown[0])
+    return declared(ToolSpec(name=name, skill_name=unknown[0]), definition)
+
+
+def _names(factories: Sequence[SkillFactory], expert: Expert) -> list[str]:
+    return [spec.name for specs in known_tools(factories, expert).values() for spec in specs or ()]
+
+
+def _place(definition: DefinitionFile, expert: str) -> tuple[Reporter, KeyPath, Permissions] | None:
+    """Return the table of the definition file that contains a set of rules; None if there is none."""
+    if not expert:
+        permissions, reporter = definition.project.permissions, definition.report
+        return None if permissions is None or reporter is None else (reporter, ("permissions",), permissions)
+    draft = definition.drafts[expert]
+    permissions = draft.expert.permissions
+    return None if permissions is None else (draft.report, (*draft.at, "permissions"), permissions)
+
+
+def _key(at: KeyPath, permissions: Permissions, ruling: Ruling, name: str) -> KeyPath:
+    if not ruling.rule:
+        return (*at, name) if name == "default" else at
+    rules: tuple[str, ...] = getattr(permissions, ruling.list)
+    return (*at, ruling.list, rules.index(ruling.rule))

@@ -1,37 +1,88 @@
-"""Ruling on the calls of a reply, and on what a person may be offered: the disk is looked at beside the loop.
+"""Apply the permission rules in force to the calls of a Run.
 
-What decides is imported when it is first needed: a Run without rules never does.
+The decision itself (allow, ask or deny) is pure code in `core.permissions.call_rulings`. This module supplies what it
+needs: the spec of the called tool from the Run's catalogue, and where the paths in the arguments lead on disk, through
+links and out of the workspace. The disk is read in a thread. `call_rulings` is imported at the first use, so that a Run
+without rules never imports it.
+
+The names that a path resolved to are recorded in `DecidedCall.ways`, so that a replay can repeat the decision without
+the disk. After a stop, calls that were decided but have not begun are judged again (`again`), because the rules may be
+stricter by then.
+
+Rules see a call as a `PolicyCall`. Three places build one, and must agree: `Rulings._seen` from a live call,
+`recorded_calls` from a log (for replay and backtests), and `rule_testing.described` from a person's description. A new
+field of `PolicyCall` has to be filled in by all three.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
-from perstack.core.commands import Call
-from perstack.core.messages import ToolCallPart
-from perstack.core.policy.approvals import Standing
-from perstack.core.policy.calls import PolicyCall, Resolve, Ways, policy_call
-from perstack.core.policy.permissions import RuleSet
+from perstack.core.definitions.permissions import RuleSet, Standing
+from perstack.core.definitions.skills import DecidedCall
+from perstack.core.permissions.calls import PolicyCall, Resolve, Ways, policy_call
+from perstack.core.runs.commands import Call
+from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.state import Run
-from perstack.core.tools import DecidedCall
-from perstack.core.toolsearch import SEARCH_TOOL
-from perstack.engine.catalogue import Catalogue
-from perstack.engine.policy_paths import resolver
+from perstack.engine.plugins.tool_catalogue import Catalogue
+
+# Resolution of the paths in a call, for permission rules: through links, and out of the workspace.
+
+
+def resolver(workspace: Path, *, remembers: bool = False) -> Resolve:
+    """Return a function that maps a path of a call to its names; see `Resolve`. It reads the disk, and never raises.
+
+    With `remembers` it reads each folder once, for calls that are not about to run.
+    """
+    root = os.path.realpath(workspace)
+
+    def looked_up(folder: str) -> str:
+        return os.path.realpath(folder)
+
+    real = lru_cache(maxsize=100_000)(looked_up) if remembers else looked_up
+
+    def leads(path: str) -> tuple[str, str]:
+        """Return the path's own name in the real folder that contains it, and the path that it leads to."""
+        folder, name = os.path.split(path)
+        own = f"{real(folder).rstrip('/')}/{name}" if name not in ("", ".", "..") else real(path)
+        return own, os.path.realpath(own) if os.path.islink(own) else own  # noqa: PTH114 - nothing but names
+
+    def resolve(path: str, folder: str) -> Sequence[str]:
+        whole = os.path.join(root, folder, path)  # noqa: PTH118 - normpath needs what Path would drop
+        plain = os.path.normpath(whole)  # file tools resolve `link/..` lexically, and programs as the system does
+        found: tuple[str, ...]
+        try:
+            own, leads_to = leads(plain)
+            found = (leads_to, *(() if whole == plain else leads(whole)[1:]), own)
+        except (ValueError, OSError):
+            found = (plain,)
+        return tuple(dict.fromkeys(_seen_from(root, name) for name in found))
+
+    return resolve
+
+
+def _seen_from(root: str, name: str) -> str:
+    if name == root:
+        return "."
+    return name.removeprefix(f"{root.rstrip('/')}/")
 
 
 def _has_not_begun(call: Call) -> bool:
-    """Whether a call, found open after a stop, has had no effect yet."""
+    """Return whether a call that was open after a stop has had no effect yet."""
     is_at_work = call.began or call.question is not None or bool(call.answers)
     return not is_at_work and call.delegation is None and call.settlement in (None, "retry")
 
 
 class Rulings:
-    """What the rules in force make of the calls of one workspace."""
+    """The decisions of rules about the calls in one workspace."""
 
     def __init__(self, workspace: str) -> None:
+        """Create without reading the disk."""
         self._workspace = workspace
         self._resolve: Resolve | None = None
 
@@ -43,7 +94,7 @@ class Rulings:
         chain: Sequence[RuleSet],
         standing: Sequence[Standing],
     ) -> list[DecidedCall]:
-        """The decided calls under these rules."""
+        """Return the decided calls as these rules rule on them."""
         args = {part.tool_call_id: part for part in parts}
 
         def rule() -> list[DecidedCall]:
@@ -52,8 +103,10 @@ class Rulings:
         return await asyncio.to_thread(rule)
 
     async def again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
-        """The calls that have not begun and may not be run any more as they were decided, and what the model sees:
-        the rules have become stricter since."""
+        """Judge the calls that have not begun again, because rules may have become stricter since they were decided.
+
+        Return those that may no longer run as decided, each with the message for the model.
+        """
         waiting = [call for call in run.open_calls if _has_not_begun(call)]
         decided = await self.of(
             [call.part for call in waiting], [call.decided for call in waiting], catalogue, run.permissions, ()
@@ -67,15 +120,15 @@ class Rulings:
         return found
 
     async def offers(self, call: Call, catalogue: Catalogue, chain: Sequence[RuleSet]) -> tuple[str, ...]:
-        """The rules that a person may choose to approve of more than this call."""
-        from perstack.core.runs.ruling import offers
+        """Return the rules that a person may approve instead of only this call."""
+        from perstack.core.permissions.call_rulings import offers
 
         seen = self._seen(call.part, call.decided, catalogue)
         return () if seen is None else await asyncio.to_thread(offers, chain, seen)
 
     async def leads_to(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
-        """Where the paths of a call lead now."""
-        from perstack.core.runs.ruling import leads_to
+        """Return where the paths of a call lead now."""
+        from perstack.core.permissions.call_rulings import leads_to
 
         seen = self._seen(call.part, call.decided, catalogue)
         return () if seen is None else await asyncio.to_thread(leads_to, seen)
@@ -88,7 +141,7 @@ class Rulings:
         chain: Sequence[RuleSet],
         standing: Sequence[Standing],
     ) -> DecidedCall:
-        from perstack.core.runs.ruling import ruled
+        from perstack.core.permissions.call_rulings import ruled
 
         seen = self._seen(part, decided, catalogue)
         if seen is None:
@@ -98,9 +151,9 @@ class Rulings:
         return now.model_copy(update={"ways": {path: tuple(names) for path, names in ways.found.items()}})
 
     def _seen(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
-        """The call as rules see it; None if none is ever about it."""
-        offered = catalogue.find(part.tool_name)
-        if decided.kind == "refused" or offered is None or part.tool_name == SEARCH_TOOL:
+        """Return the call as rules see it; None if no rule can be about it."""
+        offered = None if decided.kind == "refused" else catalogue.find(decided)
+        if offered is None:
             return None
         if self._resolve is None:
             self._resolve = resolver(Path(self._workspace))

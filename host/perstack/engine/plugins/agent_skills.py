@@ -1,7 +1,4 @@
-"""What Experts know besides their instruction: their Agent Skills and the project's AGENTS.md files.
-
-Both are as they were when a process began to drive the Job.
-"""
+"""Agent Skills of Experts and the project's AGENTS.md files, as they were when a process began to drive the Job."""
 
 from __future__ import annotations
 
@@ -12,36 +9,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock, LockedFolder, lock_path
-from perstack.core.agents_md import AgentsMdFile
-from perstack.core.definitions import AgentSkill, Expert, Project
-from perstack.core.sandbox import SandboxPolicy, is_below
-from perstack.core.skill_definitions import agent_skills
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.instruction import AgentsMdFile
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.sandbox import SandboxPolicy, is_below
+from perstack.core.definitions.skills import AgentSkill, agent_skills
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.next_steps import Install
 
 if TYPE_CHECKING:
-    from perstack.config.skill_folders import SkillFolder
+    from perstack.config.context_files import SkillFolder
 
 
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """An Agent Skill that was kept with a Job, on this machine."""
+    """An Agent Skill that was stored with a Job, unpacked on this machine."""
 
     path: str
-    """Where it was, and how Experts name it."""
+    """The original path, by which Experts name the skill."""
     folder: Path
     in_workspace: bool
     """Whether it was below the workspace, which all programs may read."""
 
 
 class Knowledge:
-    """Reads each folder once: all Runs that a process begins for a Job know the same, whatever they change."""
+    """A cache of skills and AGENTS.md files: all Runs that a process begins for a Job see the same content."""
 
     def __init__(
         self, project: Project, lock: Lock, workspace: Path, laid_out: tuple[LaidOut, ...] | None = None
     ) -> None:
-        """`laid_out` are the skills that were kept with the Job, in place of those where Experts name them."""
+        """Create an empty cache; `laid_out` are skills stored with the Job, used instead of those at their paths."""
         self.workspace = workspace
         self._project = project
         self._laid_out = None if laid_out is None else {one.path: one.folder for one in laid_out}
@@ -50,7 +48,7 @@ class Knowledge:
         self._folders: dict[str, SkillFolder | UsageError] = {}
 
     async def read(self, experts: Iterable[Expert]) -> None:
-        """Look at what these need, ahead of time. What is wrong is raised when it is asked for."""
+        """Read these Experts' skills and AGENTS.md files ahead of time. Errors are raised at their first use."""
         team = list(experts)
         missing = [skill for expert in team for skill in agent_skills(expert.skills)]
         wanted = any(wants_agents_md(self._project, expert, is_coordinator=True) for expert in team)
@@ -65,17 +63,17 @@ class Knowledge:
             await asyncio.to_thread(look)
 
     def agents_md(self) -> tuple[str, tuple[AgentsMdFile, ...]]:
-        """What a model is shown of the project's AGENTS.md files, and which they are. It may look at the disk."""
+        """Return what a model is shown of the AGENTS.md files, and the list of files. May read from disk."""
         if self._agents_md is None:
-            from perstack.config.agents_md import read_agents_md
+            from perstack.config.context_files import read_agents_md
 
             self._agents_md = read_agents_md(self.workspace)
         return self._agents_md
 
     def informed(self, expert: Expert) -> Expert:
-        """The Expert with what its skills are for, and the digests of their files, which a Run records.
+        """Return the Expert with the descriptions of its skills, and the digests of their files, which a Run records.
 
-        Raises UsageError for a folder that is no skill, and for one that is another than perstack.lock has.
+        Raises UsageError for a folder that is not a skill, and for a skill that differs from perstack.lock.
         """
         if not agent_skills(expert.skills):
             return expert
@@ -83,17 +81,17 @@ class Knowledge:
         return expert.model_copy(update={"skills": skills})
 
     def folder(self, skill: AgentSkill) -> SkillFolder | None:
-        """The skill as a Run began with it; None if that cannot be had any more. It may look at the disk."""
+        """Return the skill's folder if it is unchanged since the Run began; otherwise None. May read from disk."""
         known = self._known(skill)
         return None if isinstance(known, UsageError) or known.digest != skill.digest else known
 
     def folders(self, expert: Expert) -> list[SkillFolder]:
-        """Its skills, as they are; those that are wrong are left out."""
+        """Return the Expert's skills as they are now; invalid ones are left out."""
         known = (self._known(skill) for skill in agent_skills(expert.skills))
         return [one for one in known if not isinstance(one, UsageError)]
 
     def known(self, experts: Iterable[Expert]) -> dict[str, SkillFolder]:
-        """The skills of some Experts by where these name them; those that are wrong are left out."""
+        """Return the Experts' skills by the path that these name; invalid ones are left out."""
         each = {one.path: self._known(one) for expert in experts for one in agent_skills(expert.skills)}
         return {path: one for path, one in each.items() if not isinstance(one, UsageError)}
 
@@ -116,7 +114,7 @@ class Knowledge:
         if isinstance(found, UsageError):
             raise UsageError(f"Expert {expert.key}: {found}")
         file = self._project.path
-        # what was kept with a Job was compared where it was submitted
+        # skills stored with a Job were compared with the lock when it was submitted
         here = None if self._laid_out is not None else file
         locked = None if here is None else self._locked.get(path_in_lock(here, skill))
         if locked not in (None, found.digest):
@@ -129,18 +127,18 @@ class Knowledge:
 
 
 def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:
-    """Whether a Run of the Expert is shown AGENTS.md files: a delegate only if it says so itself."""
+    """Return whether a Run of the Expert is shown AGENTS.md files. A delegate only if its own definition says so."""
     shared = project.agents_md if is_coordinator else None
     return bool(shared if expert.agents_md is None else expert.agents_md)
 
 
 def path_in_lock(config: str, skill: AgentSkill) -> str:
-    """Where a skill is, seen from perstack.lock, so that it is the same on each machine."""
+    """Return a skill's path relative to perstack.lock, which is the same on each machine."""
     return Path(relpath(skill.path, lock_path(config).parent)).as_posix()
 
 
 def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder | UsageError, ...]:
-    """What is to be locked of the skills of some Experts, or why one cannot be."""
+    """Return the lock entries of the Experts' skills, or the error for a skill that cannot be locked."""
     each = {path_in_lock(config, skill): skill for expert in experts for skill in agent_skills(expert.skills)}
     found = ((place, _read(skill)) for place, skill in each.items())
     return tuple(
@@ -150,7 +148,7 @@ def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder |
 
 
 def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> SandboxPolicy | None:
-    """A policy under which programs may read the Expert's skills, so that scripts in them can be run."""
+    """Return a policy under which programs may also read the Expert's skills, so that scripts in them can run."""
     if policy is None:
         return None
     known = (*policy.writable, *policy.readable, workspace)
@@ -159,7 +157,7 @@ def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> S
 
 
 def relocated(policy: SandboxPolicy | None, laid_out: Iterable[LaidOut]) -> SandboxPolicy | None:
-    """A policy with skills where they are on this machine, as far as it lets programs read them where they were."""
+    """Return a policy with this machine's paths of those skills that it lets programs read at their original paths."""
     skills = tuple(laid_out)
     if policy is None or not skills:
         return policy
@@ -170,8 +168,8 @@ def relocated(policy: SandboxPolicy | None, laid_out: Iterable[LaidOut]) -> Sand
 
 
 def _read(skill: AgentSkill) -> SkillFolder | UsageError:
-    from perstack.config.skill_folders import read_skill, skill_file_of
-    from perstack.core.agent_skills import NotASkill
+    from perstack.config.context_files import read_skill, skill_file_of
+    from perstack.core.definitions.agent_skills import NotASkill
 
     try:
         found = read_skill(Path(skill.path))

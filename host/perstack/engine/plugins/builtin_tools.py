@@ -1,4 +1,4 @@
-"""The tools by which a model deals with a full context: `recallHistory` finds what is left out, `pin` keeps a note."""
+"""Tools for a model with a full context: `recallHistory` searches what was left out, `pin` keeps a note."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import asyncio
 from collections.abc import Sequence
 from functools import cache
 
-from perstack.core.chain import open_line
-from perstack.core.events import StartRun, StoredEvent
-from perstack.core.ids import place_of
-from perstack.core.recall import Entry, Wanted, answer_of, entries_of, recall_spec
+from perstack.core.base.chain import open_line
+from perstack.core.base.ids import place_of
+from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL, policy_of
+from perstack.core.runs.events import StartRun, StoredEvent
+from perstack.core.runs.recall import Entry, Wanted, answer_of, entries_of, recall_spec
 from perstack.core.runs.state import Run
-from perstack.core.tools import Subject, ToolSpec
-from perstack.engine.catalogue import Offered
-from perstack.engine.logs.lines import readable
-from perstack.engine.logs.runs import RunDefinition
+from perstack.engine.log.event_log import readable
+from perstack.engine.log.run_log import RunDefinition
+from perstack.engine.plugins.tool_catalogue import Offered
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
 from perstack.ports.storage import RunRef, Storage
 
 _MOST_RUNS = 50
-"""That continue each other."""
+"""Runs, each continued from the one before, that one search reads at most."""
 _LONGEST_NOTE = 2_000
 
 
 @cache
 def pin_spec() -> ToolSpec:
-    """The tool `pin`, as a model is offered it."""
+    """Return the spec of `pin`."""
     return ToolSpec(
         name=PIN_TOOL,
         description="Keep a short note in view for as long as you work: a fact, a decision, a rule that you will need."
@@ -45,8 +45,11 @@ def pin_spec() -> ToolSpec:
 
 
 def context_tools(run: Run, storage: Storage) -> tuple[Offered, ...]:
-    """What a Run is offered for its context: `recallHistory` once something was left out, and `pin` with it, or from
-    the beginning if the definition says what is to become of a full context."""
+    """Return the tools that a Run needs for its context.
+
+    `recallHistory` is offered once something was left out. `pin` is offered with it, or from the beginning if the
+    definition configures a context policy that includes it.
+    """
     policy, has_dropped = policy_of(run), run.context.has_dropped
     recall = (Offered(recall_spec(), RecallSession(storage, run), RECALL_TOOL),) if has_dropped else ()
     offers_pin = policy is not None and (policy.offers_pin or has_dropped)
@@ -54,7 +57,7 @@ def context_tools(run: Run, storage: Storage) -> tuple[Offered, ...]:
 
 
 class _PinSession:
-    """Answers `pin`: the note stands in the call itself, whose turn is never left out."""
+    """A session that answers `pin`; the note is in the call itself, whose turn is never left out."""
 
     async def tools(self) -> Toolset:
         return Toolset((pin_spec(),))
@@ -63,20 +66,23 @@ class _PinSession:
         return ToolResult.text('{"pinned":true}')
 
     async def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing."""
 
 
 class RecallSession:
-    """Answers `recallHistory` from the log of a Run, and those of the Runs that it continues."""
+    """A session that answers `recallHistory` from the logs of a Run and of the Runs that it continues."""
 
     def __init__(self, storage: Storage, run: Run) -> None:
+        """Create a session that reads the logs of a Run."""
         self._storage = storage
         self._ref = RunRef(run.start.job_id, run.id)
 
     async def tools(self) -> Toolset:
+        """Return the toolset with `recallHistory`."""
         return Toolset((recall_spec(),))
 
     async def call(self, call: ToolCall) -> ToolResult:
+        """Search the logs and return the matching entries as text."""
         wanted = Wanted.of(call.args)
         found: list[Entry] = []
         place: tuple[RunRef, int | None] | None = (self._ref, None)
@@ -90,7 +96,7 @@ class RecallSession:
     async def _entries(
         self, ref: RunRef, limit: int | None, wanted: Wanted
     ) -> tuple[list[Entry], tuple[RunRef, int] | None]:
-        """What is wanted of one log, as far as it reads, and the place in another that it continues from."""
+        """Return the matching entries of one log, and the place in another log that it continues from, if any."""
         lines, _ = await readable(self._storage, ref, 0, limit)
         chosen = await asyncio.to_thread(_worth, lines, wanted)
         definition = RunDefinition(self._storage)
@@ -106,9 +112,9 @@ class RecallSession:
         return found, (RunRef(ref.job_id, base.run_id), place_of(base.checkpoint_id)[2])
 
     async def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: no resource was opened."""
 
 
 def _worth(lines: Sequence[bytes], wanted: Wanted) -> list[int]:
-    """The first line, which says what the Run continues, and those that may have what is wanted."""
+    """Return the positions of the first line, which says what the Run continues, and of lines that may match."""
     return [place for place, line in enumerate(lines) if place == 0 or wanted.may_be_in(line)]

@@ -1,7 +1,7 @@
-"""Waiting for an endpoint: all Runs of a process that use the same one, with the same key, stand in one line.
+"""Rate limiter: Runs in this process that use the same endpoint and key share one queue.
 
-Endpoints are known by a digest that their providers make of address and key (`TellsEndpoint`): no key is held here.
-A line belongs to an event loop, as the connections do.
+Endpoints are identified by a digest that their providers compute from address and key (`TellsEndpoint`), so that no key
+is stored here. A queue belongs to an event loop, like the connections do.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from types import TracebackType
 from typing import Self, assert_never
 from weakref import WeakKeyDictionary
 
-from perstack.core.display_events import WaitReason
-from perstack.core.models import ProviderLimits
-from perstack.core.pacing import (
+from perstack.core.definitions.models import ProviderLimits
+from perstack.core.queue.rate_limit import (
     NO_LIMITS,
     Go,
     Later,
@@ -31,72 +30,74 @@ from perstack.core.pacing import (
     slowed,
     succeeded,
 )
+from perstack.core.runs.display_events import WaitReason
 from perstack.dataclass import dataclass
-from perstack.engine.notices import notice
 from perstack.errors import ProviderError
 from perstack.ports.provider import Generation, Provider, endpoint_id
+from perstack.system.user import notice
 
 _SHOWN_AFTER = 0.5
-"""Seconds that somebody waits before a person is shown it."""
+"""Seconds of waiting after which a person is shown that a Run waits."""
 _GRACE = 0.25
-"""Seconds that the place of one is kept which the endpoint has sent away until now."""
+"""Seconds after the end of a rate limit for which the queue position of a rejected generation is kept."""
 
 _tickets = count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why somebody waits, and behind how many."""
+    """The reason why a generation waits, and its position in the queue."""
 
     reason: WaitReason
     ahead: int
     seconds: float | None
-    """Until the line moves, where that is known."""
+    """Seconds until the queue moves; None if unknown."""
 
 
 OnWait = Callable[[Waiting], None]
 
 
 class Gate:
-    """One endpoint: how it stands, and who waits for it, in the order in which they came."""
+    """The queue and state of one endpoint; generations start in the order of their tickets."""
 
     def __init__(self, provider: Provider | None = None) -> None:
-        """A provider is kept that the endpoint is known by: so the next one is not taken for it."""
+        """Create an empty queue. `provider` is kept alive if it identifies the endpoint, so its id is not reused."""
         self.pace = Pace()
         self._provider = provider
         self._line: list[Place] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def join(self, place: Place) -> None:
-        """Stand in line, or stay there."""
+        """Enter the queue, or keep the position in it."""
         if place not in self._line:
             insort(self._line, place, key=lambda one: one.ticket)
         self.advance()
 
     def leave(self, place: Place) -> None:
-        """Not to wait any more."""
+        """Leave the queue."""
         with suppress(ValueError):
             self._line.remove(place)
         self.advance()
 
     def ahead_of(self, place: Place) -> int:
+        """Return how many generations are ahead in the queue."""
         return sum(one.ticket < place.ticket for one in self._line)
 
     def advance(self) -> None:
-        """Let in whoever may begin, from the first in line on."""
+        """Let generations start, from the head of the queue, until one has to wait."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         loop = asyncio.get_running_loop()
         for place in tuple(self._line):
             now = loop.time()
-            if place.turn is None:  # sent away, and not back yet
+            if place.turn is None:  # rejected, and not retried yet
                 kept_until = self.pace.held_until + _GRACE
                 if now < kept_until:
                     self._timer = loop.call_at(kept_until, self.advance)
                     return
                 continue
-            if place.turn.done():  # its owner was cancelled, and will leave
+            if place.turn.done():  # its owner was cancelled, and will call leave()
                 continue
             decision = admission(self.pace, place.limits, now)
             match decision:
@@ -116,7 +117,7 @@ class Gate:
                     assert_never(decision)
 
     def failed(self, name: str, words: str) -> None:
-        """One failed as it does where an endpoint is down. A person is told when the circuit opens."""
+        """Count a failure that suggests that the endpoint is down. Print a notice when the circuit opens."""
         before, now = self.pace, asyncio.get_running_loop().time()
         self.pace = failed(before, now, words)
         if self.pace.open_until > before.open_until:
@@ -128,32 +129,32 @@ class Gate:
 
 
 class Place:
-    """Where one generation stands in the line of its endpoint, over all its tries."""
+    """The position of one generation in the queue of its endpoint, kept over all its attempts."""
 
     def __init__(self, gate: Gate, name: str, limits: ProviderLimits, on_wait: OnWait) -> None:
+        """Create a place outside the queue; it gets a ticket at the first `enter`."""
         self.ticket = 0
         self.name = name
         self.limits = limits
         self.tokens = 0
         self.turn: asyncio.Future[None] | None = None
-        """Set once it may begin; None while it does not wait."""
+        """Future that is done once the attempt may start; None while the place is not waiting."""
         self.waits_for: Later | None = None
         self._gate = gate
         self._on_wait = on_wait
 
     def __enter__(self) -> Self:
+        """Return the place."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Leave the queue."""
         self._gate.leave(self)
 
     async def enter(self, tokens: int) -> None:
-        """Wait until a try may begin that sends about so many tokens.
-
-        Raises ProviderError while the circuit is open.
-        """
+        """Wait until an attempt that sends about `tokens` may start. Raises ProviderError while the circuit is open."""
         loop = asyncio.get_running_loop()
         self.ticket = self.ticket or next(_tickets)
         self.tokens, self.turn = tokens, loop.create_future()
@@ -173,7 +174,7 @@ class Place:
                 timer.cancel()
 
     def ended(self, outcome: Generation | ProviderError | None) -> None:
-        """The try that was let in has ended: well, with an error, or for another reason."""
+        """Record the outcome of an attempt: a reply, an error, or None if it ended for another reason."""
         gate = self._gate
         if outcome is None:
             gate.pace = abandoned(gate.pace)
@@ -182,7 +183,7 @@ class Place:
         elif outcome.status_code == 429 and outcome.is_retryable:
             gate.pace = slowed(gate.pace, asyncio.get_running_loop().time(), outcome.retry_after)
             if outcome.retry_after is not None:
-                gate.join(self)  # its place is kept
+                gate.join(self)  # keeps its position for the retry
         elif outcome.is_retryable:
             gate.failed(self.name, str(outcome))
         else:
@@ -198,7 +199,7 @@ class Place:
 
 
 async def through(place: Place, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
-    """One try in its turn; what comes of it is known to all that wait. Raises ProviderError."""
+    """Run one attempt in its turn, and record its outcome for all that wait. Raises ProviderError."""
     await place.enter(tokens)
     outcome: Generation | ProviderError | None = None
     try:
@@ -225,7 +226,7 @@ _gates: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Gate]] = WeakKeyD
 
 
 def place_at(provider: Provider, name: str, limits: ProviderLimits | None, on_wait: OnWait) -> Place:
-    """A place in the line for a provider's endpoint; `name` is what people know it by."""
+    """Return a place in the queue of a provider's endpoint; `name` is the name shown to people."""
     known = _gates.setdefault(asyncio.get_running_loop(), {})
     told = endpoint_id(provider)
     key = told or f"object {id(provider)}"

@@ -1,4 +1,4 @@
-"""Running a program of the user's to its end, for what it answers."""
+"""Run a command of the user's to its end and return its exit status and output."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from types import TracebackType
 
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
-from perstack.ports.processes.group import signal_group
-from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import started
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
+from perstack.system.process_groups import signal_group
+from perstack.system.processes import owned, started
 
 MOST_OUTPUT = 16 << 20
-"""Bytes that a program may write to stdout."""
+"""Maximum bytes that a program may write to stdout."""
 
 _MOST_ERROR = 400
 _CHUNK = 1 << 16
 _CHUNKS_LEFT = 32
-"""How much is read at the end: more than a pipe holds, and not what somebody who stays behind goes on writing."""
+"""Chunks read after the program has ended: more than a pipe holds, but bounded, as a process left behind may write on.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What it said when it had ended."""
+    """Exit status and output of a program that has ended."""
 
     status: int
     out: bytes
     last_words: str
-    """The last line of its stderr, shortened."""
+    """The last line of its stderr, truncated."""
 
 
 async def ask_program(
@@ -48,11 +48,12 @@ async def ask_program(
     runtime: Runtime = LOCAL_RUNTIME,
     readable: tuple[Path, ...] = (),
 ) -> Answer:
-    """Run it in a directory, with `given` on stdin and for at most `timeout` milliseconds; nothing of it is left.
+    """Run a program with `given` on stdin, for at most `timeout` milliseconds, and end all its processes.
 
-    While it runs it is recorded in the folder `records`, if one is given. `readable` is what it must be able to read
-    besides. Raises SkillError, which begins with `name`, if it cannot be started, does not end in time, is ended by a
-    signal or a limit of its runtime, or writes too much: then it is ended at once.
+    While it runs it is recorded in the folder `records`, if given. `readable` are paths that it must be able to read in
+    addition to those of the runtime. Raises SkillError, whose message starts with `name`, if the program cannot be
+    started, exceeds its timeout, is ended by a signal or by a limit of its runtime, or writes more than `MOST_OUTPUT`
+    bytes, after which it is killed at once.
     """
     with tempfile.TemporaryFile() as stdin, _Output() as out, _Output() as err:
         stdin.write(given)
@@ -83,7 +84,7 @@ async def ask_program(
 
 
 class _Output:
-    """What a program writes, read while it writes it. Who holds the other end later holds up nothing."""
+    """The read end of a program's pipe. Processes that keep the write end open after the program do not block it."""
 
     def __init__(self) -> None:
         self._pipe, self.to_write = os.pipe()
@@ -104,7 +105,7 @@ class _Output:
                 os.close(end)
 
     def read(self, most: int, too_much: Callable[[], object]) -> None:
-        """Keep all; after more than `most` bytes nothing is read, and `too_much` is called."""
+        """Keep all output; after more than `most` bytes stop reading and call `too_much`."""
 
         def keep() -> None:
             if len(self._data) > most and not self._is_full:
@@ -115,7 +116,7 @@ class _Output:
         self._begin(keep)
 
     def read_end(self) -> None:
-        """Keep the end alone."""
+        """Keep only the end of the output."""
 
         def keep() -> None:
             del self._data[: -4 * _MOST_ERROR]
@@ -123,7 +124,7 @@ class _Output:
         self._begin(keep)
 
     def finished(self) -> bytes:
-        """What was kept, with what still is in the pipe."""
+        """Return the kept output, including what is still in the pipe."""
         for _ in range(_CHUNKS_LEFT):
             if self._is_full or not self._take():
                 break
@@ -136,7 +137,7 @@ class _Output:
         asyncio.get_running_loop().add_reader(self._pipe, self._take)
 
     def _take(self) -> bool:
-        """Whether there was something."""
+        """Read one chunk; return False if there is none."""
         try:
             chunk = os.read(self._pipe, _CHUNK)
         except BlockingIOError:

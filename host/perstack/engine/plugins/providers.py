@@ -1,30 +1,131 @@
-"""Which endpoint and model a Run uses, and the endpoints that are open."""
+"""Resolve the endpoint and model of a Run, open each endpoint once, and look up prices.
+
+`ProviderPool` is shared by all Runs of a process; `Prices` completes the usage that a provider reports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 
-from perstack.config.settings import Candidates, Overrides, provider_named, resolve_provider, resolve_settings
-from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert, Limits, Project, ProviderSetting, ReasoningBudget
-from perstack.core.events import UNKNOWN
-from perstack.core.models import ProviderLimits, full_name, parts_of, split
+from perstack.config.settings import Candidates, provider_named, resolve_provider, resolve_settings
+from perstack.config.trust import Agreement, provider_items
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import NO_USAGE, Usage, nano
+from perstack.core.definitions.experts import Expert, Limits, ProviderSetting, ReasoningBudget
+from perstack.core.definitions.models import Price, ProviderLimits, full_name, parts_of, split
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
 from perstack.core.runs.state import Run
+from perstack.core.runs.step_events import UNKNOWN
 from perstack.dataclass import dataclass
-from perstack.engine.gates import OnWait, Place, place_at
-from perstack.engine.notices import notice
-from perstack.engine.plugins import Plugins
+from perstack.engine.plugins.pacing import OnWait, Place, place_at
+from perstack.engine.plugins.registry import Plugins
 from perstack.errors import MissingCredential, UsageError
 from perstack.next_steps import Continue, Give, Look
-from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory, reply_settings
+from perstack.ports.provider import (
+    Generation,
+    PriceList,
+    Provider,
+    ProviderConfig,
+    ProviderFactory,
+    price_source,
+    reply_settings,
+    reports_cost,
+)
+from perstack.system.user import notice
+
+# Cost of a generation and context size of its model, as far as the provider's plugin knows.
+
+_MANY = 1_000_000
+"""Tokens: the sample size from which the price of one token is derived."""
+
+
+class Prices:
+    """Cost and context size of generations. A price in perstack.toml takes precedence over a published one."""
+
+    def __init__(self, providers: Mapping[str, ProviderFactory], own: Iterable[Price] = ()) -> None:
+        """Create the lookup; `own` are the prices of perstack.toml."""
+        self._providers = providers
+        self._own = {price.name: price for price in own}
+        self._loading: dict[str, asyncio.Future[PriceList]] = {}
+        self._failed: set[str] = set()
+
+    def prepare(self, provider: str) -> None:
+        """Start loading a provider's published prices, if it has any, because they are needed soon."""
+        factory = self._providers.get(provider)
+        source = None if factory is None else price_source(factory)
+        if source is not None and provider not in self._loading:
+            # an import may be slow: do it in a thread while the model generates
+            self._loading[provider] = asyncio.get_running_loop().run_in_executor(None, source.load)
+
+    async def known(self, provider: str, model: str, generation: Generation) -> tuple[Usage, int | None]:
+        """Return the usage with its cost, and the model's context size in tokens; None where unknown."""
+        self.prepare(provider)
+        usage = generation.usage.plausible()
+        loading, own = self._loading.get(provider), self._own.get(f"{provider}/{model}")
+        cost: float | None = usage.cost_usd if self._is_reported(provider) else None
+        window: int | None = None
+        if loading is not None:
+            cost, window = await self._looked_up(provider, loading, model, usage)
+        if own is not None:
+            cost = own.cost_of(usage)
+        cost = None if cost is None else round(cost, 9)
+        priced = usage if cost == usage.cost_usd else usage.model_copy(update={"cost_usd": cost})
+        return priced, generation.context_window or window
+
+    async def window(self, provider: str, model: str) -> int | None:
+        """Return the model's context size in tokens; None if unknown."""
+        self.prepare(provider)
+        loading = self._loading.get(provider)
+        return None if loading is None else (await self._looked_up(provider, loading, model, NO_USAGE))[1]
+
+    async def dearest(self, provider: str, model: str, sent: int) -> tuple[int, int] | None:
+        """Return the highest cost of `sent` tokens, and of each token generated after them, in billionths of a dollar.
+
+        The higher of the cached and the uncached price counts. None if the price is unknown.
+        """
+        own = self._own.get(f"{provider}/{model}")
+        if own is not None:
+            return nano(sent * own.dearest_input / 1_000_000), nano(own.output / 1_000_000)
+        if self._is_reported(provider):
+            return 0, 0
+        self.prepare(provider)
+        loading = self._loading.get(provider)
+        if loading is None:
+            return None
+        costs: list[float] = []
+        kinds = (Usage.of(sent, 0), Usage.of(sent, 0, cached=sent), Usage.of(sent, 0, cache_writes=sent))
+        for usage in (*kinds, Usage.of(sent, _MANY)):
+            cost, _ = await self._looked_up(provider, loading, model, usage)
+            if cost is None:
+                return None
+            costs.append(cost)
+        return nano(max(costs[:3])), nano(max(0.0, costs[3] - costs[0]) / _MANY)
+
+    def _is_reported(self, provider: str) -> bool:
+        factory = self._providers.get(provider)
+        return factory is not None and reports_cost(factory)
+
+    async def _looked_up(
+        self, provider: str, loading: asyncio.Future[PriceList], model: str, usage: Usage
+    ) -> tuple[float | None, int | None]:
+        try:
+            return (await asyncio.shield(loading))(model, usage)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the reply is already paid for
+            if provider not in self._failed:
+                self._failed.add(provider)
+                notice(f"what models of {provider} cost is not known: {type(error).__name__}: {error}")
+            return None, None
+
 
 _NAMED = 3
-"""Of the ways to set a provider up, those that are said where there is none."""
+"""Ways to configure a provider that an error message lists at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A provider as a Run uses it, with what `[limits]` of its project allows."""
+    """An open provider, with the `[limits]` that the project sets for it."""
 
     provider: Provider
     name: str
@@ -32,42 +133,47 @@ class Endpoint:
 
     @property
     def reply_settings(self) -> JsonObject:
-        """As the provider tells them."""
+        """The reply settings that the provider reports."""
         return reply_settings(self.provider)
 
     def place(self, on_wait: OnWait = lambda waiting: None) -> Place:
-        """A place in the line of all that use the same endpoint."""
+        """Return a place in the queue of all Runs that use the same endpoint."""
         return place_at(self.provider, self.name, self.limits, on_wait)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a Run is started with, every choice made."""
+    """The settings that a Run starts with, fully resolved."""
 
     model: str
     provider: ProviderSetting
     fallbacks: tuple[str, ...]
-    """`provider/model` of each that stands in for the one before it."""
+    """`provider/model` of the fallback models, in the order in which they are tried."""
     reasoning_budget: ReasoningBudget | None
     limits: Limits
 
 
 class ProviderPool:
-    """Opens each endpoint once, and closes them all."""
+    """The open endpoints of a process, each opened once."""
 
-    def __init__(self, plugins: Plugins, env: Mapping[str, str]) -> None:
+    def __init__(self, plugins: Plugins, env: Mapping[str, str], agreement: Agreement) -> None:
+        """Create an empty pool; `agreement` is checked before an endpoint is opened."""
         self._plugins = plugins
         self._env = env
+        self._agreement = agreement
         self._open: dict[bytes, Provider] = {}
         self._missing: set[str] = set()
 
     @property
     def factories(self) -> Mapping[str, ProviderFactory]:
-        """The kinds of endpoint there are, by name."""
+        """Provider factories by name."""
         return self._plugins.providers
 
     def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
-        """Fill in what nobody chose. Raises UsageError or MissingCredential that lists the ways."""
+        """Resolve a Run's settings, with defaults.
+
+        Raises UsageError, or MissingCredential that lists the ways to configure a provider.
+        """
         chosen = resolve_settings(project, expert, overrides, steps_before=steps_before)
         found = next((kept for one in chosen.models if (kept := self._kept(one, chosen.provider))), ())
         own = chosen.provider
@@ -86,7 +192,7 @@ class ProviderPool:
         return RunSettings(model, setting, fallbacks, chosen.reasoning_budget, chosen.limits)
 
     def _kept(self, written: Candidates, provider: ProviderSetting | None) -> tuple[tuple[str | None, str], ...]:
-        """The models that count, each with the provider that it names, of those that are written in one place."""
+        """Return the usable models of one configuration level, each with the provider that it names, if any."""
         kept: list[tuple[str | None, str]] = []
         for one in written.models:
             name, model = split(one.name, self.factories) if one.may_name_provider else (None, one.name)
@@ -96,10 +202,9 @@ class ProviderPool:
         return tuple(kept)
 
     def check(self, settings: RunSettings, project: Project, expert: Expert) -> None:
-        """Raises as `get` for the model that a Run begins with.
+        """Check that the endpoint of a Run's first model can be opened. Raises the errors of `get`.
 
-        One that stands in and has no key is said to be missing, once, and passed over; one whose settings are wrong
-        raises.
+        A fallback model without a key is skipped, with one notice per process; a fallback with wrong settings raises.
         """
         self.get(settings.provider)
         for name in settings.fallbacks:
@@ -111,23 +216,28 @@ class ProviderPool:
                     notice(f"{name} cannot stand in for {settings.model}: {error}")
 
     def get(self, setting: ProviderSetting) -> Provider:
-        """The endpoint. Raises MissingCredential before anything is sent."""
+        """Return the open endpoint of a setting.
+
+        Raises MissingCredential before anything is sent, and UsageError for an address that nobody has agreed to.
+        """
         key = setting.to_json()
         if key not in self._open:
+            self._agreement.check(provider_items(setting, setting.provider_name))
             factory = self._plugins.provider(setting.provider_name)
             self._open[key] = factory.create(ProviderConfig(setting.setting, self._env))
         return self._open[key]
 
     def endpoint(self, setting: ProviderSetting, project: Project) -> Endpoint:
-        """The endpoint with the project's limits for it. Raises as `get`."""
+        """Return the endpoint with the project's limits for it. Raises the errors of `get`."""
         name = setting.provider_name
         limits = next((one for one in project.limits if one.name == name), None)
         return Endpoint(self.get(setting), name, limits)
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> Endpoint:
-        """The endpoint of the model that generates now, with its settings of today.
+        """Return the endpoint of the Run's current model, with its present settings.
 
-        Raises UsageError if it is not known, and as `get`.
+        Raises UsageError if the Run's provider is unknown or a recording would start in the middle, and the errors of
+        `get`.
         """
         if run.start.provider == UNKNOWN:
             step = Continue(run.start.job_id, run.start.expert_key)

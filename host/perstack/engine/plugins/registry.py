@@ -1,4 +1,21 @@
-"""The one place that talks to pluggy: finds plugins, checks them, and hands out what they registered, typed."""
+"""Load plugins through pluggy and return what they registered, with types.
+
+Only this module and `ports.hooks` use pluggy. Plugins come from three sources, in this order: the entry points of group
+`perstack`, the modules named in PERSTACK_PLUGINS, and the objects passed to `load_plugins`. An object that is found
+twice is registered once.
+
+There are seven kinds: storages, providers, skills, formats, listeners, runtimes and dispatchers. Each has a hook in
+`ports.hooks`. `pm.hook` is untyped, so `_of` calls the hooks of one plugin at a time and is the only place that narrows
+their results. Names and schemes are unique over all plugins. Skills have no lookup by name: the first factory that
+handles a definition provides the skill, and plugins loaded later come first, so an object passed in Python overrides an
+installed plugin.
+
+Errors: an installed plugin that cannot be imported is left out with a notice, so that one broken package does not stop
+perstack. All other errors raise, because the caller asked for that plugin or its author has to fix it.
+
+A new kind needs a hook in `ports.hooks`, a field in `PluginInfo`, `Plugins` and `_Registered`, and a line in `_of` and
+`_collect`.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +32,31 @@ from typing import Protocol, TypeVar
 import pluggy
 
 from perstack.config.check import suggestion
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
-from perstack.engine.notices import notice
 from perstack.errors import PluginError, UsageError
 from perstack.ports import hooks
 from perstack.ports.dispatcher import Dispatcher, DispatcherFactory
 from perstack.ports.formats import JobFormat, OpensForeign
-from perstack.ports.listener import Listener
+from perstack.ports.hooks import Listener
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.runtime import RuntimeFactory
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Storage, StorageFactory, TakesSetting
+from perstack.system.user import notice
 
 GROUP = "perstack"
 EXTRA_MODULES = "PERSTACK_PLUGINS"
-"""Environment variable: modules to load as plugins besides the installed ones, separated by commas."""
+"""Environment variable: comma-separated modules to load as plugins, in addition to the installed ones."""
 
 
 _ELSEWHERE = {"mcp-sampling": "it is the model of an editor, which is there only while perstack serves that over MCP"}
-"""Providers that only some front doors bring."""
+"""Providers that only some front doors register, and the reason to show where they are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """One plugin, for people."""
+    """One plugin, with the names it registered, for display."""
 
     name: str
     package: str
@@ -56,7 +73,7 @@ class PluginInfo:
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """What all plugins together registered."""
+    """Everything that the loaded plugins registered."""
 
     storages: Mapping[str, StorageFactory]
     providers: Mapping[str, ProviderFactory]
@@ -68,7 +85,7 @@ class Plugins:
     dispatchers: Mapping[str, DispatcherFactory] = field(default_factory=dict[str, DispatcherFactory])
 
     def storage(self, scheme: str) -> StorageFactory:
-        """Raises UsageError that lists the schemes there are."""
+        """Return the storage factory of a scheme. Raises UsageError, listing the known schemes, if there is none."""
         found = self.storages.get(scheme)
         if found is None:
             known = ", ".join(sorted(self.storages))
@@ -77,8 +94,10 @@ class Plugins:
         return found
 
     def open_storage(self, address: str, folder: Path, setting: JsonObject | None = None) -> Storage:
-        """The storage of an address such as `file:perstack`, seen from a folder. Raises UsageError if there is none, or
-        if it has no such settings."""
+        """Open the storage at an address such as `file:perstack`, relative to a folder.
+
+        Raises UsageError if there is no such storage, or if it does not accept settings.
+        """
         factory, location = self.storage_at(address)
         if isinstance(factory, TakesSetting):
             return factory.open_set(location, folder, setting or {})
@@ -89,19 +108,19 @@ class Plugins:
         return factory.open(location, folder)
 
     def storage_at(self, address: str) -> tuple[StorageFactory, str]:
-        """Which storage an address means, and where in it. Raises UsageError if there is none."""
+        """Split an address into storage factory and location. Raises UsageError if there is no such storage."""
         scheme, separator, location = address.partition(":")
         if not separator:
             raise UsageError(f"storage {scheme!r} names no place: write it as `file:DIRECTORY` or `sqlite:FILE`")
         return self.storage(scheme), location
 
     def open_dispatcher(self, address: str) -> Dispatcher:
-        """The dispatcher of an address such as `postgresql://host/database`. Raises UsageError if there is none."""
+        """Open the dispatcher at an address such as `postgresql://host/database`. Raises UsageError if it cannot."""
         factory, location = self.dispatcher_at(address)
         return factory.open(location)
 
     def dispatcher_at(self, address: str) -> tuple[DispatcherFactory, str]:
-        """Which dispatcher an address means, and where in it. Raises UsageError if there is none."""
+        """Split an address into its dispatcher factory and the location in it. Raises UsageError if there is none."""
         scheme, separator, location = address.partition(":")
         found = self.dispatchers.get(scheme) if separator else None
         if found is None:
@@ -111,7 +130,7 @@ class Plugins:
         return found, location
 
     def format(self, name: str) -> JobFormat:
-        """Raises UsageError that lists the formats there are."""
+        """Return the format of a name. Raises UsageError, listing the known formats, if there is none."""
         found = self.formats.get(name)
         if found is None:
             known = ", ".join(sorted(self.formats)) or "none"
@@ -119,7 +138,7 @@ class Plugins:
         return found
 
     def runtime(self, name: str) -> RuntimeFactory:
-        """Raises UsageError that lists the runtimes there are."""
+        """Return the runtime factory of a name. Raises UsageError, listing the known runtimes, if there is none."""
         found = self.runtimes.get(name)
         if found is None:
             known = ", ".join(sorted(self.runtimes)) or "none"
@@ -128,7 +147,7 @@ class Plugins:
         return found
 
     def provider(self, name: str) -> ProviderFactory:
-        """Raises UsageError that lists the providers there are."""
+        """Return the provider factory of a name. Raises UsageError, listing the known providers, if there is none."""
         found = self.providers.get(name)
         if found is None:
             known = f"there are: {', '.join(sorted(self.providers))}{suggestion(name, self.providers)}"
@@ -152,9 +171,9 @@ class _Found:
 
 
 class _Manager(pluggy.PluginManager):
-    """Passes over what cannot be a hook in a module, where pluggy would search for it as in an object of any kind.
+    """A plugin manager that skips the attributes of a module that cannot be hooks.
 
-    That is nearly all of what a plugin imports, and took most of the time in which a Host is opened.
+    pluggy inspects every name that a module imports; skipping them takes most of the time off opening a Host.
     """
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
@@ -164,15 +183,15 @@ class _Manager(pluggy.PluginManager):
 
 
 _HOOKS = (FunctionType, MethodType, staticmethod, classmethod)
-"""What pluggy takes for a hook."""
+"""Types that pluggy accepts as hook implementations."""
 
 
 def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
     """Load the installed plugins, those named in PERSTACK_PLUGINS, and `extra` objects.
 
-    An installed plugin that cannot be imported is reported by `perstack plugins` and on stderr, and left out.
-    Raises UsageError for a name in PERSTACK_PLUGINS that cannot be imported, and PluginError for a misspelt hook, one
-    that raises, or a name that is taken twice.
+    An installed plugin that cannot be imported is left out, with a notice on stderr and in `perstack plugins`. Raises
+    UsageError for a name in PERSTACK_PLUGINS that cannot be imported, and PluginError for a misspelt hook, a hook that
+    raises, or a name that two plugins register.
     """
     manager = _Manager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
@@ -192,7 +211,7 @@ def _installed() -> list[_Found]:
     for point, package, version in _points(tuple(sys.path)):
         try:
             result.append(_Found(point.name, package, version, point.load()))
-        except Exception as error:  # noqa: BLE001 - whatever somebody's package raises, the others must load
+        except Exception as error:  # noqa: BLE001 - a package may raise anything, and the others must load
             text = f"{type(error).__name__}: {error}"
             notice(f"plugin {point.name} of {package} was left out: {text}")
             result.append(_Found(point.name, package, version, None, text))
@@ -201,12 +220,9 @@ def _installed() -> list[_Found]:
 
 @lru_cache(maxsize=1)
 def _points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], ...]:
-    """The entry points of what is installed on this path, each with its package and version.
-
-    They are looked for once: who opens many Hosts, reads the metadata of all packages for none but the first.
-    """
+    """Return the entry points on this path with package and version. Cached, because reading all metadata is slow."""
     result: list[tuple[EntryPoint, str, str]] = []
-    packages: dict[int, tuple[str, str]] = {}  # its metadata is read anew by each question
+    packages: dict[int, tuple[str, str]] = {}  # dist.name and dist.version parse the metadata at each access
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         dist = point.dist
         if dist is None:
@@ -226,7 +242,7 @@ def _named(env: Mapping[str, str]) -> list[_Found]:
 def _imported(name: str) -> object:
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # whatever somebody's module raises, or a name that is none
+    except (Exception, SystemExit) as error:  # a module may raise anything, and a name may be invalid
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
             f"{EXTRA_MODULES}: {name} cannot be imported ({what}); correct the module, or take its name out"
@@ -239,7 +255,6 @@ def _given(plugin: object) -> _Found:
 
 
 def _each_once(found: Sequence[_Found]) -> list[_Found]:
-    """A plugin that is installed and named besides counts once."""
     seen: set[int] = set()
     once: list[_Found] = []
     for one in found:
@@ -292,7 +307,7 @@ def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
                 tuple(factory.scheme for factory in ours.dispatchers),
             )
         )
-    # the first that handles a skill provides it: what was given by hand goes before what is installed
+    # the first factory that handles a skill provides it: objects passed in Python go before installed plugins
     given_first = tuple(reversed(skills.values()))
     return Plugins(storages, providers, given_first, formats, tuple(listeners), tuple(infos), runtimes, dispatchers)
 
@@ -309,7 +324,7 @@ class _Registered:
 
 
 def _of(manager: pluggy.PluginManager, one: _Found) -> _Registered:
-    """What one plugin returned from its hooks. `pm.hook` is untyped: it is narrowed here and nowhere else."""
+    """Call the hooks of one plugin. The only place where the untyped `pm.hook` is narrowed."""
     others = [other for other in manager.get_plugins() if other is not one.plugin]
 
     def call(hook_name: str) -> list[object]:

@@ -1,4 +1,4 @@
-"""The runtimes that programs start in: each policy is prepared once, when a program of it first may start."""
+"""Prepare the runtimes in which programs start: each sandbox policy once, when its first program may start."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from perstack.core.sandbox import LOCAL, SandboxPolicy
+from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.dataclass import dataclass
-from perstack.engine.knowledge import LaidOut, relocated
-from perstack.engine.plugins import Plugins
+from perstack.engine.plugins.agent_skills import LaidOut, relocated
+from perstack.engine.plugins.registry import Plugins
 from perstack.errors import UsageError
-from perstack.ports.places import check_places
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime, Surroundings
 from perstack.ports.skill import SkillContext
+from perstack.support.sandbox_paths import check_places
 
 
 async def check_policies(
     plugins: Plugins, policies: Iterable[SandboxPolicy | None], around: Callable[[], Surroundings]
 ) -> None:
-    """Raises UsageError, with what to do, if one of them cannot be kept on this machine."""
+    """Raise UsageError, with the remedy, if one of the policies cannot be enforced on this machine."""
     for policy in {policy.to_json(): policy for policy in policies if policy is not None}.values():
         check_places(policy, around())
         unenforced = await plugins.runtime(policy.runtime).check(policy, around())
@@ -31,10 +31,10 @@ async def check_policies(
 
 
 class Runtimes:
-    """Those of one Job. `close` it when all its programs have ended."""
+    """The prepared runtimes of one Job. Call `close` after all its programs have ended."""
 
     def __init__(self, plugins: Plugins, around: Surroundings, laid_out: tuple[LaidOut, ...] = ()) -> None:
-        """`laid_out` are Agent Skills that are not where the policies name them."""
+        """Create without preparing anything; `laid_out` are Agent Skills that are not at the paths in the policies."""
         self._laid_out = laid_out
         self._plugins = plugins
         self._around = around
@@ -42,7 +42,7 @@ class Runtimes:
         self._prepared: dict[bytes, Runtime] = {}
 
     async def of(self, policy: SandboxPolicy | None) -> Runtime:
-        """The runtime of a policy. Raises UsageError if there is none of that name, and SkillError."""
+        """Return the runtime of a policy. Raises UsageError if there is no runtime of that name, and SkillError."""
         policy = relocated(policy, self._laid_out)
         if policy is None:
             return LOCAL_RUNTIME
@@ -54,7 +54,7 @@ class Runtimes:
             return self._prepared[key]
 
     async def context(self, context: SkillContext, policy: SandboxPolicy | None) -> SkillContext:
-        """What a skill is given under a policy. Raises as `of`."""
+        """Return the context with which a skill is opened under a policy. Raises the errors of `of`."""
         policy = relocated(policy, self._laid_out)
         if policy is None:
             return context
@@ -67,7 +67,7 @@ class Runtimes:
         )
 
     async def close(self) -> None:
-        """Remove what was made for them."""
+        """Close all prepared runtimes."""
         prepared, self._prepared = list(self._prepared.values()), {}
         for runtime in prepared:
             await runtime.close()
@@ -75,13 +75,13 @@ class Runtimes:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where a program that no tool starts runs: an evaluator, or the command of a task."""
+    """The runtime of a program that no tool starts: an evaluator, or the command of a task."""
 
     runtime: Runtime = LOCAL_RUNTIME
     variables: tuple[str, ...] = ()
-    """The names of the variables that it is given besides."""
+    """Names of additional environment variables to pass to the program."""
     confines: bool = False
-    """Whether it has less than all rights of the host's user."""
+    """Whether the program has fewer rights than the host's user."""
 
 
 NO_SANDBOX = Ground()
@@ -89,7 +89,7 @@ NO_SANDBOX = Ground()
 
 @asynccontextmanager
 async def prepared(plugins: Plugins, policy: SandboxPolicy | None, around: Surroundings) -> AsyncGenerator[Ground]:
-    """Where programs of a policy run while the block does. Raises UsageError if the policy cannot be kept here."""
+    """Prepare a policy's runtime for the duration of the block. Raises UsageError if it cannot be enforced here."""
     if policy is None:
         yield NO_SANDBOX
         return

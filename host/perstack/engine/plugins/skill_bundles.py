@@ -1,4 +1,4 @@
-"""The Agent Skills of a Job that is left to workers: their files are kept with it, and laid out where it is driven."""
+"""Agent Skills of a Job for workers: store their files as blobs of the Job, and unpack them on the worker's machine."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from tempfile import mkdtemp
 
 from pydantic import Field, field_validator
 
-from perstack.config.handles import TooLarge, read_below
-from perstack.config.skill_folders import SkillFolder, read_skill
-from perstack.core.agent_skills import NotASkill, SkillFile, is_part_of_skill
-from perstack.core.base import Fact, falsy
-from perstack.core.definitions import Expert
-from perstack.core.sandbox import is_below
-from perstack.engine.blobs import keep_blobs
-from perstack.engine.knowledge import Knowledge, LaidOut
+from perstack.config.context_files import SkillFolder, read_skill
+from perstack.core.base.records import Fact, falsy
+from perstack.core.definitions.agent_skills import NotASkill, SkillFile, is_part_of_skill
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.sandbox import is_below
+from perstack.engine.log.storage import keep_blobs
+from perstack.engine.plugins.agent_skills import Knowledge, LaidOut
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
-from perstack.ports.uninterrupted import uninterrupted
+from perstack.system.concurrency import uninterrupted
+from perstack.system.regular_files import TooLarge, read_below
 
 MOST_FILES = 1_000
 MOST_BYTES = 16 << 20
-"""Of all skills of one Job."""
+"""Maximum bytes of all skills of one Job."""
 _AT_ONCE = 8
 _EXECUTABLE = 0o500
 _ORDINARY = 0o400
 
 
 class CarriedFile(Fact):
-    """A file of a skill, kept as a blob of the Job."""
+    """A file of a skill, stored as a blob of the Job."""
 
     path: str
-    """From the skill's folder, with slashes."""
+    """Path relative to the skill's folder, with slashes."""
     sha256: str
-    """The blob's name, in hex."""
+    """Name of the blob, in hex."""
     size: int
     is_executable: bool = Field(default=False, exclude_if=falsy)
 
@@ -53,22 +53,22 @@ class CarriedFile(Fact):
 
 
 class CarriedSkill(Fact):
-    """A skill whose files are the Job's."""
+    """A skill whose files are stored with the Job."""
 
     path: str
-    """Where it was, and how Experts name it."""
+    """The original path, by which Experts name the skill."""
     digest: str = Field(pattern="^sha256:[0-9a-f]{64}$")
     files: tuple[CarriedFile, ...]
     in_workspace: bool = Field(default=False, exclude_if=falsy)
     """Whether it was below the workspace, which all programs may read."""
 
     def folder_in(self, cache: Path) -> Path:
-        """Where this version is laid out."""
+        """Return the folder in the cache for this version of the skill."""
         return cache / self.digest.removeprefix("sha256:") / Path(self.path).name
 
 
 def check_carried(knowledge: Knowledge, team: Iterable[Expert]) -> None:
-    """Raises UsageError for a skill of a team that is none, is not the locked one, or is too large to be kept."""
+    """Raise UsageError if a skill of the team is invalid, differs from perstack.lock, or is too large to be stored."""
     experts = tuple(team)
     for expert in experts:
         knowledge.informed(expert)
@@ -78,10 +78,7 @@ def check_carried(knowledge: Knowledge, team: Iterable[Expert]) -> None:
 async def carry(
     storage: Storage, job_id: str, knowledge: Knowledge, team: Iterable[Expert]
 ) -> tuple[CarriedSkill, ...]:
-    """Keep the files of a team's skills for a Job; those that are wrong are left out.
-
-    Raises UsageError for what is too large, and for a file that has changed, and StorageError.
-    """
+    """Store the valid skills of a team with a Job. Raises UsageError if too large or changed, and StorageError."""
     known = knowledge.known(tuple(team))
     _check_size(known.values())
     carried: list[CarriedSkill] = []
@@ -100,10 +97,7 @@ async def carry(
 async def lay_out(
     storage: Storage, job_id: str, carried: Iterable[CarriedSkill], env: Mapping[str, str]
 ) -> tuple[LaidOut, ...]:
-    """A Job's skills on this machine: in the user's cache, each version once.
-
-    Raises StorageError, NotFound, and UsageError if they cannot be written.
-    """
+    """Unpack a Job's skills into the user's cache, each version once. Raises StorageError, NotFound and UsageError."""
     laid: list[LaidOut] = []
     for skill in carried:
         folder = skill.folder_in(_cache(env))
@@ -131,7 +125,7 @@ def _check_size(folders: Iterable[SkillFolder]) -> None:
 
 
 def _contents(folder: SkillFolder) -> list[tuple[bytes, bool]]:
-    """The bytes of its files, and which are programs. Raises UsageError."""
+    """Return the bytes of each file and whether it is executable. Raises UsageError."""
     return [(_read(folder, file), _is_program(folder.path / file.path)) for file in folder.files]
 
 
@@ -170,7 +164,7 @@ def _cache(env: Mapping[str, str]) -> Path:
 
 
 def _is_whole(folder: Path, skill: CarriedSkill) -> bool:
-    """Whether a folder has just these files: a program of an earlier Job may have changed them."""
+    """Return whether a folder has exactly these files: a program of an earlier Job may have changed them."""
     try:
         found = read_skill(folder)
     except NotASkill:
@@ -182,7 +176,7 @@ def _is_whole(folder: Path, skill: CarriedSkill) -> bool:
 
 
 def _write(folder: Path, skill: CarriedSkill, contents: list[bytes]) -> None:
-    """In place of what is there, all at once: others may read the same version at this moment. Raises UsageError."""
+    """Replace the folder by renames, because other processes may be reading the same version. Raises UsageError."""
     try:
         folder.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = Path(mkdtemp(prefix=".new-", dir=folder.parent.parent))
@@ -198,7 +192,7 @@ def _write(folder: Path, skill: CarriedSkill, contents: list[bytes]) -> None:
         finally:
             shutil.rmtree(made, ignore_errors=True)
     except OSError as error:
-        if not _is_whole(folder, skill):  # nobody else has laid it out meanwhile
+        if not _is_whole(folder, skill):  # no other process has written it in the meantime
             words = (error.strerror or str(error)).lower()
             raise UsageError(f"{folder}: the files of the skill cannot be laid out: {words}") from error
 

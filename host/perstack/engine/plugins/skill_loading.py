@@ -1,4 +1,4 @@
-"""`loadSkill`: the body of an Agent Skill, and the files beside it, as they were when the Run began."""
+"""The tool `loadSkill`: read an Agent Skill's body and files as they were when the Run began."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from hashlib import sha256
 from os.path import normpath
 from typing import TYPE_CHECKING
 
-from perstack.core.definitions import AgentSkill
-from perstack.core.tools import ToolSpec
-from perstack.engine.catalogue import Offered
-from perstack.engine.knowledge import Knowledge
+from perstack.core.definitions.skills import AgentSkill, ToolSpec
+from perstack.engine.plugins.agent_skills import Knowledge
+from perstack.engine.plugins.tool_catalogue import Offered
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
 
 if TYPE_CHECKING:
-    from perstack.config.skill_folders import SkillFolder
+    from perstack.config.context_files import SkillFolder
 
 LOAD_TOOL = "loadSkill"
 SKILL_NAME = "agentSkills"
-"""What permission rules call the skill that the tool is of."""
+"""The skill name of `loadSkill` in permission rules."""
 
 MOST_CHARACTERS = 100_000
-"""Of a text that one call returns: some 25,000 tokens."""
+"""Characters that one call returns at most: about 25,000 tokens."""
 _MOST_NAMED = 100
 
 
 def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
-    """The tool for these."""
+    """Return the spec of `loadSkill` for these skills."""
     return ToolSpec(
         name=LOAD_TOOL,
         description="Read a skill: what to do, and which files are beside it. With `path`, read one of those files.",
@@ -47,23 +46,28 @@ def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
 
 
 def loading_tools(skills: Sequence[AgentSkill], knowledge: Knowledge) -> tuple[Offered, ...]:
-    """What a Run with these is offered for them."""
+    """Return `loadSkill`, if there are skills; otherwise nothing."""
     return (Offered(load_spec(skills), LoadingSession(skills, knowledge), LOAD_TOOL),) if skills else ()
 
 
 class LoadingSession:
-    """Answers `loadSkill`. What has changed since the Run began is not read: nobody has agreed to it, and what the Run
-    was started with would not explain what its model did."""
+    """A session that answers `loadSkill`.
+
+    Files that changed since the Run began are not read: nobody has agreed to them, and the recorded start of the Run
+    would not explain what its model did.
+    """
 
     def __init__(self, skills: Sequence[AgentSkill], knowledge: Knowledge) -> None:
+        """Create a session for the skills of one Run."""
         self._skills = {one.name: one for one in skills}
         self._knowledge = knowledge
 
     async def tools(self) -> Toolset:
+        """Return the toolset with `loadSkill`."""
         return Toolset((load_spec(tuple(self._skills.values())),))
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Raises SkillError for a file that is not there, has changed, or is no text."""
+        """Return the requested text. Raises SkillError for a file that is missing, has changed, or is not text."""
         path, begin = call.args.get("path"), call.args.get("from")
         skill = self._skills[str(call.args["name"])]
         text = await asyncio.to_thread(
@@ -76,12 +80,12 @@ class LoadingSession:
         return ToolResult.text(text)
 
     async def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: no resource was opened."""
 
 
 def _answer(knowledge: Knowledge, skill: AgentSkill, path: str, begin: int) -> str:
-    from perstack.config.skill_folders import decoded, skill_file_of
-    from perstack.core.agent_skills import NotASkill, divided
+    from perstack.config.context_files import decoded, skill_file_of
+    from perstack.core.definitions.agent_skills import NotASkill, divided
 
     folder = knowledge.folder(skill)
     if folder is None:
@@ -100,7 +104,7 @@ def _answer(knowledge: Knowledge, skill: AgentSkill, path: str, begin: int) -> s
 
 
 def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
-    from perstack.config.skill_folders import read_bytes
+    from perstack.config.context_files import read_bytes
 
     file = folder.file(path)
     if file is None:
@@ -123,7 +127,7 @@ def _told_of(folder: SkillFolder, skill: AgentSkill) -> str:
 
 
 def _files(folder: SkillFolder) -> str:
-    from perstack.config.skill_folders import skill_file_of
+    from perstack.config.context_files import skill_file_of
 
     beside = [one for one in folder.files if one.path != skill_file_of(folder)]
     if not beside:

@@ -1,71 +1,179 @@
-"""The skills of a Job: each opened once, shared by all Runs that declare the same one, closed at the end."""
+"""Open the skills of a Job: each once, shared by all Runs with the same definition, and closed at the end.
+
+`JobSkills` owns the sessions; `RunSkills` builds the tool catalogue of one Run from them. A skill in perstack.lock is a
+`LockedSession`, connected to at the first call of one of its tools.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 from itertools import count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from perstack.config.lock import Lock, shared_definition
-from perstack.core.checking import unchecked
-from perstack.core.definitions import (
-    Expert,
+from perstack.config.trust import Agreement, skill_item
+from perstack.core.base.json_schema import unchecked
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.skills import (
     InteractiveSkill,
     McpSseSkill,
     McpStdioSkill,
     PluginSkill,
-    Project,
     Skill,
+    ToolSpec,
+    agent_skills,
     is_base_skill,
+    misdeclared,
+    with_base,
 )
-from perstack.core.events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
 from perstack.core.runs.context import policy_of
+from perstack.core.runs.display_events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
+from perstack.core.runs.facts import Question
 from perstack.core.runs.state import Run
-from perstack.core.sandbox import SandboxPolicy
-from perstack.core.skill_definitions import agent_skills, with_base
-from perstack.core.toolsearch import SEARCH_TOOL
+from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
-from perstack.engine.catalogue import (
+from perstack.engine.log.emitter import DisplayStamp, Emitter
+from perstack.engine.plugins.agent_skills import Knowledge
+from perstack.engine.plugins.builtin_tools import context_tools
+from perstack.engine.plugins.runtimes import Runtimes
+from perstack.engine.plugins.tool_catalogue import (
     Catalogue,
     Offered,
+    PlayedSession,
     delegate_tools,
     interactive_tools,
-    misdeclared,
     skill_tools,
 )
-from perstack.engine.clock import SYSTEM
-from perstack.engine.emit import DisplayStamp, Emitter
-from perstack.engine.knowledge import Knowledge
-from perstack.engine.locked import LockedSession, out_of_date
-from perstack.engine.played_session import PlayedSession
-from perstack.engine.recalling import context_tools
-from perstack.engine.runtimes import Runtimes
-from perstack.errors import SkillError
+from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Look, Note
-from perstack.ports.clock import Clock
-from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, Toolset
+from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.ports.storage import Storage
-from perstack.ports.variables import filled_settings
+from perstack.support.variables import filled_settings
+from perstack.system.clock import SYSTEM, Clock
+
+if TYPE_CHECKING:
+    from perstack.engine.plugins.secret_masking import SecretVault
+
+
+# A skill whose tools are known from perstack.lock.
+
+
+class LockedSession:
+    """A session that offers the locked tools until it is connected, then the skill's own tools if they differ.
+
+    `connect` asks the skill for its tools and shows that it does. `show` receives one line about what differs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        locked: Toolset,
+        session: SkillSession,
+        connect: Callable[[], Awaitable[Toolset]],
+        show: Callable[[str], None],
+    ) -> None:
+        """Create an unconnected session."""
+        self._name = name
+        self._offered = locked
+        self._session = session
+        self._connect = connect
+        self._show = show
+        self._lock = asyncio.Lock()
+        self._first: Toolset | None = None
+        self._problem = ""
+        self._gone: frozenset[str] = frozenset()
+
+    async def tools(self) -> Toolset:
+        """Return the locked tools, the skill's own if they differ, or none if it could not be reached."""
+        if self._first is None:
+            return self._offered
+        live = await self._session.tools()
+        return self._offered if live is self._first else live
+
+    async def connect(self) -> None:
+        """Connect, if that was not tried before. Raises SkillError if the skill cannot be reached."""
+        async with self._lock:
+            if self._problem:
+                raise SkillError(self._problem)
+            if self._first is None:
+                await self._meet()
+
+    async def call(self, call: ToolCall) -> ToolResult | Question:
+        """Connect and call the tool. Raises SkillError if the skill cannot be reached, which is tried only once."""
+        await self.connect()
+        if call.tool_name in self._gone:
+            return ToolResult.text(
+                f"Skill {self._name!r} no longer has a tool {call.tool_name!r}: perstack.lock is out of date.",
+                is_error=True,
+            )
+        return await self._session.call(call)
+
+    async def close(self) -> None:
+        """Close the session, unless it was closed after a failed connection."""
+        if not self._problem:
+            await self._session.close()
+
+    async def _meet(self) -> None:
+        try:
+            live = await self._connect()
+        except SkillError as error:
+            self._problem, self._offered = str(error), Toolset()
+            raise
+        difference = _difference(self._offered, live)
+        if difference:
+            self._show(f"{out_of_date(self._name)} ({difference})")
+            self._gone = _names(self._offered) - _names(live)
+            self._offered = live
+        self._first = live
+
+
+def out_of_date(name: str) -> str:
+    """Return the notice that perstack.lock is out of date for a skill."""
+    return f"perstack.lock is out of date for skill {name}: install the skills again"
+
+
+def _names(toolset: Toolset) -> frozenset[str]:
+    return frozenset(spec.name for spec in toolset.specs)
+
+
+def _difference(locked: Toolset, live: Toolset) -> str:
+    before, now = _by_name(locked), _by_name(live)
+    parts = [
+        ("missing", sorted(before.keys() - now.keys())),
+        ("new", sorted(now.keys() - before.keys())),
+        ("changed", sorted(name for name in before.keys() & now.keys() if before[name] != now[name])),
+    ]
+    words = [f"{word}: {', '.join(names)}" for word, names in parts if names]
+    if locked.instructions != live.instructions:
+        words.append("its instructions changed")
+    return "; ".join(words)
+
+
+def _by_name(toolset: Toolset) -> dict[str, ToolSpec]:
+    return {spec.name: spec.model_copy(update={"skill_name": ""}) for spec in toolset.specs}
+
 
 PATIENCE = 10.0
-"""Seconds that a skill may take to end; a Job, and who cancels one, wait for it."""
+"""Seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it."""
 
 _T = TypeVar("_T")
 
 _NOTHING = Toolset()
 _LONGEST_GUIDANCE = 8_000
-"""Characters of what a skill says of its tools: a model reads them at every step."""
+"""Maximum characters of a skill's instructions: the model reads them at every step."""
 _LONGEST_PROBLEM = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Up:
-    """A skill with its tools; without a session, why it has none."""
+    """A skill with its tools, or without a session and with the reason."""
 
     session: SkillSession | None
     toolset: Toolset = _NOTHING
@@ -74,23 +182,23 @@ class _Up:
 
 @dataclass(slots=True)
 class _Opening:
-    """A skill that is up or on its way, and the Run that first needed it."""
+    """A skill that is open or being opened, and the Run that first needed it."""
 
     name: str
     run_id: str
     session: asyncio.Task[SkillSession]
-    """Made of the definition; nothing has been started yet."""
+    """Creates the session from the definition, without starting anything."""
     may_start: asyncio.Event
-    """Set once some Run has all its sessions: none of them lacks a variable."""
+    """Set once a Run has all its sessions, so that none of them lacks a variable."""
     work: asyncio.Task[_Up] = field(init=False)
     is_shown: bool = False
-    """Whether a start has been shown, and no end."""
+    """Whether a start was shown without an end."""
 
 
 class JobSkills:
-    """Opens skills when a Run first needs them, all at the same time, and shows that it does.
+    """The skills of one Job, opened concurrently when a Run first needs them, with events for display.
 
-    One that is in the lock offers what it offered then, and is connected to when one of its tools is first called.
+    A skill in the lock offers its locked tools, and is connected to when one of them is first called.
     """
 
     def __init__(
@@ -102,9 +210,12 @@ class JobSkills:
         clock: Clock = SYSTEM,
         *,
         runtimes: Runtimes,
+        agreement: Agreement,
         knowledge: Knowledge | None = None,
     ) -> None:
+        """Create without opening anything."""
         self._runtimes = runtimes
+        self._agreement = agreement
         self._lock = lock or Lock()
         self._knowledge = knowledge
         self._factories = factories
@@ -112,7 +223,10 @@ class JobSkills:
         self._emit = emit
         self._clock = clock
         self._open: dict[bytes, _Opening] = {}
+        self._notices: set[tuple[str, str]] = set()
+        """Notices about renamed tools that this Job has already shown."""
         self._numbers = count(1)
+        self._vault: SecretVault | None = None
 
     async def open(
         self,
@@ -123,16 +237,19 @@ class JobSkills:
         is_coordinator: bool,
         sandbox: SandboxPolicy | None = None,
         played: Mapping[str, Toolset] | None = None,
+        vault: SecretVault | None = None,
     ) -> RunSkills:
-        """The skills of a Run of this Expert. Those with `lazyInit` are not waited for, unless they are required.
+        """Open the skills of a Run of this Expert.
 
-        Runs whose programs are held to different policies share no skill. Those in `played` are not opened: a recording
-        answers for their tools, and for the search for tools, which is under its own name.
+        Skills with `lazyInit` are not waited for, unless they are required. Runs with different sandbox policies share
+        no skill. Skills in `played` are not opened: their calls, and the tool search under its own name, are answered
+        from a recording. From the first `vault` on, stderr of servers is shown masked.
 
-        Raises SkillError for a skill that nothing provides, or whose definition or environment must change, and for
-        one that is required and cannot be reached.
+        Raises SkillError if no plugin provides a skill, if its definition or environment must change, or if it is
+        required and cannot be reached.
         """
         definitions = with_base(expert.skills)
+        self._vault = vault or self._vault
         played = played or {}
         openings = {
             one.name: self._opening(one, run_id, sandbox, played.get(one.name))
@@ -148,21 +265,21 @@ class JobSkills:
         await _all_there({one.name: openings[one.name].work for one in definitions if _is_required(one)})
         work = {name: one.work for name, one in openings.items()}
         own = (*self._loading(expert, project), *_played_search(played))
-        skills = RunSkills(expert, project, definitions, work, own, is_coordinator=is_coordinator)
+        notify = partial(self._notify_renamed, run_id)
+        skills = RunSkills(expert, project, definitions, work, notify, own, is_coordinator=is_coordinator)
         await skills.refresh()
         return skills
 
     def _loading(self, expert: Expert, project: Project) -> tuple[Offered, ...]:
-        """The tool that reads the Expert's Agent Skills, if it has any."""
         known = agent_skills(expert.skills)
         if not known:
             return ()
-        from perstack.engine.skill_loading import loading_tools
+        from perstack.engine.plugins.skill_loading import loading_tools
 
         return loading_tools(known, self._knowledge or Knowledge(project, self._lock, self._context.workspace))
 
     async def close(self) -> None:
-        """End every skill. One that fails to end is shown; what its tools have done stands all the same."""
+        """Close every skill. An error while closing is shown; results of earlier calls stay valid."""
         opened, self._open = list(self._open.values()), {}
         await asyncio.gather(*(self._end(one) for one in opened))
         await self._runtimes.close()
@@ -171,7 +288,7 @@ class JobSkills:
         self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
     ) -> _Opening:
         key = shared_definition(definition).to_json() + (b"" if sandbox is None else sandbox.to_json())
-        if played is not None:  # each Expert's is its own
+        if played is not None:  # recorded toolsets differ between Experts
             key += b"".join(spec.to_json() for spec in played.specs) + b"played"
         if key not in self._open:
             self._open[key] = self._begun(definition, run_id, sandbox, played)
@@ -180,12 +297,14 @@ class JobSkills:
     def _begun(self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None) -> _Opening:
         def show_stderr(line: str) -> None:
             self._show_start(opening)
+            line = line if self._vault is None else self._vault.masked_in_passing(line)
             self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=definition.name, message=line))
 
         async def made() -> SkillSession:
             if played is not None:
                 return PlayedSession(played)
-            return await opened(self._factories, definition, await self._runtimes.context(context, sandbox))
+            there = await self._runtimes.context(context, sandbox)
+            return await opened(self._factories, definition, there, self._agreement)
 
         context = replace(self._context, on_stderr=show_stderr)
         opening = _Opening(definition.name, run_id, asyncio.create_task(made()), asyncio.Event())
@@ -227,7 +346,7 @@ class JobSkills:
         try:
             toolset = await session.tools()
         except SkillError as error:
-            with suppress(Exception):  # why it could not be reached is what a person must know
+            with suppress(Exception):  # the connection error is the one to show, not an error of closing
                 await session.close()
             self._show_end(opening, str(error), error.note)
             raise
@@ -252,12 +371,18 @@ class JobSkills:
         try:
             async with limit:
                 await session.close()
-        except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Job's outcome stands
+        except Exception as error:  # noqa: BLE001 - skill code may raise anything; the Job's outcome stays
             why = f"it took more than {PATIENCE:g} s" if limit.expired() else str(error) or type(error).__name__
             self._show_end(one, f"skill {one.name!r} did not end cleanly: {why}")
         else:
             if one.is_shown:
                 self._show_end(one)
+
+    def _notify_renamed(self, run_id: str, notices: Mapping[str, str]) -> None:
+        for skill, message in notices.items():
+            if (skill, message) not in self._notices:
+                self._notices.add((skill, message))
+                self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=skill, message=message))
 
     def _show_start(self, one: _Opening) -> None:
         if not one.is_shown:
@@ -278,7 +403,7 @@ class JobSkills:
 
 
 class RunSkills:
-    """The tools that one Run is offered, which may change while it runs."""
+    """The tools of one Run, which may change while it runs."""
 
     def __init__(
         self,
@@ -286,11 +411,14 @@ class RunSkills:
         project: Project,
         definitions: Sequence[Skill],
         work: Mapping[str, asyncio.Task[_Up]],
+        notify: Callable[[Mapping[str, str]], None],
         loading: tuple[Offered, ...] = (),
         *,
         is_coordinator: bool,
     ) -> None:
+        """Create with an empty catalogue; `notify` shows notices about renamed tools, by skill."""
         self._expert = expert
+        self._notify = notify
         self._loading = loading
         self._project = project
         self._definitions = definitions
@@ -298,14 +426,13 @@ class RunSkills:
         self._is_coordinator = is_coordinator
         self._known: dict[str, Toolset | None] = {}
         self._context: tuple[object, ...] = (False, False, ())
-        """What the tools for the Run's context are made for."""
+        """The state of the Run's context for which the context tools were made."""
         self._own: tuple[Offered, ...] = ()
         self._revealed: tuple[str, ...] = ()
         self.catalogue = Catalogue([])
-        """What was offered last."""
 
     def fit_to(self, run: Run, storage: Storage) -> None:
-        """Offer from the next `refresh` on what this Run needs for its context as it is now."""
+        """Update the context tools to the Run's context; they are offered from the next `refresh` on."""
         policy, context = policy_of(run), run.context
         needs = (policy is not None and policy.offers_pin, context.has_dropped, context.revealed)
         if needs != self._context:
@@ -313,15 +440,15 @@ class RunSkills:
             self._own, self._revealed = context_tools(run, storage), context.revealed
 
     async def refresh(self) -> Catalogue:
-        """What is offered now: the same object while no skill has changed what it offers.
+        """Return the current catalogue: the same object while no skill has changed its tools.
 
-        A skill that cannot be reached is left out, and so is one that is still on its way. Raises what opening one of
-        them raised.
+        A skill that cannot be reached, or is still being opened, is left out. Raises the errors of opening a skill.
         """
         now = {name: await _toolset(work) for name, work in self._work.items()}
         if not self._known or any(now[name] is not known for name, known in self._known.items()):
             self.catalogue = self._made(now)
             self._known = now
+            self._notify(self.catalogue.renamed)
         return self.catalogue
 
     def _made(self, toolsets: Mapping[str, Toolset | None]) -> Catalogue:
@@ -358,7 +485,7 @@ class RunSkills:
 
 
 async def _toolset(work: asyncio.Task[_Up]) -> Toolset | None:
-    """What a skill offers now; None while it is on its way, and if it cannot be reached."""
+    """Return a skill's tools; None while it is being opened, and if it cannot be reached."""
     if not work.done():
         return None
     up = work.result()
@@ -371,7 +498,6 @@ async def _toolset(work: asyncio.Task[_Up]) -> Toolset | None:
 
 
 async def _all_made(sessions: Collection[asyncio.Task[SkillSession]]) -> None:
-    """Raises what the first of them raised, when all have been tried."""
     await asyncio.wait(sessions)
     errors = [error for one in sessions if (error := one.exception()) is not None]
     if errors:
@@ -379,7 +505,7 @@ async def _all_made(sessions: Collection[asyncio.Task[SkillSession]]) -> None:
 
 
 async def _all_there(required: Mapping[str, asyncio.Task[_Up]]) -> None:
-    """Raises SkillError that names every skill which cannot be reached, and why."""
+    """Raise SkillError that names every required skill which cannot be reached, and why."""
     problems = await asyncio.gather(*(_problem(work) for work in required.values()))
     missing = [
         f"skill {name!r} is required and missing: {problem}"
@@ -391,7 +517,7 @@ async def _all_there(required: Mapping[str, asyncio.Task[_Up]]) -> None:
 
 
 async def _problem(work: asyncio.Task[_Up]) -> str | None:
-    """Why a skill cannot be reached. One that is known from the lock is connected to, to see whether it can."""
+    """Return why a skill cannot be reached, or None. Connect to a locked skill to find out."""
     up = await asyncio.shield(work)
     if up.session is None:
         return up.problem
@@ -404,7 +530,7 @@ async def _problem(work: asyncio.Task[_Up]) -> str | None:
 
 
 def _result(task: asyncio.Task[_T]) -> _T | None:
-    """What came of a task that is done; None if nothing did."""
+    """Return the result of a finished task; None if it was cancelled or failed."""
     return None if task.cancelled() or task.exception() is not None else task.result()
 
 
@@ -413,7 +539,7 @@ def _bounded(text: str) -> str:
 
 
 def _played_search(played: Mapping[str, Toolset]) -> list[Offered]:
-    """The search for tools, of a Run that used it: without the skills that are not opened there may be none to do."""
+    """Return the recorded tool search of a Run that used it: without opened skills there may be nothing to defer."""
     specs = played.get(SEARCH_TOOL, _NOTHING).specs
     return [Offered(spec, PlayedSession(_NOTHING), spec.name) for spec in specs]
 
@@ -426,17 +552,28 @@ def _is_required(definition: Skill) -> bool:
     return not isinstance(definition, InteractiveSkill) and definition.required
 
 
-async def opened(factories: Sequence[SkillFactory], definition: Skill, context: SkillContext) -> SkillSession:
-    """A session of the plugin that provides a skill; `${NAME}` in its settings is filled in. Raises SkillError."""
+async def opened(
+    factories: Sequence[SkillFactory], definition: Skill, context: SkillContext, agreement: Agreement
+) -> SkillSession:
+    """Open a skill with its plugin, with `${NAME}` in settings filled in. Raises SkillError, also if not agreed to."""
     factory = factory_for(factories, definition)
+    check_agreed(definition, agreement)
     if isinstance(definition, PluginSkill):
         settings = filled_settings(definition.settings, context.env, definition.name)
         definition = definition.model_copy(update={"settings": settings})
     return await factory.open(definition, context)
 
 
+def check_agreed(definition: Skill, agreement: Agreement) -> None:
+    """Raise SkillError if a person must first agree to what a skill executes or reaches."""
+    try:
+        agreement.check(skill_item(definition, f"skill {definition.name}"))
+    except UsageError as error:
+        raise SkillError(error.message, next_steps=error.next_steps) from error
+
+
 def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory:
-    """The plugin that provides a skill. Raises SkillError that says what is missing."""
+    """Return the plugin that provides a skill. Raises SkillError that says what is missing."""
     found = next((factory for factory in factories if factory.handles(definition)), None)
     if found is None:
         raise SkillError(

@@ -1,32 +1,74 @@
-"""The tools of one Run: what the model is offered, and what is made of each call it asks for."""
+"""The tools of one Run: name them, show them to the model, and check the calls that the model asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import cached_property
+from hashlib import sha256
+from itertools import count
 
-from perstack.core.base import JsonObject
-from perstack.core.checking import Checker
-from perstack.core.definitions import (
-    Expert,
+from perstack.core.base.json_schema import Checker
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import Expert, ToolSearch
+from perstack.core.definitions.instruction import DelegateInfo
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.skills import (
+    DecidedCall,
     InteractiveSkill,
     McpSseSkill,
     McpStdioSkill,
-    Project,
     Skill,
-    ToolSearch,
+    ToolSpec,
+    declared,
     is_base_skill,
+    legal_tool_name,
+    picked,
 )
-from perstack.core.digests import KeptTools, kept_tools
-from perstack.core.instruction import DelegateInfo
-from perstack.core.messages import History, ToolCallPart
-from perstack.core.tools import DecidedCall, ToolSpec, legal_tool_name
-from perstack.core.toolsearch import MOST_FOUND, SEARCH_TOOL, RevealedTools, divide, result_text, search, search_spec
+from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
+from perstack.core.runs.messages import History, ToolCallPart
+from perstack.core.runs.request_digest import KeptTools, kept_tools
+from perstack.core.runs.tool_search import (
+    MOST_FOUND,
+    SEARCH_TOOL,
+    RevealedTools,
+    divide,
+    result_text,
+    search,
+    search_spec,
+)
 from perstack.dataclass import dataclass
-from perstack.ports.checking import violation_of
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
+from perstack.support.schema_checks import violation_of
+
+# A skill that is not opened, because its calls are answered from a recording.
+
+
+class PlayedSession:
+    """A session that offers a skill's recorded tools without opening the skill."""
+
+    def __init__(self, toolset: Toolset) -> None:
+        """Create a session that offers a recorded toolset."""
+        self._toolset = toolset
+
+    async def tools(self) -> Toolset:
+        """Return the recorded toolset."""
+        return self._toolset
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Return an error result: recorded calls are answered before they reach this session."""
+        return ToolResult.text(f"{call.tool_name} is not in the recording.", is_error=True)
+
+    async def close(self) -> None:
+        """Do nothing: no skill was opened."""
+
+
+_RESERVED = frozenset({SEARCH_TOOL, PIN_TOOL, RECALL_TOOL})
+"""Names of tools that the host offers in some Runs: a result under one of these names is always the host's."""
+
+_MOST_RENAMED = 10
+"""Tools that one notice lists at most."""
 
 _DELEGATE_SCHEMA: JsonObject = {
     "type": "object",
@@ -37,7 +79,7 @@ _DELEGATE_SCHEMA: JsonObject = {
 
 @dataclass(frozen=True)
 class Offered:
-    """A tool as offered, and the session that answers it; none for the loop's own tools, delegates and questions."""
+    """A tool as offered to a model; `session` runs it, and is None for delegates, questions and loop tools."""
 
     spec: ToolSpec
     session: SkillSession | None = None
@@ -46,16 +88,31 @@ class Offered:
     may_sample: bool = False
     """Whether the skill may ask the Run's model for generations of its own."""
     may_wait: bool = False
-    """Whether it may be deferred behind a search."""
+    """Whether the tool may be deferred behind the tool search."""
 
     @cached_property
     def checker(self) -> Checker:
-        """For the arguments."""
+        """The JSON Schema checker of the arguments."""
         return Checker(self.spec.input_schema)
+
+    @property
+    def rank(self) -> int:
+        """Precedence in a name conflict: 0 for the host's tools, 1 for questions and delegates, 2 for skills' tools."""
+        return 2 if self.may_wait else 1 if self.spec.kind in ("interactive", "delegate") else 0
+
+    @property
+    def plain_name(self) -> str:
+        """The name without a prefix, used if no other tool has it."""
+        return legal_tool_name(self.own_name)
+
+    @property
+    def prefixed_name(self) -> str:
+        """The name prefixed with the skill's name."""
+        return legal_tool_name(f"{self.spec.skill_name}_{self.plain_name}")
 
 
 class Catalogue:
-    """Unique, legal names over all sources of tools, in a stable order."""
+    """The tools of a Run under unique, legal names, in a stable order."""
 
     def __init__(
         self,
@@ -66,51 +123,68 @@ class Catalogue:
         unreachable: Mapping[str, str] | None = None,
         revealed: Sequence[str] = (),
     ) -> None:
-        """`revealed` are deferred tools that were found in messages which are not shown any more."""
+        """Assign names, and divide the tools; `revealed` are tools found by searches no longer in the context."""
         named = _with_unique_names(offered)
+        self.renamed = _renamed(offered, named)
+        """Notices about tools that are offered under other names than their own, by skill."""
         self._division = divide(((one.spec, one.may_wait) for one in named), tool_search)
         self._revealed = RevealedTools(self._division.deferred, revealed)
         self._kept: KeptTools | None = None
         self._by_name = {one.spec.name: one for one in named}
+        shared = Counter(one.spec.name for one in offered)
+        # Runs of versions that renamed both tools of a shared name know the host's by its prefixed name
+        self._former = {one.prefixed_name: one for one in named if one.rank == 0 and shared[one.spec.name] > 1}
         if self._division.deferred:
             self._by_name[SEARCH_TOOL] = Offered(
                 self._division.shown[-1], _SearchSession(self._division.deferred), SEARCH_TOOL
             )
         self._missing = missing or {}
-        """Skills whose tools are not offered, and why: told to a model that calls what is not there."""
+        """Skills whose tools are not offered, and why: shown to a model that calls an unknown tool."""
         self.guidance = guidance
-        """What the skills themselves have to say to the model, and which cannot be reached."""
+        """Instructions of the skills for the model, and which skills cannot be reached."""
         self.unreachable = dict(unreachable or {})
 
     @property
     def shown(self) -> tuple[ToolSpec, ...]:
-        """What a model is shown at first."""
+        """The tools that the model sees from the start."""
         return self._division.shown
 
     @property
     def deferred(self) -> tuple[ToolSpec, ...]:
-        """What it finds by a search."""
+        """The tools that the model finds only by a search."""
         return self._division.deferred
 
     def specs(self, messages: History) -> tuple[ToolSpec, ...]:
-        """What the model is offered after these messages, which only grow from one call to the next."""
+        """Return the tools to offer after these messages, which must extend those of the previous call."""
         return (
             self._division.shown + self._revealed.after(messages) if self._division.deferred else self._division.shown
         )
 
     def kept(self, messages: History) -> KeptTools:
-        """The same, as it is kept: made again only when the tools have changed."""
+        """Return `specs` in serialized form, cached until the tools change."""
         specs = self.specs(messages)
         if self._kept is None or self._kept.specs != specs:
             self._kept = kept_tools(specs)
         return self._kept
 
-    def find(self, name: str) -> Offered | None:
-        return self._by_name.get(name)
+    def find(self, call: DecidedCall) -> Offered | None:
+        """Return the tool that a call was decided for, also if it has another name after a resume.
+
+        Never return a tool of another skill: a decision or approval for one skill must not run a tool of another.
+        """
+        offered = self._by_name.get(call.tool_name)
+        if offered is not None and call.skill_name in ("", offered.spec.skill_name):
+            return offered
+        others = [
+            one
+            for one in self._by_name.values()
+            if one.spec.skill_name == call.skill_name and call.tool_name in (one.plain_name, one.prefixed_name)
+        ]
+        return others[0] if len(others) == 1 else None
 
     async def decide(self, call: ToolCallPart) -> DecidedCall:
-        """What this call is; a wrong one is refused with words for the model."""
-        offered = self._by_name.get(call.tool_name)
+        """Return the decision about a call; an invalid call is refused with a message for the model."""
+        offered = self._by_name.get(call.tool_name) or self._former.get(call.tool_name)
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
             problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
@@ -124,7 +198,7 @@ class Catalogue:
         spec = offered.spec
         return DecidedCall(
             id=call.tool_call_id,
-            tool_name=spec.name,
+            tool_name=call.tool_name,
             skill_name=spec.skill_name,
             kind=spec.kind,
             effect=spec.effect,
@@ -135,7 +209,7 @@ class Catalogue:
 
 
 class _SearchSession:
-    """Answers the search for deferred tools."""
+    """A session that answers the search for deferred tools."""
 
     def __init__(self, deferred: Sequence[ToolSpec]) -> None:
         self._deferred = deferred
@@ -149,7 +223,7 @@ class _SearchSession:
         return ToolResult.text(result_text(found, self._deferred))
 
     async def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing."""
 
 
 def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> DecidedCall:
@@ -160,7 +234,7 @@ def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> 
 
 
 def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSpec]) -> list[Offered]:
-    """A skill's tools, after its pick and omit."""
+    """Return a skill's tools, filtered by its `pick` and `omit`."""
     may_sample = isinstance(definition, McpStdioSkill | McpSseSkill) and definition.sampling
     may_wait = not is_base_skill(definition)
     return [
@@ -176,49 +250,15 @@ def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSp
     ]
 
 
-def declared(spec: ToolSpec, definition: Skill) -> ToolSpec:
-    """The tool with what perstack.toml says of it."""
-    if definition.polling and not spec.polling:
-        spec = spec.model_copy(update={"polling": True})
-    if not isinstance(definition, McpStdioSkill | McpSseSkill):
-        return spec
-    told = next((one for one in definition.tools if one.name == spec.name), None)
-    if told is not None and told.pin:
-        spec = spec.model_copy(update={"pin": True})
-    is_told = told is not None and bool(told.names) and spec.subject is None
-    return spec.model_copy(update={"subject": told}) if is_told else spec
-
-
-def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
-    """What perstack.toml says of tools that are not there, or of arguments that they do not have, in words."""
-    by_name = {spec.name: spec for spec in specs}
-    for one in definition.tools if isinstance(definition, McpStdioSkill | McpSseSkill) else ():
-        spec = by_name.get(one.name)
-        if spec is None:
-            yield f"perstack.toml describes a tool {one.name} that is not there, so its rules are about nothing"
-            continue
-        properties = spec.input_schema.get("properties")
-        known = properties if isinstance(properties, dict) else {}
-        for name in one.names if known else ():
-            if name not in known:
-                yield f"tool {one.name} has no argument {name}, which perstack.toml describes"
-
-
-def picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
-    """Whether `pick` (empty: all) takes the name and `omit` leaves it; both are globs."""
-    taken = not pick or any(fnmatchcase(name, pattern) for pattern in pick)
-    return taken and not any(fnmatchcase(name, pattern) for pattern in omit)
-
-
 def replace_name(spec: ToolSpec, name: str, skill_name: str) -> ToolSpec:
-    """The tool under that name, of that skill."""
+    """Return the tool under another name and skill name; the same object if both are unchanged."""
     if (spec.name, spec.skill_name) == (name, skill_name):
         return spec
     return spec.model_copy(update={"name": name, "skill_name": skill_name})
 
 
 def interactive_tools(definition: InteractiveSkill) -> list[Offered]:
-    """The questions that a Coordinator may ask."""
+    """Return the questions that a Coordinator may ask, as tools."""
     return [
         Offered(
             ToolSpec(
@@ -229,7 +269,8 @@ def interactive_tools(definition: InteractiveSkill) -> list[Offered]:
                 kind="interactive",
                 approval=tool.approval,
                 pin=tool.pin,
-            )
+            ),
+            own_name=tool.name,
         )
         for tool in definition.tools
         if picked(tool.name, definition.pick, definition.omit)
@@ -237,7 +278,7 @@ def interactive_tools(definition: InteractiveSkill) -> list[Offered]:
 
 
 def delegate_tools(expert: Expert, experts: Mapping[str, Expert]) -> list[Offered]:
-    """The Experts that this one may call, as tools."""
+    """Return the Experts that this one may delegate to, as tools."""
     return [
         Offered(
             ToolSpec(
@@ -247,7 +288,8 @@ def delegate_tools(expert: Expert, experts: Mapping[str, Expert]) -> list[Offere
                 skill_name=f"delegate/{found.key}",
                 kind="delegate",
                 target=key,
-            )
+            ),
+            own_name=found.key,
         )
         for key in expert.delegates
         if (found := Project(experts=dict(experts)).expert(key)) is not None
@@ -255,31 +297,58 @@ def delegate_tools(expert: Expert, experts: Mapping[str, Expert]) -> list[Offere
 
 
 def delegate_infos(offered: Sequence[Offered]) -> list[DelegateInfo]:
-    """The delegates, for the instruction."""
+    """Return the delegates, as described in the instruction."""
     return [DelegateInfo(one.spec.name, one.spec.description) for one in offered]
 
 
 def _with_unique_names(offered: Sequence[Offered]) -> list[Offered]:
-    """A name that two sources share is prefixed with the source's name, for both."""
-    counts: dict[str, int] = {}
-    for one in offered:
-        counts[one.spec.name] = counts.get(one.spec.name, 0) + 1
-    result: list[Offered] = []
-    taken: set[str] = set()
-    for one in offered:
-        name = one.spec.name
-        if counts[name] > 1:
-            name = _free_name(legal_tool_name(f"{one.spec.skill_name}_{name}"), taken)
-        taken.add(name)
-        is_same = name == one.spec.name
-        result.append(one if is_same else replace(one, spec=replace_name(one.spec, name, one.spec.skill_name)))
-    return result
+    """Return the tools under unique names, which do not depend on their order.
+
+    A tool keeps its name if no tool of higher rank has it and no other of the same rank; otherwise its skill's name is
+    prefixed. So no server can take a name from the host, and a name that two servers use belongs to neither.
+    """
+    ranks = Counter((one.spec.name, one.rank) for one in offered)
+    names = {index: one.spec.name for index, one in enumerate(offered) if _keeps_name(one, ranks)}
+    taken = set(names.values())
+    others = [index for index in range(len(offered)) if index not in names]
+    prefixed = Counter(offered[index].prefixed_name for index in others)
+    for index in sorted(others, key=lambda index: (offered[index].spec.skill_name, offered[index].own_name)):
+        one = offered[index]
+        is_free = prefixed[one.prefixed_name] == 1 and one.prefixed_name not in taken
+        names[index] = one.prefixed_name if is_free else _digest_name(one, taken | prefixed.keys())
+        taken.add(names[index])
+    return [
+        replace(one, spec=replace_name(one.spec, names[index], one.spec.skill_name))
+        for index, one in enumerate(offered)
+    ]
 
 
-def _free_name(name: str, taken: set[str]) -> str:
-    number = 2
-    free = name
-    while free in taken:
-        free = f"{name[:60]}_{number}"
-        number += 1
-    return free
+def _keeps_name(one: Offered, ranks: Mapping[tuple[str, int], int]) -> bool:
+    name = one.spec.name
+    # a recording already has the names that its model was offered
+    is_reserved = one.rank > 0 and name in _RESERVED and not isinstance(one.session, PlayedSession)
+    is_of_higher = any((name, rank) in ranks for rank in range(one.rank))
+    return ranks[name, one.rank] == 1 and not (is_reserved or is_of_higher)
+
+
+def _digest_name(one: Offered, taken: Collection[str]) -> str:
+    """Return a free name that stays the same when other tools come and go."""
+    for number in count():
+        digest = sha256(f"{one.spec.skill_name}\0{one.own_name}\0{number}".encode(errors="replace")).hexdigest()
+        name = f"{one.prefixed_name[:55]}_{digest[:8]}"
+        if name not in taken:
+            return name
+    raise AssertionError("unreachable")
+
+
+def _renamed(offered: Sequence[Offered], named: Sequence[Offered]) -> Mapping[str, str]:
+    found: dict[str, list[str]] = {}
+    for before, after in zip(offered, named, strict=True):
+        if before.spec.name != after.spec.name:
+            found.setdefault(after.spec.skill_name, []).append(f"{before.spec.name} as {after.spec.name}")
+    return {
+        skill: "tools are offered under other names, because theirs are taken: "
+        + ", ".join(names[:_MOST_RENAMED])
+        + (f", and {len(names) - _MOST_RENAMED} more" if len(names) > _MOST_RENAMED else "")
+        for skill, names in found.items()
+    }

@@ -1,42 +1,44 @@
-"""A Job's budget while it is driven: what a generation may cost at most, and waiting for room."""
+"""Budgets of a driven Job: reservations for generations, waiting for room in the budget, and time limits.
+
+Each generation reserves the most that it may cost before it begins. A Run that finds no room waits while parallel Runs
+may still release some, and is stopped otherwise.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import Budget
-from perstack.core.digests import KeptTools
-from perstack.core.ids import number_of_run
-from perstack.core.models import parts_of
-from perstack.core.policy.budget import (
-    LEAST,
-    LEAST_THINKING,
-    NOTHING,
-    OF_ENDPOINT,
-    WANTED,
-    Amount,
-    Bound,
-    Exceeded,
-    Grant,
-    Ledger,
-    Wait,
-)
+from perstack.core.base.ids import number_of_run
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import NOTHING, Amount, Charge, Exceeded, Usage
+from perstack.core.definitions.experts import Budget
+from perstack.core.definitions.models import parts_of
+from perstack.core.jobs.budget import LEAST, LEAST_THINKING, OF_ENDPOINT, WANTED, Bound, Grant, Ledger, Wait
+from perstack.core.jobs.job import Job
+from perstack.core.runs.context import window_of
+from perstack.core.runs.fallbacks import models_of
+from perstack.core.runs.messages import PDF, BlobPart, Message, blobs_of, most_tokens
+from perstack.core.runs.request_digest import KeptTools
 from perstack.core.runs.state import Run
-from perstack.core.runs.switching import models_of
-from perstack.core.usage import Charge, Usage
-from perstack.engine.prices import Prices
-from perstack.errors import ProviderError
+from perstack.engine.log.run_session import Session
+from perstack.engine.plugins.providers import Prices
+from perstack.errors import NotFound, ProviderError
+from perstack.ports.provider import BlobReader
+from perstack.system.user import notice
+
+LARGEST_WINDOW = 10_000_000
+"""Tokens of the largest context window of any known model."""
 
 
 class UnknownPrice(ProviderError):
-    """A budget in dollars, and a model that nobody knows the price of."""
+    """A model without a known price, in a Job with a budget in dollars."""
 
     exit_code = 2
 
     def __init__(self, provider: str, model: str) -> None:
+        """Name the model without a price."""
         name = f"{provider}/{model}"
         super().__init__(
             f"what {name} costs is not known, and there is a maxCost: give its price in perstack.toml,"
@@ -48,67 +50,93 @@ class UnknownPrice(ProviderError):
 class Spending:
     """The ledger of one Job, for all its Runs that are driven in this process."""
 
-    def __init__(self, limit: Budget | None, prices: Prices, runs: Iterable[Run], root: str = "") -> None:
-        """`root` is the Run that is driven apart from its Job, if that is so: `limit` holds for it and all below it."""
+    def __init__(
+        self, limit: Budget | None, prices: Prices, runs: Iterable[Run], read: BlobReader, root: str = ""
+    ) -> None:
+        """Create the ledger from the states of `runs`.
+
+        `root` is the Run that is driven apart from its Job, with `limit` for it and its descendants; "" for a whole
+        Job. `read` returns the Job's images and documents, which are read to bound their tokens.
+        """
         self.ledger = Ledger(limit, root)
         self._prices = prices
+        self._read = read
+        self._media: dict[tuple[str, str], int | None] = {}
+        """Maximum tokens of images and documents, by digest and media type; None without a bound."""
+        self._unbounded: set[str] = set()
+        """Runs whose next request has a document without a bound on its tokens."""
         self._has_room = asyncio.Event()
-        """Set, and replaced, when less is promised than before."""
+        """Set, and replaced, when reserved amounts shrink."""
         self._writers: dict[str, Callable[[], Awaitable[None]]] = {}
         self._unwritten: set[str] = set()
-        """The Runs whose promises have changed and may not be on disk yet."""
+        """Runs whose reservations have shrunk, perhaps not on disk yet."""
         for run in sorted(runs, key=lambda run: number_of_run(run.id)):
             self.ledger.take(run, at_rest=True)
 
     def watch(self, run: Run) -> None:
-        """Take in the state of a Run."""
+        """Update the ledger with the state of a Run."""
         if self.ledger.take(run):
             self._unwritten.add(run.id)
             self._tell()
 
     def writes(self, run_id: str, flush: Callable[[], Awaitable[None]]) -> None:
-        """How what is noted of a Run gets on disk: before another spends what it has given back."""
+        """Register how the noted events of a Run are flushed, before another Run spends what it released."""
         self._writers[run_id] = flush
 
     async def known_price(self, run: Run) -> None:
-        """Raises UnknownPrice if a budget of this Run is in dollars, and one of its models has no price."""
+        """Raise UnknownPrice if a budget of this Run is in dollars and one of its models has no price."""
         if self.ledger.wants_prices(run.id):
             for name in models_of(run.start):
                 await self._cost(*parts_of(name), 1)
 
     async def reserve(self, run: Run, tools: KeptTools, instruction: str, settings: JsonObject) -> Grant | Exceeded:
-        """What the next generation of a Run may have; waits while parallel ones could leave it some. Reserves nothing:
-        whoever is granted something records it before anything else happens. Raises UnknownPrice."""
+        """Return what the next generation of a Run may use; wait while parallel generations may release some.
+
+        Nothing is reserved yet: the caller must record the grant before anything else happens. Raises UnknownPrice.
+        """
         given = settings.get("maxTokens")
         most = given if isinstance(given, int) and given > 0 else None
         thinks = run.start.reasoning_budget not in (None, "none", 0)
         wanted = _wanted(run, thinks=thinks) if most is None else most
         least = max(LEAST_THINKING if thinks else LEAST, 2 * (run.cut_at or 0))
-        sent = _most_sent(run, tools, instruction)
-        return await self._room(run, await self._bound(run, sent, max(wanted, 2 * (run.cut_at or 0)), least))
+        sent = await self._most_sent(run, tools, instruction)
+        decision = await self._room(run, await self._bound(run, sent, max(wanted, 2 * (run.cut_at or 0)), least))
+        if isinstance(decision, Exceeded) and run.id in self._unbounded:
+            notice(
+                f"{run.id}: what a document comes to is not known before a model has read it, so {sent:,} tokens, the"
+                " whole context, would have to be left in the budget"
+            )
+        return decision
 
     async def reserve_summary(self, run: Run, provider: str, model: str, sent: int, wanted: int) -> Grant | Exceeded:
-        """The same for a summary of a Run's history, of at most `wanted` tokens. Raises UnknownPrice."""
+        """Do what `reserve` does for a summary of a Run's history of at most `wanted` tokens. Raises UnknownPrice."""
         return await self._room(run, await self._bound_of(run, provider, model, sent + OF_ENDPOINT, wanted, wanted))
 
     async def reserve_sample(
-        self, run: Run, sent: int, wanted: int | None, before: tuple[Usage, Charge | None]
+        self,
+        run: Run,
+        sent: int,
+        messages: Sequence[Message],
+        wanted: int | None,
+        before: tuple[Usage, Charge | None],
     ) -> Grant | Exceeded:
-        """The same for a generation that a tool asks for.
+        """Do what `reserve` does for a generation that a tool asks for, with these messages of `sent` bytes.
 
-        What its call has used `before` does not come back while it waits.
+        `before`: usage and assumed charge of earlier generations of the same call, which are not released while it
+        waits.
         """
+        sent = await self._with_media(run, sent, messages)
         bound = await self._bound(run, sent + OF_ENDPOINT, wanted or WANTED, LEAST)
         mine = Amount.of_usage(before[0]) + Amount.of_charge(before[1])
         return await self._room(run, bound, mine)
 
     def settle_sample(self, run: Run, key: str, used: Usage, granted: Amount) -> None:
-        """What it has used: until the call has its result, its Run's state has what was granted."""
+        """Count the actual usage of a sample in place of the granted amount, until its call has a result."""
         self.ledger.hold(key, run.id, Amount.of_usage(used) - granted)
         self._tell()
 
     def recorded_sample(self, key: str) -> None:
-        """What the call has used is in its Run's log."""
+        """Stop counting a sample separately: its Run's log contains its usage."""
         if self.ledger.drop(key):
             self._tell()
 
@@ -121,12 +149,59 @@ class Spending:
             await self._has_room.wait()
 
     async def _write_all_but(self, run_id: str) -> None:
-        """Else a crash would undo what a Run has given back, and not what another has taken of it."""
+        """Flush what other Runs have released, so that a crash cannot undo a release that another Run has used."""
         while others := self._unwritten - {run_id}:
             for other in others:
                 self._unwritten.discard(other)
                 if other in self._writers:
                     await self._writers[other]()
+
+    async def _most_sent(self, run: Run, tools: KeptTools, instruction: str) -> int:
+        """Return the maximum tokens of a request: one for each byte, plus what images and documents have beyond that.
+
+        The endpoint's own count of earlier messages is used where there is one.
+        """
+        messages, before, every = run.messages, run.counted, len(run.messages)
+        size = messages.size(every)
+        # a format may send the schema in a field of its own, in addition to the copy in the instruction
+        shape = 0 if run.schema is None else len(json.dumps(run.schema))
+        whole = size + len(instruction.encode("utf-8", "surrogatepass")) + len(tools.blob) + shape + OF_ENDPOINT
+        if before is None or before.tools_digest != tools.digest or before.messages > every:
+            return whole if not messages.blobs(every) else await self._with_media(run, whole, messages)
+        since = before.tokens + size - messages.size(before.messages) + OF_ENDPOINT // 10
+        if messages.blobs(every) == messages.blobs(before.messages):
+            return min(whole, since) if not messages.blobs(every) else since
+        return await self._with_media(run, since, messages[before.messages :])
+
+    async def _with_media(self, run: Run, sent: int, messages: Iterable[Message]) -> int:
+        """Add the tokens that images of these messages have beyond their bytes.
+
+        Media without a bound count as the model's whole window: no endpoint takes more than that.
+        """
+        self._unbounded.discard(run.id)
+        for part in (one for message in messages for one in blobs_of(message)):
+            if not _is_read_as_text(part.mime_type):
+                most = await self._most_of(part)
+                if most is None:
+                    self._unbounded.add(run.id)
+                    return max(sent, await self._window(run))
+                sent += max(0, most - part.size * 4 // 3)
+        return sent
+
+    async def _most_of(self, part: BlobPart) -> int | None:
+        key = (part.sha256, part.mime_type)
+        if key not in self._media:
+            try:
+                data = await self._read(part.sha256)
+            except NotFound:  # a missing blob is not sent either
+                return 0
+            self._media[key] = most_tokens(part.mime_type, data)
+        return self._media[key]
+
+    async def _window(self, run: Run) -> int:
+        """Return the most tokens that the model takes; for an unknown model, more than any known one."""
+        known = (await self._prices.window(run.provider, run.model), run.context_window)
+        return max((one for one in known if one is not None), default=window_of(run) or LARGEST_WINDOW)
 
     async def _bound(self, run: Run, sent: int, wanted: int, least: int) -> Bound:
         return await self._bound_of(run, run.provider, run.model, sent, wanted, least)
@@ -155,13 +230,48 @@ def _wanted(run: Run, *, thinks: bool) -> int:
     return WANTED + (budget if isinstance(budget, int) else 3 * WANTED)
 
 
-def _most_sent(run: Run, tools: KeptTools, instruction: str) -> int:
-    """Tokens that a request has at most: one for each byte. What an endpoint has counted before is known better."""
-    size = run.messages.size(len(run.messages))
-    # beside the instruction, which has it too, a schema may be sent in the format's own way
-    shape = 0 if run.schema is None else len(json.dumps(run.schema))
-    whole = size + len(instruction.encode("utf-8", "surrogatepass")) + len(tools.blob) + shape + OF_ENDPOINT
-    before = run.counted
-    if before is None or before.tools_digest != tools.digest or before.messages > len(run.messages):
-        return whole
-    return min(whole, before.tokens + size - run.messages.size(before.messages) + OF_ENDPOINT // 10)
+def _is_read_as_text(mime_type: str) -> bool:
+    """Return whether endpoints are sent its text or a line in its place: no more tokens than bytes."""
+    return mime_type != PDF and not mime_type.startswith(("image/", "audio/", "video/"))
+
+
+# Time limits of budgets: each holds for a Run and all its descendants.
+
+
+class Deadlines:
+    """Time limits of the Runs of one driven Job."""
+
+    def __init__(self, job: Job, spending: Spending) -> None:
+        """Watch the Runs of this Job; none has a deadline yet."""
+        self._job = job
+        self._ledger = spending.ledger
+        self._set: dict[str, tuple[asyncio.Timeout, str | None]] = {}
+        """The deadline of each Run, by Run id, with the key of the Expert whose budget sets it; None for the Job's."""
+
+    async def keep(self, session: Session, expert: str | None, drive: Callable[[Session], Awaitable[None]]) -> None:
+        """Drive a Run for as long as the time limit of the Job, or of an Expert, allows; then cancel it."""
+        left = self._ledger.time_left(expert)
+        if left is None:
+            await drive(session)
+            return
+        deadline = asyncio.timeout(left / 1000)
+        self._set[session.run.id] = deadline, expert
+        try:
+            async with deadline:
+                await drive(session)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        finally:
+            del self._set[session.run.id]
+
+    def over(self, run: Run) -> Exceeded | None:
+        """Return the time limit that has expired for a cancelled Run; None if it is cancelled for another reason."""
+        run_id: str | None = run.id
+        while run_id is not None:
+            deadline, expert = self._set.get(run_id, (None, None))
+            if deadline is not None and deadline.expired():
+                return self._ledger.out_of_time(expert)
+            by = self._job.runs[run_id].start.delegated_by
+            run_id = None if by is None else by.run_id
+        return None

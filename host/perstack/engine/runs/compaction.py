@@ -1,8 +1,8 @@
-"""Making room in a full context: old results become blobs, and a model summarises the older turns.
+"""Free space in a full context: old results become blobs, and a model summarizes the older turns.
 
-Intent before effect, as with every generation: `startCompaction` is on disk before the model is called, with what that
-may cost; `compactHistory` has the text. A process that is killed between the two leaves a state that asks for the same
-again. A summary that cannot be had never stops a Run: an outline made without a model takes its place.
+Intent before effect, as with every generation: `startCompaction`, with what it may cost, is on disk before the model is
+called; `compactHistory` has the text. A process that is killed between the two leaves a state that asks for the same
+again. A failed summary never stops a Run: an outline made without a model takes its place.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import time
 from itertools import count
 
 from perstack.config.settings import NO_OVERRIDES
-from perstack.core.commands import Compact, Shrink
-from perstack.core.definitions import Project, ReasoningBudget
-from perstack.core.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
-from perstack.core.overrides import NOT_RECORDED
-from perstack.core.policy.budget import Grant, is_reported, is_uncharged
-from perstack.core.run_facts import ErrorInfo
-from perstack.core.runs.compacting import INSTRUCTION, outline, summary_text, transcript
+from perstack.core.base.usage import Charge, Usage
+from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.overrides import NOT_RECORDED
+from perstack.core.definitions.project import Project
+from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
+from perstack.core.runs.commands import Compact, Shrink
+from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, transcript
 from perstack.core.runs.context import blob_of, summary_tokens, window_of
 from perstack.core.runs.decide import (
     Spent,
@@ -25,23 +25,22 @@ from perstack.core.runs.decide import (
     history_compacted,
     shrunk_results,
 )
+from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
 from perstack.core.runs.state import Run
-from perstack.core.usage import Charge, Usage
 from perstack.dataclass import dataclass
-from perstack.engine.blobs import JobBlobs
-from perstack.engine.prices import Prices
-from perstack.engine.providers import Endpoint, ProviderPool
-from perstack.engine.session import Session
-from perstack.engine.spending import Spending
-from perstack.engine.switching import switched
-from perstack.engine.tries import Trying, error_info, fail, granted_or_stopped, tried_again
+from perstack.engine.log.run_session import Session
+from perstack.engine.log.storage import JobBlobs
+from perstack.engine.plugins.providers import Endpoint, Prices, ProviderPool
+from perstack.engine.runs.budget import Spending
+from perstack.engine.runs.generation import Trying, error_info, fail, granted_or_stopped, switched, tried_again
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Generation, GenerationRequest, plays_recording
 
 
 @dataclass(frozen=True, slots=True)
 class Summariser:
-    """What writes the summaries of a Run."""
+    """The model that writes the summaries of a Run, with its endpoint and instruction."""
 
     endpoint: Endpoint
     provider_name: str
@@ -49,18 +48,19 @@ class Summariser:
     instruction: str = INSTRUCTION
     reasoning_budget: ReasoningBudget | None = None
     expert_key: str = ""
-    """Of an Expert that is there for it."""
+    """The key of the Expert that the policy names; "" without one."""
     is_own: bool = True
-    """Whether it is the Run's own model, for which others may stand in."""
+    """True for the Run's own model, for which its fallback models may take over."""
 
     @property
     def name(self) -> str:
+        """The model as `provider/model`."""
         return f"{self.provider_name}/{self.model}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
-    """What came of asking for one; without a text, why."""
+    """Result of asking for a summary: its text, or the error."""
 
     text: str = ""
     spent: Spent = Spent()
@@ -68,7 +68,7 @@ class _Summary:
 
 
 def summariser_of(run: Run, endpoint: Endpoint, providers: ProviderPool, project: Project) -> Summariser | ErrorInfo:
-    """What writes the summaries of a Run, whose own endpoint is `endpoint`; or why nothing can."""
+    """Return the summarizer of a Run whose own endpoint is `endpoint`, or the reason why there is none."""
     policy = run.limits.context
     if policy is None or policy.expert is None:
         return Summariser(endpoint, run.provider, run.model)
@@ -92,7 +92,7 @@ async def make_room(
     prices: Prices,
     spending: Spending | None = None,
 ) -> None:
-    """Do what a full context calls for, and record it; or record that no budget allows it."""
+    """Shrink old results or summarize history, and record it, or that no budget allows it."""
     if isinstance(command, Shrink):
         await _shrink(session, command, blobs)
     else:
@@ -100,7 +100,7 @@ async def make_room(
 
 
 async def _shrink(session: Session, command: Shrink, blobs: JobBlobs) -> None:
-    """Keep the whole texts of old results, and record that the model sees their ends from now on."""
+    """Keep the full texts of old results as blobs, and record that the model sees only their ends from now on."""
     wanted = {(one.at, one.tool_call_id): one.blob for one in command.results}
     messages = session.run.messages
     for index in range(len(messages)):
@@ -122,7 +122,7 @@ async def _compact(
     prices: Prices,
     spending: Spending | None,
 ) -> None:
-    """Have a part of the history summarised, and record the text that stands for it; or that no budget allows it."""
+    """Summarize a part of the history and record the text that replaces it, or that no budget allows it."""
     window = window_of(session.run) or 0
     if isinstance(summariser, ErrorInfo):
         found: _Summary | None = _Summary(error=summariser)
@@ -150,7 +150,7 @@ async def _summarised(
     prices: Prices,
     spending: Spending | None,
 ) -> _Summary | None:
-    """The summary, or why there is none; None if the Run has stopped, or its next model is asked for it."""
+    """Return the summary, or why there is none; None if the Run has stopped or its next model is to be asked."""
     text = transcript(session.run, command, window)
     request = GenerationRequest(
         model=summariser.model,
@@ -183,11 +183,11 @@ async def _summarised(
                 info, reserved = error_info(error), session.run.reserved
                 uncharged = reserved is not None and is_uncharged(info)
                 if summariser.is_own and await switched(session, info, prices, uncharged=uncharged):
-                    return None  # what is asked for again is asked of the next model
+                    return None  # the loop asks the next model for the same summary
                 session.first_try = None
                 if info.name == NOT_RECORDED:
                     await fail(session, info)
-                    return None  # an outline in its place would be another Job
+                    return None  # with an outline in its place the replayed Job would differ from the recorded one
                 return _Summary(spent=Spent(assumed=None if is_uncharged(info) else reserved), error=info)
             session.first_try = None
             usage, _ = await prices.known(summariser.provider_name, summariser.model, generation)
@@ -200,7 +200,7 @@ async def _summarised(
 async def _begin(
     session: Session, command: Compact, summariser: Summariser, request: GenerationRequest, spending: Spending | None
 ) -> bool:
-    """Record that a try begins, with what it may cost; or that no budget allows it."""
+    """Record that a try begins, with what it may cost. Returns False, and records why, if no budget allows it."""
     granted: Grant | None = None
     if spending is not None:
         sent = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
@@ -216,7 +216,7 @@ async def _begin(
 
 
 def _assumed(run: Run, usage: Usage, generation: Generation) -> Charge | None:
-    """What counts besides, so that together with the usage it is what was reserved."""
+    """Return the charge to add to the usage, so that the total is what was reserved; None if the usage was reported."""
     reserved = run.reserved
     if reserved is None or is_reported(usage, reserved, has_reply=bool(generation.reply.contents)):
         return None

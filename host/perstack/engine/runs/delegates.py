@@ -1,4 +1,8 @@
-"""Having delegates driven, here or elsewhere, and bringing each result to the call that asked for it."""
+"""Drive delegates in this process or on other workers, and record each result for the call that asked for it.
+
+Delegates in this process run concurrently. One that asks a person waits while other Runs of the Job are active; when
+the last active Run stops, the Job rests with all its questions.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,130 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from perstack.config.settings import DEFAULT_RESULT_LIMIT
-from perstack.core.events import FinishToolCall
-from perstack.core.messages import TextPart
-from perstack.core.run_facts import Delegation
+from perstack.core.base.actor import By
+from perstack.core.base.text import head_and_tail
+from perstack.core.definitions.permissions import Approval
+from perstack.core.jobs.resuming import limits_of_delegate
 from perstack.core.runs.decide import has_ended, stopped_with
+from perstack.core.runs.facts import Answer, Delegation
+from perstack.core.runs.messages import TextPart
 from perstack.core.runs.pending import pending
+from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.repeats import warned
-from perstack.core.runs.reports import report_of
-from perstack.core.runs.resuming import limits_of_delegate
+from perstack.core.runs.results import report_of
 from perstack.core.runs.state import Run
-from perstack.core.shortening import head_and_tail
-from perstack.engine.delegation import DelegateOutcome, begin_delegate
-from perstack.engine.drives import Drives
-from perstack.engine.live_answers import LiveAnswers, Waiting
-from perstack.engine.session import Session
-from perstack.engine.who import this_process
-from perstack.errors import PerstackError
+from perstack.core.runs.step_events import FinishToolCall
+from perstack.dataclass import dataclass
+from perstack.engine.log.run_session import Session
+from perstack.engine.runs.delegation import DelegateOutcome, Drives, begin_delegate
+from perstack.errors import Conflict, PerstackError
+from perstack.next_steps import Look
 from perstack.ports.skill import BlobStore
+from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.engine.elsewhere.distribution import Distribution
+    from perstack.core.jobs.answers import Given  # reading answers takes what most Jobs never need
+    from perstack.engine.runs.remote_delegates import Distribution
+
+
+# Answers to delegates that ask while other Runs of the Job are active, without waiting for those to stop.
+#
+# The Job rests, and shows its questions, when each of its Runs waits for a person. Until then a delegate that asks
+# waits here; its log says that it is stopped.
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A person's answer, and who gave it."""
+
+    answer: str | Answer | Approval
+    by: By
+
+
+class Waiting:
+    """A delegate's question that waits for its answer."""
+
+    def __init__(self, asking: OpenQuestion) -> None:
+        """Create its futures in the running event loop."""
+        self.asking = asking
+        loop = asyncio.get_running_loop()
+        self.said: asyncio.Future[Said | None] = loop.create_future()
+        """None once no other Run of the Job is active."""
+        self.recorded: asyncio.Future[None] = loop.create_future()
+
+
+class LiveAnswers:
+    """Questions that delegates of a driven Job ask while other Runs are active.
+
+    It counts the active Runs. A Run that awaits its delegates gives its place in the count to them.
+    """
+
+    def __init__(self) -> None:
+        """Start with one active Run and no question."""
+        self._places = 1
+        self._waiting: dict[str, Waiting] = {}
+
+    # --- active Runs ----------------------------------------------------------------------------------------------
+
+    def begin(self, count: int) -> None:
+        """Count `count` starting delegates in place of the Run that awaits them."""
+        self._places += count - 1
+
+    def end(self, left: int) -> None:
+        """Count a delegate as ended or at rest, with `left` others open. The last one's place goes to its parent."""
+        if left:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._places -= 1
+        if self._places == 0:
+            for waiting in self._waiting.values():
+                self._places += 1
+                waiting.said.set_result(None)
+            self._waiting.clear()
+
+    # --- asking and answering -------------------------------------------------------------------------------------
+
+    async def to(self, waiting: Waiting) -> Said | None:
+        """Wait for the answer to a question. Returns None once no other Run of the Job is active."""
+        asking = waiting.asking
+        self._waiting[asking.id] = waiting
+        self._leave()
+        try:
+            return await waiting.said
+        finally:
+            self._waiting.pop(asking.id, None)
+
+    @property
+    def asked(self) -> tuple[OpenQuestion, ...]:
+        """The questions that wait for an answer, oldest first."""
+        return tuple(waiting.asking for waiting in self._waiting.values())
+
+    def asks(self, question_id: str) -> bool:
+        """Return whether this question waits for an answer."""
+        return question_id in self._waiting
+
+    async def give(self, question_id: str, given: Given) -> None:
+        """Answer a waiting question. Returns when the answer is recorded.
+
+        Raises UsageError if the answer does not fit, Conflict if the Job was stopped before it was recorded.
+        """
+        waiting = self._waiting[question_id]
+        said = Said(given.to(waiting.asking), given.by)
+        del self._waiting[question_id]
+        self._places += 1
+        waiting.said.set_result(said)
+        try:
+            await asyncio.shield(waiting.recorded)
+        except asyncio.CancelledError:
+            if not waiting.recorded.cancelled():
+                raise
+            text = f"the Job was stopped before the answer to {question_id} was recorded"
+            raise Conflict(text, next_steps=(Look("inbox"),)) from None
 
 
 async def _shown(outcome: DelegateOutcome, blobs: BlobStore, most: int) -> str:
-    """The result as the caller sees it; what is long is whole in a blob, which is there before it is named."""
+    """Return the result as the caller sees it. A long text is stored as a blob before the cut text names it."""
     text = outcome.text or ""
     own = None if outcome.run is None else outcome.run.start.expert.result_limit
     most = most if own is None else own
@@ -41,14 +145,14 @@ async def _shown(outcome: DelegateOutcome, blobs: BlobStore, most: int) -> str:
 
 
 def _asks(run: Run | None) -> Run | None:
-    """The Run, if it is stopped at a question of its own."""
     return run if run is not None and run.status == "stoppedByInteractiveTool" and run.questions else None
 
 
 class Delegates:
-    """The delegates of all Runs that one driver drives: in its process, or in those of other workers."""
+    """The delegates of all Runs that one driver drives, in its process or on other workers."""
 
     def __init__(self, driver: Drives, blobs: BlobStore) -> None:
+        """Serve the Runs of this driver; `blobs` stores long results."""
         self._driver = driver
         self._blobs = blobs
         self.answers = LiveAnswers()
@@ -56,9 +160,10 @@ class Delegates:
     async def awaited(
         self, parent: Session, delegations: Sequence[Delegation], distribution: Distribution | None
     ) -> None:
-        """Have all of them driven, and record each result as it comes, and the stop if some have none.
+        """Drive all delegates of a Run. Record each result as it arrives, and a stop if some have none.
 
-        `distribution` says which others may drive, if any. Of a result the caller sees `resultLimit` characters.
+        `distribution` decides which of them other workers may drive; None for none. The caller sees at most
+        `resultLimit` characters of a result.
         """
         driver = self._driver
         if distribution is not None and distribution.takes(parent, delegations):
@@ -97,8 +202,8 @@ class Delegates:
     async def _elsewhere(
         self, distribution: Distribution, parent: Session, delegations: Sequence[Delegation]
     ) -> tuple[list[Run], bool]:
-        """Those that stopped without a result, and whether some are at work still."""
-        from perstack.engine.elsewhere.batch import Batch  # most Jobs are driven in one process
+        """Return the delegates that stopped without a result, and whether some are still active on other workers."""
+        from perstack.engine.runs.remote_delegates import Batch  # most Jobs are driven in one process
 
         stopped: list[Run] = []
         self._driver.on_waiting(True)
@@ -130,19 +235,19 @@ class Delegates:
         parent.note(warned(parent.run, finished))
         await parent.flush()
 
-    # --- one that is driven here ----------------------------------------------------------------------------------
+    # --- one delegate in this process -----------------------------------------------------------------------------
 
     async def _driven(self, parent: Session, delegation: Delegation) -> DelegateOutcome:
-        """Drive one from wherever its log leaves off; an error to set it up is its failure."""
+        """Drive a delegate from the point that its log has reached. An error in setting it up is its failure."""
         known = self._driver.runs.pop(delegation.run_id, None)
         if known is not None and not has_ended(known) and known.queued is not None:
             return await self._taken_back(parent, delegation, known)
         return await self._driven_on(parent, delegation, known)
 
     async def _taken_back(self, parent: Session, delegation: Delegation, known: Run) -> DelegateOutcome:
-        """One that another worker was to drive: nobody else has it meanwhile."""
-        from perstack.engine.elsewhere.holding import Holders
-        from perstack.engine.elsewhere.stopping import stop_elsewhere
+        """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
+        from perstack.engine.log.leases import Holders
+        from perstack.engine.runs.remote_delegates import stop_elsewhere
 
         driver, wiring = self._driver, self._driver.wiring
         driver.runs[known.id] = known
@@ -177,7 +282,7 @@ class Delegates:
         return self._outcome(parent, session.run)
 
     async def _answered(self, parent: Session, asks: Run) -> DelegateOutcome | None:
-        """Drive one further that was answered while others are at work; None if nobody is, so that the Job rests."""
+        """Drive a delegate further after its answer. Returns None if no other Run is active, so that the Job rests."""
         driver, waiting = self._driver, Waiting(next(reversed(asks.questions.values())))
         session: Session | None = None
         try:
@@ -202,7 +307,11 @@ class Delegates:
         return self._driver.take_up(known, "parent", limits=limits, above=parent.run.permissions)
 
     def _outcome(self, parent: Session, run: Run) -> DelegateOutcome:
-        """A delegate that its own Expert's budget has stopped has failed; one that the Job's has stops all above it."""
+        """Return the outcome of a Run.
+
+        A delegate that its Expert's own budget stopped has failed; one that the Job's budget stopped stops its
+        ancestors.
+        """
         outcome, exceeded, spending = DelegateOutcome.of(run), run.exceeded, self._driver.spending
         if outcome.stopped is None or exceeded is None or spending is None:
             return outcome

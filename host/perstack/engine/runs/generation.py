@@ -1,33 +1,234 @@
-"""One generation, with its retries and its time limit."""
+"""Ask a model for one reply, with retries, a time limit and fallback models.
+
+Intent before effect: each try records `startGeneration`, with the most that it may cost, and flushes it before the
+model is called. A failed try is retried, or another model of the Run takes over, or the Job pauses, or the Run fails;
+`after_failure` (core/runs/fallbacks.py) decides which. compaction.py uses the same tries for summaries.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import count
+from types import TracebackType
+from typing import Self
 
-from perstack.core.base import JsonObject
-from perstack.core.commands import Generate
-from perstack.core.digests import KeptTools, request_digest
-from perstack.core.events import FinishGeneration, Retry, StartGeneration, StreamReasoning, StreamText, WaitForEndpoint
-from perstack.core.instruction import whole_instruction
-from perstack.core.messages import ExpertMessage, ToolCallPart
-from perstack.core.policy.budget import Grant, is_reported, is_uncharged, over
+from perstack.core.base.records import JsonObject
+from perstack.core.base.text import one_line
+from perstack.core.base.usage import Exceeded
+from perstack.core.definitions.instruction import whole_instruction
+from perstack.core.definitions.models import parts_of
+from perstack.core.jobs.budget import Grant, is_reported, is_uncharged, over
+from perstack.core.runs.commands import Fail, Generate
 from perstack.core.runs.context import OVERFLOW, learned_window, load, policy_of, too_large
-from perstack.engine.blobs import JobBlobs
-from perstack.engine.catalogue import Catalogue
-from perstack.engine.emit import Emitter
-from perstack.engine.gates import OnWait, Waiting
-from perstack.engine.notices import notice
-from perstack.engine.prices import Prices
-from perstack.engine.providers import Endpoint
-from perstack.engine.session import Session
-from perstack.engine.spending import Spending
-from perstack.engine.switching import switched
-from perstack.engine.tries import Trying, error_info, fail, granted_or_stopped, tried_again
-from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, plays_recording
+from perstack.core.runs.decide import noted, paused_for_limit, stopped_by_budget
+from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
+from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.fallbacks import (
+    GiveUp,
+    Pause,
+    after_failure,
+    cannot_stand_in,
+    is_due_back,
+    models_left,
+    models_of,
+    needs_no_retry,
+    next_model,
+    switch_after,
+    switch_back,
+    time_for_try,
+)
+from perstack.core.runs.messages import ExpertMessage, ToolCallPart, usable_reply
+from perstack.core.runs.request_digest import KeptTools, request_digest
+from perstack.core.runs.state import Run
+from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
+from perstack.engine.log.emitter import Emitter
+from perstack.engine.log.run_session import Session
+from perstack.engine.log.storage import JobBlobs
+from perstack.engine.plugins.pacing import OnWait, Waiting, through
+from perstack.engine.plugins.providers import Endpoint, Prices
+from perstack.engine.plugins.tool_catalogue import Catalogue
+from perstack.engine.runs.budget import Spending, UnknownPrice
+from perstack.errors import PerstackError, ProviderError
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, plays_recording
+from perstack.system.user import notice
+
+# Tries of a generation, for a reply or a summary: what one may cost, its time limit, and how a failure is handled.
+
+
+class Trying:
+    """The tries of one generation with one model: its place in the endpoint's queue, and its time limit.
+
+    Time spent in the queue does not count against the limit: nothing has been tried yet.
+    """
+
+    def __init__(self, session: Session, endpoint: Endpoint, on_wait: OnWait = lambda waiting: None) -> None:
+        """Start the clock. Each fallback model gets an equal share of the time that is left."""
+        now = time.monotonic()
+        if session.first_try is None:
+            session.first_try = now
+        limits, left = session.run.limits, models_left(session.run)
+        if left > 1 or session.run.stands_in:  # fallback models get their share
+            time_left = limits.retry_timeout - (now - session.first_try) * 1000
+            limits = limits.model_copy(update={"retry_timeout": max(0, round(time_left / left))})
+        self.limits = limits
+        self.has_stand_in = left > 1
+        self.try_began = now
+        """Start of the latest try, by `time.monotonic`."""
+        self._began = now
+        self._session = session
+        self._provider = endpoint.provider
+        self._place = endpoint.place(on_wait)
+
+    def __enter__(self) -> Self:
+        """Enter the endpoint's queue."""
+        self._place.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the endpoint's queue."""
+        self._place.__exit__(kind, error, trace)
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the first try began, without those in the queue."""
+        return time.monotonic() - self._began
+
+    async def once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
+        """Make one try when the queue allows it, within its time limit. Raises ProviderError.
+
+        `tokens`: about how many tokens it sends, for the endpoint's rate limit.
+        """
+        asked = time.monotonic()
+
+        async def work() -> Generation:
+            self.try_began = time.monotonic()
+            self._began += self.try_began - asked
+            if self._session.first_try is not None:
+                self._session.first_try += self.try_began - asked
+            return await _tried(self._provider, request, show, *time_for_try(self.limits, self.spent))
+
+        return await through(self._place, tokens, work)
+
+
+async def granted_or_stopped(session: Session, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
+    """Await a reservation. Returns None if no budget allows it or the price is unknown, and records that."""
+    try:
+        found = await reserving
+    except UnknownPrice as error:
+        await fail(session, error_info(error))
+        return None
+    if isinstance(found, Exceeded):
+        session.note(stopped_by_budget(found, session.stamp))
+        await session.flush()
+        return None
+    return found
+
+
+async def tried_again(session: Session, error: ProviderError, attempt: int, trying: Trying) -> GiveUp | bool:
+    """Record a failed try, wait, and return True if there may be another.
+
+    Returns False if the Job pauses for the rate limit, which is recorded, or the reason why there is no further try.
+    """
+    decision = after_failure(
+        trying.limits,
+        is_retryable=error.is_retryable,
+        retry_after=error.retry_after,
+        attempt=attempt,
+        spent=trying.spent,
+        has_stand_in=trying.has_stand_in,
+        is_hopeless=needs_no_retry(error_info(error)),
+        jitter=random.random(),  # noqa: S311 - spreads load, no secret
+    )
+    if isinstance(decision, GiveUp):
+        return decision
+    info, delay = error_info(error), round(decision.delay * 1000)
+    uncharged = session.run.reserved is not None and is_uncharged(info)
+    session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=delay, uncharged=uncharged))
+    if isinstance(decision, Pause):
+        session.note(paused_for_limit(session.clock.now() + delay, session.stamp))
+    await session.flush()
+    if isinstance(decision, Pause):
+        return False
+    await asyncio.sleep(decision.delay)
+    return True
+
+
+async def fail(session: Session, error: ErrorInfo, *, uncharged: bool = False) -> None:
+    """Record that the Run failed."""
+    session.note_all(noted(session.run, Fail(error, uncharged), session.stamp, 0))
+    await session.flush()
+
+
+def error_info(error: ProviderError) -> ErrorInfo:
+    """Convert a provider's error to its recorded form, with its own message and status."""
+    return ErrorInfo(
+        name=error.name, message=str(error), status_code=error.status_code, is_retryable=error.is_retryable
+    )
+
+
+async def _tried(
+    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], seconds: float, is_last: bool
+) -> Generation:
+    try:
+        async with asyncio.timeout(seconds):
+            generation = await provider.generate(request, show)
+            return replace(generation, reply=usable_reply(generation.reply))
+    except TimeoutError as error:
+        remedy = "" if is_last else "; give more time with `timeout`"
+        message = f"no whole reply within {seconds * 1000:.0f} ms{remedy}"
+        raise ProviderError(message, name="Timeout", is_retryable=True) from error
+    except ProviderError:
+        raise
+    except Exception as error:  # a fault in a provider's code must not lose the Run
+        raise ProviderError(one_line(f"{type(error).__name__}: {error}"), name="ProviderFault") from error
+
+
+# Fallback models: the endpoint of the model in force, and the records of a switch.
+
+
+async def opened(session: Session, open_endpoint: Callable[[Run], Endpoint], prices: Prices) -> Endpoint | None:
+    """Open the endpoint of the model in force. Returns None if the Run failed, and records that.
+
+    A fallback model without a key is skipped, or the first model is tried again if it has rested. Raises PerstackError
+    if the first model's endpoint cannot be opened, as at the start of the Run.
+    """
+    while True:
+        try:
+            return open_endpoint(session.run)
+        except PerstackError as error:
+            if not session.run.stands_in:
+                raise
+            info = ErrorInfo(name="MissingCredential", message=str(error))
+        if not await switched(session, info, prices) and not await gone_back(session, prices):
+            await fail(session, cannot_stand_in(session.run, info.message))
+            return None
+
+
+async def switched(session: Session, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
+    """Record that the next model takes over after this error. Returns False without one that could do better."""
+    following = next_model(session.run)
+    window = None if following is None else await prices.window(*parts_of(following))
+    event = switch_after(session.run, error, session.stamp, uncharged=uncharged, window=window)
+    if event is None:
+        return False
+    session.note(event)
+    await session.flush()
+    return True
+
+
+async def gone_back(session: Session, prices: Prices) -> bool:
+    """Record that the first model is tried again. Returns False if it is in force or has not rested long enough."""
+    if not is_due_back(session.run, session.clock.now()):
+        return False
+    window = await prices.window(*parts_of(models_of(session.run.start)[0]))
+    session.note(switch_back(session.run, session.stamp, window))
+    return True
 
 
 async def generate(
@@ -40,7 +241,7 @@ async def generate(
     prices: Prices,
     spending: Spending | None = None,
 ) -> None:
-    """Call the model until it replies, or until trying again is no use now, or costs too much; each is recorded."""
+    """Call the model until it replies or a further try is useless, paused or over budget. Record each outcome."""
     tools = catalogue.kept(session.run.messages)
     await blobs.keep(tools.sha256, tools.blob)
 
@@ -104,9 +305,9 @@ async def _reply(
     prices: Prices,
     begin: Callable[[], Awaitable[bool]] | None,
 ) -> Generation | None:
-    """What the model replied, in as many tries as it takes; None if it did not, and what becomes of that is recorded.
+    """Return the model's reply after as many tries as needed; None without one, and record why.
 
-    `begin` reserves what a further try may cost; None where there is no budget.
+    `begin` reserves the cost of a further try; None without a budget.
     """
     for attempt in count(1):
         try:
@@ -129,7 +330,7 @@ async def _begin(
     settings: JsonObject,
     spending: Spending | None,
 ) -> bool:
-    """Record that a try begins, with what it may cost; or that no budget allows it, or that it cannot be said."""
+    """Record that a try begins, with what it may cost; or record why it may not, and return False."""
     granted: Grant | None = None
     if spending is not None:
         instruction = whole_instruction(session.run.start.instruction, catalogue.guidance)
@@ -167,7 +368,7 @@ def _started(
 
 
 async def _goes_on(session: Session, error: ProviderError, attempt: int, trying: Trying, prices: Prices) -> bool:
-    """Record what becomes of a try that failed, and wait if there is another of the same model."""
+    """Record a failed try and wait. Returns whether the same model is tried again."""
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
         await _overflowed(session, error, attempt)
@@ -186,7 +387,7 @@ async def _goes_on(session: Session, error: ProviderError, attempt: int, trying:
 
 
 async def _overflowed(session: Session, error: ProviderError, attempt: int) -> None:
-    """Record that what was sent did not fit. It is sent once more, after content was left out; then the Run fails."""
+    """Record that the request exceeded the context window: send it once more with content left out, then fail."""
     run, info = session.run, error_info(error)
     uncharged = run.reserved is not None and is_uncharged(info)
     if run.context.is_relieved:
@@ -242,7 +443,7 @@ def _show_wait(session: Session, step: int, emit: Emitter) -> OnWait:
 
 
 def _with_unique_ids(reply: ExpertMessage, *, final: bool, step: int) -> ExpertMessage:
-    """Calls without an id, or with one that is taken, get one of ours; a final reply has no calls."""
+    """Give calls without an id, or with a duplicate id, a generated one. Remove the calls of a final reply."""
     calls = reply.tool_calls
     if final and calls:
         return ExpertMessage(contents=tuple(part for part in reply.contents if not isinstance(part, ToolCallPart)))

@@ -1,36 +1,36 @@
-"""What the Runs of a Job are driven with."""
+"""The services that a driver uses for every Run of a Job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perstack.config.lock import Lock
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Project
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.clock import SYSTEM
-from perstack.engine.dispatching import Dispatching
-from perstack.engine.emit import Emitter
-from perstack.engine.knowledge import Knowledge
-from perstack.engine.providers import ProviderPool
-from perstack.engine.setup import Setup
-from perstack.engine.skills import JobSkills
-from perstack.engine.snapshots.of_job import JobSnapshots
+from perstack.engine.context.connections import Dispatching
+from perstack.engine.context.host_context import JobSnapshots, Setup
+from perstack.engine.log.emitter import Emitter
+from perstack.engine.plugins.agent_skills import Knowledge
+from perstack.engine.plugins.providers import ProviderPool
+from perstack.engine.plugins.skills import JobSkills
 from perstack.errors import PerstackError
-from perstack.ports.clock import Clock
 from perstack.ports.provider import plays_recording
 from perstack.ports.skill import Toolset
 from perstack.ports.storage import Storage
+from perstack.system.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
-    from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
+    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.ports.tasks import TaskMemory  # slow import that a Job without tasks does not need
 
 
 @dataclass(slots=True)
 class Wiring:
-    """What a driver works with, whichever Run it drives."""
+    """Services and definitions that a driver uses, the same for each Run."""
 
     storage: Storage
     project: Project
@@ -39,21 +39,23 @@ class Wiring:
     emit: Emitter
     overrides: Overrides
     directory: str
-    """The working directory, as the model is told."""
+    """The working directory that the model is given."""
     knowledge: Knowledge
     snapshots: JobSnapshots
     dispatching: Dispatching
+    vault: Callable[[int], SecretVault]
+    """Returns the secrets that tools have shown, by the block of their numbers."""
     clock: Clock = SYSTEM
 
     def played_skills(self, run: Run) -> Mapping[str, Toolset]:
-        """The skills that are not opened for a Run, because it plays a recording."""
+        """Return the skills that are not opened for a Run, because a recording answers for their tools."""
         try:
             provider = self.providers.for_run(run, self.project, self.overrides).provider
         except PerstackError:
-            return {}  # the Run fails with it where it is needed
+            return {}  # the Run fails with it when it opens its endpoint
         if not plays_recording(provider):
             return {}
-        from perstack.engine.playing import played_skills  # only for Runs that play one
+        from perstack.engine.runs.playback import played_skills  # only for Runs that play one
 
         return played_skills(provider, run)
 
@@ -61,7 +63,7 @@ class Wiring:
 def wired(
     setup: Setup, job_id: str, emit: Emitter, tasks: Callable[[], TaskMemory], lock: Lock, knowledge: Knowledge
 ) -> Wiring:
-    """What a Job is driven with by a setup."""
+    """Create the services for a Job from a setup."""
     skills = JobSkills(
         setup.plugins.skills,
         setup.skill_context(job_id, tasks),
@@ -69,6 +71,7 @@ def wired(
         lock,
         setup.clock,
         runtimes=setup.runtimes(job_id),
+        agreement=setup.agreement,
         knowledge=knowledge,
     )
     return Wiring(
@@ -82,5 +85,6 @@ def wired(
         knowledge=knowledge,
         snapshots=setup.snapshots(job_id),
         dispatching=setup.dispatching,
+        vault=partial(setup.vault, job_id),
         clock=setup.clock,
     )

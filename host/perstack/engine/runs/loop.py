@@ -1,14 +1,52 @@
-"""The driver: performs what is pending, records what happened, decides nothing. The only place that awaits effects."""
+"""Drive the Runs of one Job: ask `pending` for the next command, perform it, record what happened.
+
+The loop decides nothing. `pending` (core/runs/pending.py) reads the next command from the Run's state alone, and
+core/runs/decide.py makes the events that need no effect. Only the engine awaits effects: models, tools, files, people.
+
+One step of a Run that calls a tool, pass by pass of `Driver.drive`:
+
+  READY    Generate     `generate` writes `startGeneration`, calls the model, notes `finishGeneration`
+  REPLIED  DecideCalls  the catalogue and the permission rules decide each call; notes `callTools`
+  CALLING  RunTools     `run_tools` runs the calls concurrently and notes a `finishToolCall` for each
+  SETTLED  EndStep      notes `finishStep`; the Run is READY for its next step, or for EndRun if it has a result
+
+When `pending` returns None the Run has ended or stopped, and the loop flushes the log and writes a checkpoint.
+
+From an event to the disk: `Session.note` encodes the event, links it to the hash chain, folds it into the state with
+`evolve`, adds it to the Job's totals, and keeps the line. `Session.flush` writes all kept lines in one
+`Storage.append`, all or nothing, and shows them to listeners only then. An effect that must not happen twice is flushed
+before it begins (intent before effect): `startGeneration` before the model is called, `callTools` before a tool with a
+side effect runs, the ids of delegates before one starts.
+
+After a crash the log is folded, `Driver.take_up` notes `resumeRun`, and `drive` continues in the phase that the state
+is in. A stop changes the status of a Run and not its phase.
+
+A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
+`Driver._perform`; `assert_never` makes the type check fail without one. A new event also needs a case in `evolve`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from perstack.config.settings import chosen
-from perstack.core.by import By
-from perstack.core.commands import (
+from perstack.core.base.actor import By
+from perstack.core.base.ids import number_of_run, run_id_of
+from perstack.core.base.json_schema import QUICK
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Exceeded
+from perstack.core.definitions.experts import Expert, Limits
+from perstack.core.definitions.permissions import Approval, RuleSet, begun_under
+from perstack.core.definitions.project import rule_sets
+from perstack.core.definitions.result_schemas import Judged, judged
+from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.secrets import with_secrets, without_secrets
+from perstack.core.definitions.skills import COUNTED_CALLS, DecidedCall
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.commands import (
     Ask,
     AskApproval,
     AwaitDelegates,
@@ -30,20 +68,6 @@ from perstack.core.commands import (
     Switch,
     Work,
 )
-from perstack.core.definition_secrets import with_secrets, without_secrets
-from perstack.core.definitions import Expert, Limits
-from perstack.core.events import CallTools, ResumeReason, Settlement, StartRun, WidenPermissions
-from perstack.core.ids import number_of_run, run_id_of
-from perstack.core.job import Job, JobSummary
-from perstack.core.messages import ResultContent
-from perstack.core.policy.approvals import Approval
-from perstack.core.policy.budget import Exceeded
-from perstack.core.policy.chain import rule_sets
-from perstack.core.policy.permissions import RuleSet
-from perstack.core.policy.widening import begun_under
-from perstack.core.questions import Answer
-from perstack.core.queueing import QueueFields, QueueRun
-from perstack.core.run_facts import ContinuedFrom, DelegatedBy, ErrorInfo
 from perstack.core.runs.decide import (
     answered,
     approval_asked,
@@ -54,23 +78,24 @@ from perstack.core.runs.decide import (
     resumed,
     stopped_by_budget,
 )
+from perstack.core.runs.events import QueueFields, QueueRun, ResumeReason, Settlement, StartRun, WidenPermissions
+from perstack.core.runs.evolve import ACTIVE
+from perstack.core.runs.facts import Answer, ContinuedFrom, DelegatedBy, ErrorInfo
+from perstack.core.runs.messages import ResultContent, ToolCallPart
 from perstack.core.runs.pending import begins_step, pending
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.results import decided
 from perstack.core.runs.state import Phase, Run
-from perstack.core.runs.transitions import ACTIVE
-from perstack.core.sandbox import SandboxPolicy
-from perstack.core.tools import COUNTED_CALLS
-from perstack.engine.blobs import JobBlobs
-from perstack.engine.catalogue import Catalogue
-from perstack.engine.deadlines import Deadlines
-from perstack.engine.delegates import Delegates
-from perstack.engine.generation import generate
-from perstack.engine.groups import leaves
-from perstack.engine.kept_summary import KeptSummary
-from perstack.engine.live_answers import LiveAnswers
-from perstack.engine.new_runs import (
+from perstack.core.runs.step_events import CallTools
+from perstack.engine.log.run_session import KeptSummary, Session
+from perstack.engine.log.storage import JobBlobs
+from perstack.engine.permissions.rulings import Rulings
+from perstack.engine.plugins.providers import Prices
+from perstack.engine.plugins.skills import RunSkills
+from perstack.engine.plugins.tool_catalogue import Catalogue
+from perstack.engine.runs.beginning import (
     as_started,
+    masks_secrets,
     of_today,
     sandbox_of,
     settings_of,
@@ -79,30 +104,31 @@ from perstack.engine.new_runs import (
     stricter_today,
     told,
 )
-from perstack.engine.prices import Prices
-from perstack.engine.ruling import Rulings
-from perstack.engine.session import Session, uninterrupted
-from perstack.engine.skills import RunSkills
-from perstack.engine.spending import Spending
-from perstack.engine.switching import gone_back, opened, switched
-from perstack.engine.toolrun import ToolSurroundings, is_unlike_recording, run_tools
-from perstack.engine.tries import fail
-from perstack.engine.who import this_user
-from perstack.engine.wiring import Wiring
+from perstack.engine.runs.budget import Deadlines, Spending
+from perstack.engine.runs.delegates import Delegates, LiveAnswers
+from perstack.engine.runs.generation import fail, generate, gone_back, opened, switched
+from perstack.engine.runs.job_context import Wiring
+from perstack.engine.runs.tool_calls import ToolSurroundings, is_unlike_recording, run_tools
 from perstack.ports.storage import RunRef
+from perstack.system.concurrency import leaves, uninterrupted
+from perstack.system.user import this_user
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
-    from perstack.engine.elsewhere.distribution import Distribution  # most Jobs are driven in one process
+    from perstack.engine.plugins.secret_masking import SecretVault
+    from perstack.engine.runs.remote_delegates import Distribution  # most Jobs are driven in one process
 
 
 class Driver:
-    """Drives all Runs of one Job, from wherever their logs leave off."""
+    """Driver of all Runs of one Job, from the point that their logs have reached."""
 
     def __init__(
         self, wiring: Wiring, job: Job, runs: dict[str, Run] | None = None, *, drives_here: bool = True
     ) -> None:
-        """With `drives_here` false it only records how Runs begin: what they need is another's to have."""
+        """Create a driver of a Job whose Run states are `runs`.
+
+        With `drives_here` false it only records how Runs begin: another process drives them, and has the providers.
+        """
         self.wiring = wiring
         self._drives_here = drives_here
         self.job = job
@@ -111,41 +137,48 @@ class Driver:
         self._prices = Prices(wiring.providers.factories, wiring.project.prices)
         self.kept = KeptSummary(wiring.storage, job)
         self.root = ""
-        """The Run that was given to drive: a Coordinator's, or a delegate's that is driven apart from its Job."""
+        """The id of the Run that was given to drive: the Coordinator, or a delegate whose Job another process
+        drives."""
         self.limits = Limits()
-        """What holds for it and all below it."""
+        """The limits of that Run, which hold for all its descendants."""
         self._besides = 0
-        """Steps of the Job that are not theirs."""
+        """Steps of the Job outside that Run and its descendants."""
         self.spending: Spending | None = None
-        """None where there is no budget."""
+        """None without a budget."""
         self.deadlines: Deadlines | None = None
         self._delegates = Delegates(self, self._blobs)
         self.distribution: Distribution | None = None
-        """How others drive delegates, if they do."""
+        """Decides which delegates other workers drive; None if all are driven in this process."""
         self.on_waiting: Callable[[bool], None] = lambda waits: None
-        """Told when this process begins, and ends, to do nothing but wait for what others drive."""
+        """Called with True when this process starts waiting only for remote Runs, with False when it stops."""
         self._rulings = Rulings(wiring.directory)
+        self._secrets: SecretVault | None = None
+        """None before the first Run that masks secrets."""
+        self._secrets_block = 0
+        """The number block of their placeholders: 0 with the Coordinator, the number of a delegate that is driven
+        apart."""
         self.settled: dict[str, Settlement] = {}
-        """What a person decided about calls that began and have no result, by key or call id."""
+        """A person's decisions on calls that began and have no result, by key or call id."""
         self.answers: dict[str, str | Answer | Approval] = {}
-        """What a person answered, by the Run that asks: text for a tool that is there to ask."""
+        """A person's answers, by the Run that asks: text answers an interactive tool."""
         self.answered_by: By | None = None
         self.limited_by: By | None = None
-        """Who gave new limits."""
+        """Who gave new limits; None for the operating-system user."""
         self.signal: str | None = None
-        """The event from outside that the Coordinator goes on by."""
+        """The external event that resumes the Coordinator."""
         self.is_leaving: Callable[[], bool] = bool
-        """Whether each Run is to stop, as interrupted, before its next step."""
+        """Returns True to stop each Run, as interrupted, before its next step."""
         self.is_stopped: Callable[[], bool] = bool
-        """Whether somebody has asked to stop it."""
+        """Returns True once a stop of the Job was requested."""
         self.worker = ""
-        """The name of the worker that this process is, if it is one."""
+        """The name of the worker that this process is; "" if it is none."""
         self.handed_on: Callable[[Run], QueueFields | None] = lambda run: None
-        """How the Run that was given to drive is queued for another worker when it is interrupted, if it is."""
+        """Returns how the Run that was given to drive is queued for another worker when it is interrupted; None: it is
+        not."""
 
     @property
     def live_answers(self) -> LiveAnswers:
-        """What delegates ask while others of the Job are at work."""
+        """The questions that delegates ask while other Runs of the Job are active."""
         return self._delegates.answers
 
     # --- beginning ------------------------------------------------------------------------------------------------
@@ -167,16 +200,19 @@ class Driver:
     ) -> Session:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up.
 
-        `within` is what programs of the Run are held to whose delegate it is; `of_job` what it shares with all others,
-        if that is not what this driver is held to.
+        `within`: sandbox policy of the parent Run; this Run's policy is narrowed to it. `above`: permission rules of
+        the parent Run. `base`: the state that the Run continues from. `of_job`: limits that a delegate shares with the
+        whole Job; None for those of this driver.
         """
         expert = as_started(self.wiring, expert)
         of_job = None if delegated_by is None else of_job or self.limits
         settings = settings_of(self.wiring, expert, of_job, self.job.total_steps)
         output = self.wiring.overrides.output if delegated_by is None else None
-        if base is not None:  # the rules of the Run that it continues hold, and today's
+        if base is not None:  # the rules of the continued Run hold in addition to today's
             above = self.runs.get(base.id, base).permissions
         parent = None if delegated_by is None else self.job.runs.get(delegated_by.run_id)
+        held = (None if parent is None else parent.start, None if base is None else base.start)
+        masks = masks_secrets(self.wiring.project, expert, *held)
         if self._drives_here:
             self.wiring.providers.check(settings, self.wiring.project, expert)
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
@@ -189,7 +225,7 @@ class Driver:
                 model=settings.model,
                 provider=settings.provider.provider_name,
                 fallbacks=settings.fallbacks,
-                **told(self.wiring, expert, output, is_coordinator=delegated_by is None),
+                **told(self.wiring, expert, output, is_coordinator=delegated_by is None, masks_secrets=masks),
                 expert=without_secrets(expert),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
@@ -206,7 +242,7 @@ class Driver:
                 snapshots=snapshots_of(self.wiring, None if parent is None else parent.start),
             )
         )
-        if delegated_by is None:  # what it starts has what it has
+        if delegated_by is None:  # delegates inherit it
             self._widen(session)
         return session
 
@@ -224,10 +260,10 @@ class Driver:
         limits: Limits | None = None,
         above: tuple[RuleSet, ...] = (),
     ) -> Session:
-        """Record that a stopped Run goes on. Raises before anything is recorded if its provider cannot be had.
+        """Record that a stopped Run resumes.
 
-        `above` are the rules of the Run that waits for it. One that failed before its model replied goes on under
-        today's definition and settings.
+        Raises PerstackError before anything is recorded if its provider is unavailable. `above`: permission rules of
+        the parent Run. A Run that failed before its model replied resumes under today's definition and settings.
         """
         definition = None
         if run.may_be_redefined and self._drives_here:
@@ -255,7 +291,6 @@ class Driver:
         return session
 
     def _record_answer(self, session: Session) -> None:
-        """Record a person's answer, if there is one to the question that the Run is stopped at."""
         answer = self.answers.pop(session.ref.run_id, None)
         if answer is not None:
             self.record_answer(session, answer)
@@ -265,7 +300,7 @@ class Driver:
         session.note(answered(session.run, answer, session.stamp, self.answered_by))
 
     def session(self, ref: RunRef, expert_key: str) -> Session:
-        """A Run at work; job.json is behind whenever something of it was written."""
+        """Create a session for a Run; each of its writes marks job.json as outdated."""
         wiring, changed = self.wiring, self.kept.changed
         session = Session(wiring.storage, self.job, wiring.emit, ref, expert_key, changed, wiring.clock)
         if self.spending is not None:
@@ -275,10 +310,10 @@ class Driver:
     # --- driving --------------------------------------------------------------------------------------------------
 
     async def drive_coordinator(self, session: Session) -> JobSummary:
-        """Drive a Coordinator's Run to its end or stop, and write where the Job stands.
+        """Drive a Coordinator's Run until it ends or stops. Returns the Job's summary, as written last.
 
-        Before the first event is written the summary says that the Job runs, and after an error it still does: a
-        summary that says so of a Job that nobody drives is never believed, but derived from the logs.
+        Before the first event is written the summary says that the Job runs, and it still does after an error. Readers
+        do not believe such a summary of a Job that nobody drives: they derive it from the logs.
         """
         self._begin_with(session)
         await self._count_spending(session, self.runs.values())
@@ -291,15 +326,16 @@ class Driver:
             await uninterrupted(self.kept.write(is_driven=False))
             raise
         except BaseExceptionGroup as group:
-            raise leaves(group)[0] from group  # what failed first speaks: a person can act on one line
+            raise leaves(group)[0] from group  # report the first failure: a person can act on one line
         return await self.kept.write(is_driven=False)
 
     async def drive_apart(self, session: Session) -> None:
-        """Drive a delegate's Run, and all below it, to its end or stop; another process drives its Job.
+        """Drive a delegate's Run and all its descendants until it ends or stops; another process drives its Job.
 
-        What it has is in its limits. Where the Job stands is the other's to write.
+        Its share of the budget is in its limits. The other process writes the Job's summary.
         """
         self._begin_with(session)
+        self._secrets_block = number_of_run(session.run.id)
         below = {session.run.id}
         for run in sorted(self.runs.values(), key=lambda run: number_of_run(run.id)):
             if run.start.delegated_by is not None and run.start.delegated_by.run_id in below:
@@ -316,19 +352,19 @@ class Driver:
         self.root, self.limits = session.run.id, session.run.limits
 
     async def _count_spending(self, session: Session, known: Iterable[Run]) -> None:
-        """Begin to count what is spent, if there is a budget. Raises UnknownPrice before anything is written."""
+        """Start to count what is spent, if there is a budget. Raises UnknownPrice before anything is written."""
         experts = (*self.wiring.project.experts.values(), *(run.start.expert for run in self.runs.values()))
         if self.limits.budget is None and all(expert.budget is None for expert in experts):
             return
         others = (run for run in known if run.id != session.run.id)
         apart = "" if session.run.is_coordinator else session.run.id
-        self.spending = Spending(self.limits.budget, self._prices, (*others, session.run), apart)
+        self.spending = Spending(self.limits.budget, self._prices, (*others, session.run), self._blobs.get, apart)
         await self.spending.known_price(session.run)
         self.deadlines = Deadlines(self.job, self.spending)
         self.job.watch = self.spending.watch
 
     async def drive_in_time(self, session: Session, expert: str | None) -> None:
-        """Drive it for as long as the Job's time, or that of an Expert, allows."""
+        """Drive a Run for as long as the time limit of the Job, or of an Expert, allows."""
         if self.deadlines is None:
             await self.drive(session)
         else:
@@ -371,7 +407,7 @@ class Driver:
             await session.write_checkpoint()
 
     def note_interrupt(self, session: Session) -> None:
-        """The one that was given to drive waits for another worker then, if this process is one that leaves."""
+        """Note that a Run is interrupted. On a worker that leaves, queue the Run that it was given again."""
         session.note_all(interrupted(session.run, session.stamp))
         if session.run.id == self.root and (how := self.handed_on(session.run)) is not None:
             session.note(QueueRun(**session.stamp(), **how))
@@ -386,14 +422,15 @@ class Driver:
                 is_coordinator=session.run.is_coordinator,
                 sandbox=start.sandbox,
                 played=self.wiring.played_skills(session.run),
+                vault=self._vault(session.run),
             )
-        except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its words
+        except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its message
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None
 
     @property
     def steps_left(self) -> int | None:
-        """How many steps more all together may have; None for no limit."""
+        """The number of steps that the driven Runs may still take together; None without a limit."""
         return self.job.steps_left(self.limits, self._besides)
 
     def _pending(self, session: Session) -> Command | None:
@@ -427,12 +464,10 @@ class Driver:
                 await session.flush()
                 await session.write_checkpoint()
             case JudgeResult():
-                from perstack.engine.results import judged_result  # few Runs promise a form
-
                 found = await judged_result(command.text, command.schema)
                 session.note(decided(session.run, command.text, found, session.stamp))
             case Shrink() | Compact():
-                from perstack.engine.compaction import make_room, summariser_of  # few Runs are that long
+                from perstack.engine.runs.compaction import make_room, summariser_of  # few Runs are that long
 
                 summariser = summariser_of(session.run, around.endpoint, self.wiring.providers, self.wiring.project)
                 await make_room(session, command, summariser, self._blobs, self._prices, self.spending)
@@ -444,7 +479,7 @@ class Driver:
                 assert_never(command)
 
     async def _around(self, session: Session) -> ToolSurroundings | None:
-        """With the endpoint of the model in force; None if there is none, and so the Run failed."""
+        """Open the endpoint of the model in force; return None if that failed, and so the Run has."""
         wiring = self.wiring
         endpoint = await opened(
             session, lambda run: wiring.providers.for_run(run, wiring.project, wiring.overrides), self._prices
@@ -461,14 +496,13 @@ class Driver:
             endpoint=endpoint,
             may_ask=not wiring.overrides.unattended,
             leads_to=self._rulings.leads_to,
+            vault=self._vault(session.run),
         )
 
     async def _decide_calls(self, session: Session, command: DecideCalls, catalogue: Catalogue) -> None:
         decided = [await catalogue.decide(call) for call in command.calls]
         if session.run.permissions:
-            decided = await self._rulings.of(
-                command.calls, decided, catalogue, session.run.permissions, self.job.standing
-            )
+            decided = await self._ruled(session.run, command.calls, decided, catalogue)
         exceeded: Exceeded | None = None
         if self.spending is not None:
             made = sum(one.kind in COUNTED_CALLS for one in decided)
@@ -478,10 +512,32 @@ class Driver:
         else:
             session.note(stopped_by_budget(exceeded, session.stamp))
 
+    async def _ruled(
+        self, run: Run, parts: Sequence[ToolCallPart], decided: Sequence[DecidedCall], catalogue: Catalogue
+    ) -> list[DecidedCall]:
+        """Apply the permission rules to calls, and with masked secrets also to the arguments that tools receive."""
+        shown = await self._rulings.of(parts, decided, catalogue, run.permissions, self.job.standing)
+        vault = self._vault(run)
+        if vault is None:
+            return shown
+        filled = await self._rulings.of(
+            vault.filled_parts(parts), decided, catalogue, run.permissions, self.job.standing
+        )
+        return [vault.stricter(one, other) for one, other in zip(shown, filled, strict=True)]
+
+    def _vault(self, run: Run) -> SecretVault | None:
+        """Return the secrets that tools of the Job have shown in this process; None for a Run that masks none."""
+        if not run.start.mask_secrets:
+            return None
+        if self._secrets is None:
+            self._secrets = self.wiring.vault(self._secrets_block)
+            self._secrets.continue_after((one.secrets for one in self.runs.values()), self._secrets_block)
+        return self._secrets
+
     async def _ask(self, session: Session, command: Ask | AskApproval, catalogue: Catalogue) -> None:
         call = command.call
         if isinstance(command, Ask):
-            offered = catalogue.find(call.decided.tool_name)
+            offered = catalogue.find(call.decided)
             approval = offered is not None and offered.spec.approval
             session.note_all(asked(session.run, call, session.stamp, approval=approval))
             await session.flush()
@@ -493,6 +549,18 @@ class Driver:
         await session.flush()
 
     async def _rule_again(self, session: Session, catalogue: Catalogue) -> None:
-        """What has not begun is held to rules that have become stricter since it was decided."""
+        """Refuse calls that have not begun, by rules that have become stricter since they were decided."""
         for call, text in await self._rulings.again(session.run, catalogue):
             session.note(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
+
+
+# Validation of results without blocking the event loop.
+
+_SHORT = 50_000
+"""Maximum characters of a result that is validated in the event loop before a thread is used."""
+
+
+async def judged_result(text: str, schema: JsonObject) -> Judged:
+    """Validate a result against a schema. Never raises; what takes longer than a moment is done in a thread."""
+    quick = judged(text, schema, QUICK) if len(text) <= _SHORT else None
+    return quick if quick is not None else await asyncio.to_thread(judged, text, schema)

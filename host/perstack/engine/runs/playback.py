@@ -1,24 +1,23 @@
-"""What a recording gives in place of tools while a Job is driven: results, questions, skills that are not opened."""
+"""Replace tools by a recording while a Job is driven: results, questions, and skills that are not opened."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perstack.core.commands import Call
-from perstack.core.messages import BlobPart, ResultContent, TextPart
-from perstack.core.questions import Question
-from perstack.core.recording.model import RecordedFile
-from perstack.core.recording.play import AskedCall, Player
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.skills import DecidedCall, Subject, is_base_skill, with_base
+from perstack.core.recordings.model import RecordedFile
+from perstack.core.recordings.play import AskedCall, Player
+from perstack.core.runs.commands import Call
+from perstack.core.runs.facts import Question
+from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.state import Run
-from perstack.core.skill_definitions import is_base_skill, with_base
-from perstack.core.tools import DecidedCall, Subject
-from perstack.core.toolsearch import SEARCH_TOOL
-from perstack.core.usage import Usage
+from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
-from perstack.engine.catalogue import Catalogue
-from perstack.engine.known_tools import names_and_subjects
-from perstack.engine.session import Session
-from perstack.engine.tries import error_info, fail
+from perstack.engine.log.run_session import Session
+from perstack.engine.permissions.recorded_calls import names_and_subjects
+from perstack.engine.plugins.tool_catalogue import Catalogue
+from perstack.engine.runs.generation import error_info, fail
 from perstack.errors import ProviderError
 from perstack.ports.playing import player_of
 from perstack.ports.provider import Provider
@@ -27,16 +26,16 @@ from perstack.ports.skill import BlobStore, SkillFactory, ToolResult, Toolset
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a recording gives for a call."""
+    """Recorded result of a call."""
 
     result: ToolResult | Question
     usage: Usage | None = None
 
 
 def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
-    """The skills of a Run that are not opened, by their names, because a recording answers for their tools.
+    """Return the skills of a Run that are not opened because a recording answers for their tools, by name.
 
-    The search for tools is under its own name. Nothing with a provider that plays none.
+    The tool search is under its own name. Empty with a provider that plays no recording.
     """
     player = player_of(provider)
     if player is None:
@@ -49,15 +48,16 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
 async def played_results(
     session: Session, calls: Sequence[Call], catalogue: Catalogue, provider: Provider, blobs: BlobStore
 ) -> Mapping[str, Played] | None:
-    """What a recording gives for these calls, by their ids; those that are really run are not among them.
+    """Return the recorded results of these calls, by id, without the calls that are really run.
 
-    None if one is not in the recording: nothing is run then, and the Run has failed with words that name it.
+    Returns None if one is missing from the recording: then nothing runs, and the Run has failed with an error that
+    names the call.
     """
     player = player_of(provider)
     if player is None:
         return {}
     base = _base_names(session.run)
-    offered = {call.decided.id: catalogue.find(call.decided.tool_name) for call in calls}
+    offered = {call.decided.id: catalogue.find(call.decided) for call in calls}
     subjects = {key: None if one is None else one.spec.subject for key, one in offered.items()}
     try:
         wanted = {
@@ -72,7 +72,7 @@ async def played_results(
 
 
 async def is_unlike(session: Session, provider: Provider) -> bool:
-    """Whether a call of the latest reply came to something else than in the recording; then the Run has failed."""
+    """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
     player, run = player_of(provider), session.run
     if player is None:
         return False
@@ -85,7 +85,7 @@ async def is_unlike(session: Session, provider: Provider) -> bool:
 
 
 def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]) -> list[Call]:
-    """The open calls of a Run that a recording answers."""
+    """Return the open calls of a Run that a recording answers."""
     player = player_of(provider)
     if player is None:
         return []

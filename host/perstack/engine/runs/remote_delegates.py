@@ -1,69 +1,282 @@
-"""The delegates that a Run awaits, driven by whichever workers have a place: begun, ordered, followed, given shares.
+"""Delegates on other workers: begin and queue them, follow their logs, and grant each a share of the budget.
 
-The process that awaits them writes how each begins, and that it waits for a worker; then its log is the other's, until
-it has ended or stopped. Nothing else of the Job is at work in this process meanwhile.
+The process that awaits them writes how each begins and that it is queued. From then on the log belongs to the worker
+that drives it, until the Run has ended or stopped. This process drives no other Run of the Job meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import field, replace
 from types import TracebackType
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from perstack.core.definitions import Limits
-from perstack.core.policy.budget import Exceeded, nano
-from perstack.core.policy.shares import WHOLE, Amounts, Sharer, What, granted, short_account
-from perstack.core.queueing import QueueRun
-from perstack.core.run_facts import Delegation
-from perstack.core.runs.decide import has_ended
-from perstack.core.runs.resuming import limits_of_delegate
+from perstack.core.base.ids import may_be_elsewhere
+from perstack.core.base.usage import Exceeded, nano
+from perstack.core.definitions.experts import Expert, Limits
+from perstack.core.definitions.project import with_delegates
+from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, What, budget_of, capped, granted, short_account
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate
+from perstack.core.runs.decide import has_ended, interrupted
+from perstack.core.runs.events import QueueRun
+from perstack.core.runs.evolve import ACTIVE
+from perstack.core.runs.facts import Delegation
 from perstack.core.runs.state import Run
-from perstack.core.runs.transitions import ACTIVE
+from perstack.core.runs.step_events import CallDelegate
 from perstack.dataclass import dataclass
-from perstack.engine.delegation import DelegateOutcome, begin_delegate
-from perstack.engine.drives import Drives
-from perstack.engine.elsewhere.distribution import Distribution
-from perstack.engine.elsewhere.following import Following
-from perstack.engine.elsewhere.holding import Holders
-from perstack.engine.elsewhere.limits import budget_of, capped
-from perstack.engine.elsewhere.stopping import Stopping
-from perstack.engine.session import Session, uninterrupted
-from perstack.engine.watch import watching
-from perstack.engine.who import this_user
-from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError
+from perstack.engine.context.connections import Dispatching
+from perstack.engine.log.event_log import Loaded
+from perstack.engine.log.leases import Holders
+from perstack.engine.log.run_log import run_logs, watching
+from perstack.engine.log.run_session import Session
+from perstack.engine.runs.delegation import DelegateOutcome, Drives, begin_delegate
+from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError, UsageError
 from perstack.ports.dispatcher import Order
+from perstack.ports.storage import RunRef, Storage
+from perstack.system.clock import Clock
+from perstack.system.concurrency import uninterrupted
+from perstack.system.user import this_user
+
+if TYPE_CHECKING:
+    from perstack.engine.log.emitter import Emitter
+
+
+# Which delegates of a Run other workers may drive, and how they are queued.
+
+
+class Distribution:
+    """Policy of one driver for delegates on other workers."""
+
+    def __init__(self, driver: Drives) -> None:
+        """Apply the policy to this driver's delegates."""
+        self._driver = driver
+        self._project = driver.wiring.project
+
+    def takes(self, session: Session, delegations: Sequence[Delegation]) -> bool:
+        """Return whether other workers drive these delegates.
+
+        All or none, so that nothing here spends in addition to their shares. Only delegates of the Run that this
+        process was given to drive are distributed, and only if no Expert below them has a budget of its own, whose
+        share could not be computed.
+        """
+        driver = self._driver
+        if session.run.id != driver.root or not driver.job.may_be_distributed:
+            return False
+        return all(may_be_elsewhere(one.run_id) and self._has_one_budget(one) for one in delegations)
+
+    def expert(self, delegation: Delegation, run: Run | None) -> Expert | None:
+        """Return the delegate's Expert, as recorded if it has begun; None if it is not defined any more."""
+        return self._project.expert(delegation.expert_key) if run is None else run.start.expert
+
+    def account_of(self, delegation: Delegation, run: Run | None) -> str:
+        """Return the account that the delegate uses in addition to the Job's.
+
+        It is its Expert's, unless the Run that is driven here uses it already.
+        """
+        expert, root = self.expert(delegation, run), self._driver.job.runs[self._driver.root].start
+        is_above = root.delegated_by is not None and expert is not None and expert.key == root.expert_key
+        return WHOLE if expert is None or expert.budget is None or is_above else expert.key
+
+    @property
+    def definition(self) -> str | None:
+        """The blob with the definition that the Job was queued with; None if it was not queued."""
+        queued = self._driver.job.coordinator.queued
+        return None if queued is None else queued.definition
+
+    @property
+    def priority(self) -> int:
+        """The Job's priority, raised by one for each level of depth, so that what has begun ends first."""
+        job = self._driver.job
+        queued = job.coordinator.queued
+        return (0 if queued is None else queued.priority) + job.runs[self._driver.root].start.depth + 1
+
+    @property
+    def submitted_at(self) -> int:
+        """When the Job was queued, in milliseconds since 1970; 0 if it was not."""
+        queued = self._driver.job.coordinator.queued
+        return 0 if queued is None else queued.timestamp
+
+    def _has_one_budget(self, delegation: Delegation) -> bool:
+        team = with_delegates(self._project, (delegation.expert_key,))
+        return all(expert.budget is None for expert in team if expert.key != delegation.expert_key)
+
+
+# Remote Runs, followed as their logs grow and folded into the Job of the process that awaits them.
+
+
+class Following:
+    """States of the remote Runs of one Job."""
+
+    def __init__(
+        self, storage: Storage, job: Job, known: Mapping[str, Run], on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start from the states in `known`, which have been read already. `on_change` is called for each newer one."""
+        self._on_change = on_change
+        self._logs = run_logs(storage)
+        self._job = job
+        self._runs = dict(known)
+        self._below: dict[str, set[str]] = {}
+        """The ids of the delegates of each Run."""
+        for run_id, tally in job.runs.items():
+            if tally.start.delegated_by is not None:
+                self._below.setdefault(tally.start.delegated_by.run_id, set()).add(run_id)
+        for run in known.values():
+            self._note(run.id, {call.delegation.run_id for call in run.calls.values() if call.delegation is not None})
+
+    def put(self, run: Run) -> None:
+        """Store the state of a Run that this process has written to."""
+        self._runs[run.id] = run
+
+    def run(self, run_id: str) -> Run | None:
+        """Return the latest known state of a Run."""
+        return self._runs.get(run_id)
+
+    def whole(self, run_id: str) -> tuple[str, ...]:
+        """Return the ids of a Run and its descendants, each after its parent."""
+        below = sorted(self._below.get(run_id, ()))
+        return (run_id, *(one for child in below for one in self.whole(child)))
+
+    async def look(self, run_id: str) -> Run | None:
+        """Read new events of a Run and its descendants, and return its state; None if it has no log.
+
+        Raises Damaged and StorageError.
+        """
+        run = self._runs.get(run_id)
+        if run is None or not has_ended(run):
+            run = await self._further(run_id, run)
+        for below in tuple(self._below.get(run_id, ())):
+            await self.look(below)
+        return run
+
+    async def _further(self, run_id: str, run: Run | None) -> Run | None:
+        since = None if run is None else Loaded(run, run.head)
+        changed = False
+        async with aclosing(self._logs.folded(RunRef(self._job.id, run_id), since=since)) as lines:
+            async for line, state in lines:
+                run, changed = state, True
+                if isinstance(line.event, CallDelegate):
+                    self._note(run_id, {one.run_id for one in line.event.delegates})
+        if run is not None and changed:
+            self._runs[run_id] = run
+            self._job.heads[run_id] = run.head
+            self._job.take(run)
+            self._on_change()
+        return run
+
+    def _note(self, run_id: str, below: set[str]) -> None:
+        self._below.setdefault(run_id, set()).update(below)
+
+
+# Stopping remote Runs of a Job: record them as interrupted as soon as their workers release them.
+
+_PATIENCE = 20.0
+"""Seconds to wait for a worker to release a Run."""
+_PAUSE = 0.1
+"""Seconds."""
+
+
+class Stopping:
+    """Stops remote Runs of a Job. Its user holds the lease of the Job."""
+
+    def __init__(self, storage: Storage, job: Job, emit: Emitter, clock: Clock, dispatching: Dispatching) -> None:
+        """Stop Runs of this Job, with orders withdrawn from this dispatcher."""
+        self._storage = storage
+        self._job = job
+        self._emit = emit
+        self._clock = clock
+        self._dispatching = dispatching
+        self._holders = Holders(storage)
+
+    async def stop(self, following: Following, run_ids: Iterable[str]) -> None:
+        """Stop these Runs and all their descendants, wherever they are driven. Raises StorageError."""
+        every = {one: None for run_id in run_ids for one in following.whole(run_id)}
+        await asyncio.gather(*(self._stop(following, run_id) for run_id in every))
+
+    async def _stop(self, following: Following, run_id: str) -> None:
+        until = time.monotonic() + _PATIENCE
+        while (run := await following.look(run_id)) is not None and is_elsewhere(run):
+            with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
+                dispatcher = self._dispatching.dispatcher
+                if dispatcher is not None:
+                    await dispatcher.withdraw(self._job.id, run_id)
+            with suppress(Conflict, StorageError):
+                await self._holders.stop(run_id)
+            run = await following.look(run_id) or run
+            if not is_elsewhere(run):
+                return
+            with suppress(Conflict):  # another worker has just begun to drive it
+                if await self._holders.holder(run_id) is None:
+                    following.put(await self._recorded(run))
+                    return
+            if time.monotonic() > until:
+                return  # its worker does not respond; the next worker that claims the Run sees that it is stopped
+            await asyncio.sleep(_PAUSE)
+
+    async def _recorded(self, run: Run) -> Run:
+        ref = RunRef(self._job.id, run.id)
+        session = Session(self._storage, self._job, self._emit, ref, run.start.expert_key, clock=self._clock)
+        session.take_up(run)
+        session.note_all(interrupted(run, session.stamp))
+        await session.flush()
+        await session.write_checkpoint()
+        return session.run
+
+
+async def stop_elsewhere(
+    storage: Storage,
+    job: Job,
+    runs: dict[str, Run],
+    emit: Emitter,
+    clock: Clock,
+    dispatching: Dispatching,
+    only: str | None = None,
+    below: str | None = None,
+) -> None:
+    """Stop the remote Runs of a Job whose lease the caller holds, and bring the states in `runs` up to date.
+
+    `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
+    """
+    following = Following(storage, job, runs)
+    among = [*runs] if only is None else following.whole(only)
+    if below is not None:
+        among = following.whole(below)[1:]
+    away = [run_id for run_id in among if run_id in runs and is_elsewhere(runs[run_id])]
+    if away:
+        await Stopping(storage, job, emit, clock, dispatching).stop(following, away)
+        runs.update({one: run for run_id in away for one in following.whole(run_id) if (run := following.run(one))})
+
 
 _LOOK_AGAIN = 0.1
 _LOOK_AFTER_SILENCE = 0.5
-"""Seconds between two looks at the logs; where the storage says when there is something, the latter."""
+"""Seconds between two reads of the logs: `_LOOK_AGAIN` by default, this if the storage reports new events."""
 _MOST_CONFLICTS = 10
 _LOOKS_FOR_ORDERS_EACH = 10.0
-"""Seconds after which it is seen whether somebody drives a delegate, or is about to."""
+"""Seconds between two checks that a delegate is driven or queued."""
 
 
 @dataclass(slots=True)
 class _Member:
-    """One delegate."""
+    """One delegate of the batch."""
 
     delegation: Delegation
     run: Run | None = None
-    """As it was seen last; None before it has begun."""
+    """The latest known state; None before it has begun."""
     is_ours: bool = False
-    """Whether it was begun or continued by this process, so that what it has stopped for is new."""
+    """True if this process began or resumed it, so that the reason of its latest stop is new."""
     needs: dict[What, int] = field(default_factory=dict[What, int])
-    """What it has stopped for, since it has used anything."""
+    """The amounts for lack of which it has stopped, since it last used anything."""
     used: Amounts = field(default_factory=dict[What, int])
-    """By it and all below it, when it stopped last."""
+    """Amounts that it and its descendants had used at its latest stop."""
     outcome: DelegateOutcome | None = None
     looks_at: float = 0.0
-    """When it is seen next whether somebody drives it, by `time.monotonic`."""
+    """When to check next that it is driven, by `time.monotonic`."""
 
     conflicts: int = 0
-    """How often in a row its log had become another's in the moment that it was to be continued."""
+    """Consecutive append conflicts."""
 
     @property
     def id(self) -> str:
@@ -71,15 +284,16 @@ class _Member:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether somebody drives it, or is to."""
+        """True if a worker drives it, or it is queued for one."""
         run = self.run
         return run is not None and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
 
 
 class Batch:
-    """Those of one Run, until each has ended or stopped. Enter it to have them stopped when the Job is."""
+    """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops."""
 
     def __init__(self, driver: Drives, how: Distribution, parent: Session, delegations: Sequence[Delegation]) -> None:
+        """Prepare the delegations of `parent`; nothing is read or written before `outcomes`."""
         wiring = driver.wiring
         self._driver = driver
         self._how = how
@@ -90,12 +304,13 @@ class Batch:
         self._open = [_Member(delegation) for delegation in delegations]
 
     async def __aenter__(self) -> Batch:
+        """Return the batch."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What others drive is stopped if the Job is to stop, and goes on if only this process does."""
+        """Stop the remote Runs if the Job stops or is out of time; leave them running if only this process leaves."""
         driver = self._driver
         is_over = driver.deadlines is not None and driver.deadlines.over(self._parent.run) is not None
         if isinstance(error, asyncio.CancelledError) and (is_over or driver.is_stopped()):
@@ -103,11 +318,11 @@ class Batch:
 
     @property
     def is_left(self) -> bool:
-        """Whether some are still at work."""
+        """True if some have no outcome yet."""
         return bool(self._open)
 
     async def outcomes(self) -> AsyncGenerator[tuple[Delegation, DelegateOutcome]]:
-        """What becomes of each, as it comes. Ends before all have ended if this process leaves."""
+        """Yield each delegate's outcome as it arrives. Stop early when this process is shutting down."""
         pause = _LOOK_AGAIN
         async with watching(self._wiring.storage, self._driver.job.id) as watch:
             while self._open:
@@ -127,10 +342,10 @@ class Batch:
                 await self._see_that_they_are_driven()
                 await (asyncio.sleep(pause) if watch is None else watch.wait(_LOOK_AFTER_SILENCE))
 
-    # --- what becomes of one --------------------------------------------------------------------------------------
+    # --- outcome of one delegate ----------------------------------------------------------------------------------
 
     def _outcome(self, member: _Member) -> DelegateOutcome | None:
-        """None: it is at work, or continues as soon as there is room."""
+        """Return the outcome of a delegate; None if it is active, or resumes as soon as there is room."""
         run = member.run
         if run is None or (member.is_at_work and run.closed is None):
             return None
@@ -139,18 +354,18 @@ class Batch:
         if member.is_ours and run.status == "stoppedByInterrupt" and run.waits_for_limit:
             return DelegateOutcome.of(run)
         if member.is_ours and run.exceeded is not None and run.exceeded.budget == "maxTime":
-            expert = run.start.expert_key  # the Job's time is this process's to keep
+            expert = run.start.expert_key  # only this process applies the Job's own time limit
             return DelegateOutcome.failed(run.exceeded.model_copy(update={"expert": expert}).words, run)
         return None
 
     def _waits_for_a_person(self, run: Run) -> bool:
-        """Not if what it waits for was answered further below: then it has to be driven for that to continue."""
+        """Return whether a Run waits for a person, and must not be driven because a descendant was answered."""
         below = (self._following.run(one) for one in self._following.whole(run.id)[1:])
         is_answered = any(one is not None and one.status in ACTIVE for one in below)
         return run.status == "stoppedByInteractiveTool" and not is_answered
 
     def _at_the_end(self, member: _Member, left: dict[str, Amounts]) -> DelegateOutcome:
-        """The outcome of one that needs more than there is, and nobody gives anything back."""
+        """Return the outcome of a delegate that needs more than is left, when no other can release anything."""
         run = member.run
         if run is None or run.exceeded is None or self._driver.spending is None:
             return DelegateOutcome(None, False, run)
@@ -165,7 +380,7 @@ class Batch:
     # --- shares ---------------------------------------------------------------------------------------------------
 
     async def _grant(self) -> None:
-        """Begin or continue those that there is room for."""
+        """Begin or resume the delegates that there is room for."""
         open_now = [one for one in self._open if one.outcome is None and self._outcome(one) is None]
         waiting = [one for one in open_now if not one.is_at_work]
         if not waiting:
@@ -204,7 +419,7 @@ class Batch:
         return steps if spending is None else {**spending.ledger.used_by(whole), **steps}
 
     def _learn_needs(self, member: _Member) -> None:
-        """Of one that has stopped at its share; what it needed before counts until it has done something again."""
+        """Note what a delegate lacked that stopped at its share; keep earlier needs until it uses something again."""
         run, used = member.run, self._used(member)
         if used != member.used:
             member.used, member.needs = used, {}
@@ -229,7 +444,7 @@ class Batch:
     # --- beginning and continuing one -----------------------------------------------------------------------------
 
     async def _begin(self, member: _Member, cap: Amounts) -> None:
-        """Record that it begins, or continues, with this share, and order it."""
+        """Record that a delegate begins or resumes with this share, and queue it."""
         try:
             session = self._session(member, cap)
         except PerstackError as error:
@@ -244,7 +459,7 @@ class Batch:
             member.conflicts += 1
             if member.run is None or member.conflicts > _MOST_CONFLICTS:
                 raise
-            return  # somebody has driven it in this moment: that is seen at the next look
+            return  # another worker has just driven it: the next read sees that
         member.conflicts = 0
         self._following.put(session.run)
         member.run, member.is_ours = session.run, True
@@ -261,7 +476,7 @@ class Batch:
         return driver.take_up(run, "parent", limits=changed, above=parent.run.permissions)
 
     def _limits(self, member: _Member, cap: Amounts) -> Limits:
-        """The Job's, with the share in their place."""
+        """Return the Job's limits, with the share in place of its steps and budget."""
         expert, spending, run = self._how.expert(member.delegation, member.run), self._driver.spending, member.run
         seconds: int | None = None
         if expert is not None and expert.budget is not None and expert.budget.max_time is not None:
@@ -271,7 +486,7 @@ class Batch:
         return self._driver.limits.model_copy(update={"max_steps": cap.get("steps"), "budget": budget})
 
     async def _order(self, member: _Member) -> None:
-        """An order that cannot be given now is given later."""
+        """Queue a delegate. If the dispatcher fails, the order is submitted again later."""
         how, job = self._how, self._driver.job
         order = Order(job.id, 0, how.priority, job.labels, how.submitted_at, run_id=member.id)
         member.looks_at = time.monotonic() + _LOOKS_FOR_ORDERS_EACH
@@ -279,7 +494,7 @@ class Batch:
             await self._wiring.dispatching.submit(order, self._wiring.storage)
 
     async def _see_that_they_are_driven(self) -> None:
-        """Order again what has no driver and no order: either may have been lost."""
+        """Queue again each delegate without a driver and without an order: either may have been lost."""
         for member in self._open:
             if not member.is_at_work or time.monotonic() < member.looks_at:
                 continue
@@ -293,5 +508,5 @@ class Batch:
     async def _stop(self) -> None:
         wiring, job = self._wiring, self._driver.job
         stopping = Stopping(wiring.storage, job, wiring.emit, wiring.clock, wiring.dispatching)
-        with suppress(StorageError):  # what cannot be written now is seen by whoever drives it: nobody awaits it
+        with suppress(StorageError):  # a worker that drives it later sees that nobody awaits it
             await stopping.stop(self._following, [member.id for member in self._open])

@@ -1,4 +1,8 @@
-"""Running the tool calls of one reply."""
+"""Run the tool calls of one reply.
+
+Calls run concurrently. If one may have a side effect, all are on disk before any begins. Results are recorded as they
+arrive; an error in a tool becomes an error result for the model and never ends the Run.
+"""
 
 from __future__ import annotations
 
@@ -6,66 +10,188 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
+from typing import TYPE_CHECKING
 
-from perstack.core.commands import Call, Complete, EndStep, RunTools, Work
-from perstack.core.events import CallInteractiveTool, FinishToolCall, StartSample, ToolProgress
-from perstack.core.questions import Question
+from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
+from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
+from perstack.core.jobs.summary import RunPlace
+from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
 from perstack.core.runs.decide import call_started, digest_of, result_of
+from perstack.core.runs.display_events import ToolProgress
+from perstack.core.runs.facts import Question
+from perstack.core.runs.messages import History, estimated_tokens
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run, call_key
-from perstack.core.usage import Charge, Usage
+from perstack.core.runs.step_events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.dataclass import dataclass
-from perstack.engine.catalogue import Catalogue
-from perstack.engine.emit import Emitter
-from perstack.engine.prices import Prices
-from perstack.engine.providers import Endpoint
-from perstack.engine.sampling import Sampling
-from perstack.engine.session import Session
-from perstack.engine.spending import Spending
-from perstack.errors import PerstackError
-from perstack.ports.clock import Clock
-from perstack.ports.provider import plays_recording
-from perstack.ports.skill import BlobStore, ToolCall, ToolResult
+from perstack.engine.log.emitter import Emitter
+from perstack.engine.log.run_session import Session
+from perstack.engine.plugins.pacing import through
+from perstack.engine.plugins.providers import Endpoint, Prices
+from perstack.engine.plugins.tool_catalogue import Catalogue, Offered
+from perstack.engine.runs.budget import Spending
+from perstack.engine.runs.generation import error_info
+from perstack.errors import PerstackError, ProviderError, SkillError
+from perstack.ports.provider import BlobReader, Generation, GenerationRequest, plays_recording
+from perstack.ports.skill import BlobStore, Sample, SampleRequest, SkillSession, ToolCall, ToolResult
+from perstack.system.clock import Clock
+
+if TYPE_CHECKING:
+    from perstack.engine.plugins.secret_masking import SecretVault
+
+
+# Sampling: generations that a tool asks the Run's own model for.
+
+
+class Sampling:
+    """Access to the Run's model for one tool call, and the total cost of its generations."""
+
+    def __init__(
+        self,
+        run: Run,
+        endpoint: Endpoint,
+        blobs: BlobReader,
+        prices: Prices,
+        spending: Spending | None,
+        key: str,
+        begin: Callable[[Charge], Awaitable[None]],
+        place: RunPlace | None = None,
+    ) -> None:
+        """Prepare sampling for one tool call.
+
+        `begin` records what a generation may cost, before the model is called. `place` is the Run's place in a
+        recording.
+        """
+        self._begin = begin
+        self._place = place
+        self._run = run
+        self._endpoint = endpoint
+        self._blobs = blobs
+        self._prices = prices
+        self._spending = spending
+        self._key = key
+        self.usage: Usage | None = None
+        self.assumed: Charge | None = None
+        """Reserved amounts of generations whose usage was not reported; they count in addition to `usage`."""
+        self._numbers = count(1)
+
+    async def __call__(self, request: SampleRequest) -> Sample:
+        """Generate once, without tools and without retries. Raises ProviderError, also if no budget allows it."""
+        start = self._run.start
+        key = f"{self._key}/{next(self._numbers)}"
+        messages = History(request.messages)
+        sent = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
+        granted = await self._reserved(request, sent)
+        if granted is not None:
+            await self._begin(granted.amount.as_charge())
+        generation = GenerationRequest(
+            model=self._run.model,
+            instruction=request.instruction,
+            messages=request.messages,
+            tools=(),
+            blobs=self._blobs,
+            allow_tools=False,
+            max_tokens=request.max_tokens if granted is None else granted.max_tokens,
+            temperature=request.temperature,
+            expert_key=start.expert_key,
+            place=self._place,
+            purpose="sample",
+            step=self._run.step,
+        )
+        try:
+            with self._endpoint.place() as place:
+                reply = await through(place, estimated_tokens(sent), lambda: self._tried(generation))
+        except ProviderError as error:
+            if is_uncharged(error_info(error)):
+                self._settle(key, NO_USAGE, granted)
+            else:
+                self._assume(granted)
+            raise
+        usage, _ = await self._prices.known(self._run.provider, self._run.model, reply)
+        self.usage = (self.usage or NO_USAGE) + usage
+        has_reply = bool(reply.reply.contents)
+        if granted is not None and not is_reported(usage, granted.amount.as_charge(), has_reply=has_reply):
+            self._assume(granted)
+        else:
+            self._settle(key, usage, granted)
+        return Sample(reply.reply, self._run.model, reply.finish_reason)
+
+    async def _tried(self, request: GenerationRequest) -> Generation:
+        limit = self._run.limits.timeout
+        try:
+            async with asyncio.timeout(limit / 1000):
+                return await self._endpoint.provider.generate(request, lambda delta: None)
+        except TimeoutError as error:
+            raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
+
+    def recorded(self) -> None:
+        """Tell the ledger that the Run's log contains the usage of this call."""
+        if self._spending is not None:
+            for number in range(1, next(self._numbers)):
+                self._spending.recorded_sample(f"{self._key}/{number}")
+
+    def _settle(self, key: str, usage: Usage, granted: Grant | None) -> None:
+        if self._spending is not None and granted is not None:
+            self._spending.settle_sample(self._run, key, usage, granted.amount)
+
+    def _assume(self, granted: Grant | None) -> None:
+        if granted is not None:
+            self.assumed = granted.amount.as_charge() + self.assumed
+
+    async def _reserved(self, request: SampleRequest, sent: int) -> Grant | None:
+        """Reserve what a generation may cost; None without a budget."""
+        if self._spending is None:
+            return None
+        mine = (self.usage or NO_USAGE, self.assumed)
+        granted = await self._spending.reserve_sample(self._run, sent, request.messages, request.max_tokens, mine)
+        if isinstance(granted, Exceeded):
+            raise ProviderError("no generation: the budget leaves no room for it", name="ExceededBudget")
+        return granted
+
 
 _PATIENCE = 0.05
-"""Seconds after which what the tools were called for is written, and shown, before they are done."""
+"""Seconds to wait for the first result before flushing the started calls, so that they are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSurroundings:
-    """What every call of a Run is given besides its arguments."""
+    """Services that every tool call of a Run uses."""
 
     blobs: BlobStore
     emit: Emitter
     clock: Clock
     model: str
-    """The one that generates, as `provider/model`."""
+    """The model in force, as `provider/model`."""
     endpoint: Endpoint
-    """Its endpoint."""
+    """The endpoint of that model."""
     prices: Prices
     spending: Spending | None
     may_ask: bool
-    """Whether a person will answer what a tool asks."""
+    """True if a person can answer what a tool asks."""
     leads_to: Callable[[Call, Catalogue], Awaitable[tuple[str, ...]]]
-    """Where the paths of a call lead now."""
+    """Returns the resolved paths that a call's arguments lead to now."""
+    vault: SecretVault | None = None
+    """Masks secrets in tool output; None in a Run that masks none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a call, in how many milliseconds, at what cost of its own."""
+    """Result of a call, its duration in milliseconds, and its own cost."""
 
     result: ToolResult | Question
     duration_ms: int = 0
     usage: Usage | None = None
     sampling: Sampling | None = None
-    """What the tool has asked the model for."""
+    """Generations that the tool asked the model for."""
+    secrets: int = 0
+    """The highest number of a secret's placeholder when the call ended."""
 
 
 async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, around: ToolSurroundings) -> None:
-    """Run the calls concurrently and record each result, or question, as it comes.
+    """Run the calls concurrently and record each result, or question, as it arrives.
 
-    Intent before effect: if one of them may have a side effect, all is on disk before any begins. Where the Run plays a
-    recording, none begins if one is not in it.
+    Intent before effect: if one of them may have a side effect, all are on disk before any begins. In a Run that plays
+    a recording, none begins if one is missing from it.
     """
     played = await _played(session, command.calls, catalogue, around)
     if played is None:
@@ -93,26 +219,26 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
 async def _played(
     session: Session, calls: Sequence[Call], catalogue: Catalogue, around: ToolSurroundings
 ) -> Mapping[str, Outcome] | None:
-    """What a recording gives for these calls; None if one is not in it, and so the Run has failed."""
+    """Return the recorded results of these calls; None, and fail the Run, if one is missing from the recording."""
     if not plays_recording(around.endpoint.provider):
         return {}
-    from perstack.engine.playing import played_results  # only for Runs that play one
+    from perstack.engine.runs.playback import played_results  # only for Runs that play one
 
     found = await played_results(session, calls, catalogue, around.endpoint.provider, around.blobs)
     return None if found is None else {key: Outcome(one.result, usage=one.usage) for key, one in found.items()}
 
 
 async def is_unlike_recording(session: Session, command: Work, around: ToolSurroundings) -> bool:
-    """Whether a Run that plays a recording has come to something else by the end of its step, and so has failed."""
+    """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
     if not plays_recording(around.endpoint.provider) or not isinstance(command, Complete | EndStep):
         return False
-    from perstack.engine.playing import is_unlike
+    from perstack.engine.runs.playback import is_unlike
 
     return await is_unlike(session, around.endpoint.provider)
 
 
 async def _begins(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> bool:
-    """Note that an approved call begins, if it is what was approved, to the letter; else it has a result now."""
+    """Note that an approved call begins if it is exactly the approved one; otherwise record an error result."""
     if call.began:
         return True
     is_same = digest_of(call) == call.requested and await around.leads_to(call, catalogue) == call.leads_to
@@ -171,6 +297,7 @@ def _record(session: Session, call: Call, outcome: Outcome) -> None:
         duration_ms=outcome.duration_ms,
         usage=outcome.usage,
         assumed=assumed,
+        secrets=outcome.secrets,
     )
     session.note(warned(session.run, finished))
 
@@ -189,15 +316,14 @@ def _sampling(session: Session, call: Call, around: ToolSurroundings) -> Samplin
 async def _come_of(
     session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings, played: Mapping[str, Outcome]
 ) -> Outcome:
-    """What a recording gives for a call, or what comes of running it."""
     known = played.get(call.decided.id)
     return await perform_call(session, call, catalogue, around) if known is None else known
 
 
 async def perform_call(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:
-    """What came of a call. Whatever goes wrong becomes an error result for the model."""
+    """Run a call and return its outcome. Every error becomes an error result for the model."""
     began, run = time.monotonic(), session.run
-    offered = catalogue.find(call.decided.tool_name)
+    offered = catalogue.find(call.decided)
     if offered is None or offered.session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
         return Outcome(ToolResult.text(text, is_error=True))
@@ -215,11 +341,32 @@ async def perform_call(session: Session, call: Call, catalogue: Catalogue, aroun
         opens=call.decided.opens,
         sample=sampling,
     )
-    try:
-        result = await offered.session.call(request)
-    except PerstackError as error:
-        result = ToolResult.text(str(error), is_error=True)
-    except Exception as error:  # noqa: BLE001 - a fault in a skill's code goes to the model, it must not end the Run
-        result = ToolResult.text(f"{type(error).__name__}: {error}", is_error=True)
+    if around.vault is None:
+        result = await _called(offered.session, request)
+    else:
+        result = await _called_masked(offered, offered.session, request, around.vault)
     spent = sampling.usage if sampling is not None else None
-    return Outcome(result, round((time.monotonic() - began) * 1000), spent, sampling)
+    highest = 0 if around.vault is None else around.vault.highest
+    return Outcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)
+
+
+async def _called(skill: SkillSession, request: ToolCall) -> ToolResult | Question:
+    try:
+        return await skill.call(request)
+    except PerstackError as error:
+        return ToolResult.text(str(error), is_error=True)
+    except Exception as error:  # noqa: BLE001 - a fault in a skill's code goes to the model; it must not end the Run
+        return ToolResult.text(f"{type(error).__name__}: {error}", is_error=True)
+
+
+async def _called_masked(
+    offered: Offered, skill: SkillSession, request: ToolCall, vault: SecretVault
+) -> ToolResult | Question:
+    """Call the tool with the secrets in place of their placeholders, and mask the secrets in its result."""
+    from perstack.engine.plugins.secret_masking import MaskedCall  # only for Runs that mask
+
+    try:
+        call = MaskedCall(vault, request, offered.spec.subject)
+    except SkillError as error:
+        return ToolResult.text(str(error), is_error=True)
+    return await call.outcome(await _called(skill, call.request))

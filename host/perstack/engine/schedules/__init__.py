@@ -1,1 +1,1 @@
-"""Schedules looked after: what is due of them is recorded, and their Jobs are started."""
+"""Process what is due: occurrences of schedules, and tasks, Jobs and iterations that can continue."""

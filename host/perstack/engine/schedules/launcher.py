@@ -1,4 +1,4 @@
-"""How what is due is started: here, or by whoever queues it for others."""
+"""Launch what is due: drive it in this process, or queue it for workers."""
 
 from __future__ import annotations
 
@@ -6,95 +6,97 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from perstack.core.iterations.state import SeriesState
-from perstack.core.job import JobSummary
-from perstack.core.tasks.waking import EXPERT_LABEL
-from perstack.core.undriven import stands
-from perstack.engine.jobs import Jobs
-from perstack.engine.setup import Setup
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.queue.orders import stands
+from perstack.core.tasks.due import EXPERT_LABEL
+from perstack.engine.context.host_context import Setup
+from perstack.engine.jobs.jobs import Jobs
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
-    from perstack.engine.iterate import Iterations
+    from perstack.engine.iterations.iterations import Iterations
 
 SERIES_LABEL = "iterations"
-"""The label of an order for iterations that has their id."""
+"""Label with the id of the series, in an order for iterations."""
 
 SeriesStarter = Callable[[str], Awaitable[SeriesState | None]]
-"""Goes on with iterations that paused, or queues them; None if they are queued already."""
+"""A function that resumes a paused series, or queues it; None if it was queued already."""
 
 
 class JobStarter(Protocol):
-    """Starts Jobs under ids that are given."""
+    """Starts Jobs under given ids."""
 
     @property
     def resumes(self) -> bool:
-        """Whether it resumes Jobs that were interrupted; if not, others take over those whose process has died."""
+        """Whether it resumes interrupted Jobs; otherwise workers take over Jobs whose process has died."""
         ...
 
     async def check(self, expert_key: str) -> None:
-        """Raises what would keep a Job of the Expert from being started: nothing is recorded then."""
+        """Raise what would prevent a Job of the Expert from starting. Records nothing."""
         ...
 
     async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
-        """Start it, and return when it is queued, or has ended or stopped.
+        """Start a Job; return when it is queued, has ended, or has stopped.
 
-        Of one id only one is ever started: whoever comes second sees how it stands, UsageError or Conflict.
+        Only one Job is ever started under an id: a later caller gets its state, UsageError or Conflict.
         """
         ...
 
     async def resume(self, job_id: str) -> JobSummary:
-        """Continue one that was interrupted, if it `resumes` any."""
+        """Continue an interrupted Job, if `resumes`."""
         ...
 
 
 class DrivenHere:
-    """Jobs are driven by this Host."""
+    """Drives Jobs in this process."""
 
     resumes = True
 
     def __init__(self, jobs: Jobs, setup: Callable[[], Setup]) -> None:
+        """Create; `setup` returns the context in force."""
         self._jobs = jobs
         self._setup = setup
 
     async def check(self, expert_key: str) -> None:
-        """Raises UsageError or MissingCredential."""
+        """Raise UsageError or MissingCredential if a Job could not begin."""
         setup = self._setup()
         await setup.check_sandbox(setup.check_ready(expert_key))
 
     async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
-        """Drive it to its end or stop."""
+        """Drive a new Job until it ends or stops."""
         return await self._jobs.run(expert_key, query, job_id=job_id, labels=labels)
 
     async def resume(self, job_id: str) -> JobSummary:
-        """Drive it on to its end or stop."""
+        """Drive an existing Job until it ends or stops."""
         return await taken_up(self._jobs, job_id)
 
 
 class Queued:
-    """Jobs are submitted, and workers drive them: they take over those whose process has died."""
+    """Submits Jobs for workers, which also take over Jobs whose process has died."""
 
     resumes = False
 
     def __init__(self, jobs: Jobs, setup: Callable[[], Setup]) -> None:
+        """Create; `setup` returns the context in force."""
         self._jobs = jobs
         self._setup = setup
 
     async def check(self, expert_key: str) -> None:
-        """Raises UsageError and DefinitionError; keys, plugins and programs are the worker's."""
+        """Raise UsageError or DefinitionError for the Expert; keys, plugins and programs are checked by the worker."""
         self._setup().expert(expert_key)
 
     async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
-        """Submit it."""
+        """Submit a new Job."""
         return await self._jobs.submit(expert_key, query, job_id=job_id, labels=labels)
 
     async def resume(self, job_id: str) -> JobSummary:
-        """How it stands. One that was never submitted is left to workers."""
+        """Return the state of a Job. One that was never submitted is submitted."""
         job = await self._jobs.job(job_id)
         return job if stands(job) or job.queued is not None else await taken_up(self._jobs, job_id, drive=False)
 
 
 def queued_series(iterations: Iterations, setup: Callable[[], Setup]) -> SeriesStarter:
-    """Iterations that paused are queued: the worker that has their order drives them, with all their Jobs."""
+    """Return a starter that queues series: the worker that gets the order drives the series with all its Jobs."""
 
     async def queue(series_id: str) -> SeriesState | None:
         from perstack.ports.dispatcher import Order
@@ -109,7 +111,7 @@ def queued_series(iterations: Iterations, setup: Callable[[], Setup]) -> SeriesS
 
 
 async def taken_up(jobs: Jobs, job_id: str, *, drive: bool = True) -> JobSummary:
-    """A Job is resumed, unless another process was quicker: then how it stands."""
+    """Resume a Job; if another process was faster, return its state."""
     try:
         return await jobs.resume(job_id, drive=drive)
     except UsageError:

@@ -1,4 +1,4 @@
-"""Schedules in a storage: each is the one log of a Job in the space `schedules`, with an entry of its whole state."""
+"""Store schedules: each is the single log of a Job in the space `schedules`, with its state as the index entry."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from contextlib import aclosing, suppress
 
 from pydantic import ValidationError
 
-from perstack.core.owners import Owner
-from perstack.core.schedules.events import StoredScheduleEvent, parse_schedule_event
-from perstack.core.schedules.evolve import evolve_schedule
-from perstack.core.schedules.state import ScheduleState, check_schedule_name, damaged_schedule
-from perstack.engine.audit import Auditing
-from perstack.engine.logs.kept import Entry, Kept, log_of
-from perstack.engine.logs.log import Appended, Loaded
-from perstack.engine.logs.summarized import Summarized, SummarizedLog
-from perstack.engine.spaces import SCHEDULE_SPACE
+from perstack.core.base.ids import Owner
+from perstack.core.schedules.schedule import (
+    ScheduleState,
+    StoredScheduleEvent,
+    check_schedule_name,
+    damaged_schedule,
+    evolve_schedule,
+    parse_schedule_event,
+)
+from perstack.engine.anchors.trail import Auditing
+from perstack.engine.log.event_log import Appended, Loaded
+from perstack.engine.log.indexed_log import Summarized, SummarizedLog
+from perstack.engine.log.storage import SCHEDULE_SPACE, Entry, Kept, log_of
 from perstack.errors import Conflict, StorageError
 from perstack.next_steps import Look
 from perstack.ports.storage import Storage
-from perstack.ports.uninterrupted import uninterrupted
+from perstack.system.concurrency import uninterrupted
 
 
 def _itself(state: ScheduleState) -> ScheduleState:
@@ -27,7 +31,7 @@ def _itself(state: ScheduleState) -> ScheduleState:
 
 
 def _jobs(state: ScheduleState) -> Sequence[str]:
-    """None: those of a schedule are deleted as others are, and the one that is at work may not have begun."""
+    """Return nothing: Jobs of a schedule are deleted like others, and the current one may not have begun."""
     return ()
 
 
@@ -39,6 +43,7 @@ SCHEDULES = Summarized[ScheduleState, StoredScheduleEvent, ScheduleState](
     listed=Look("schedules"),
     check=check_schedule_name,
     parse=parse_schedule_event,
+    owner=lambda event: event.schedule,
     after=evolve_schedule,
     summary=_itself,
     damaged=damaged_schedule,
@@ -48,18 +53,18 @@ SCHEDULES = Summarized[ScheduleState, StoredScheduleEvent, ScheduleState](
 
 
 class ScheduleLog(SummarizedLog[ScheduleState, StoredScheduleEvent, ScheduleState]):
-    """Reads and writes schedules, and decides nothing."""
+    """Reads and writes schedules, without decisions of its own."""
 
     def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
-        """`audit` sends the heads of schedules to an anchor, if there is one: whenever no Job is at work."""
+        """Create; `audit` sends the heads of schedules to an anchor, if there is one, whenever no Job is running."""
         super().__init__(storage, SCHEDULES)
         self._audit = audit
 
     async def latest(self, name: str) -> Loaded[ScheduleState] | None:
-        """Where one stands; None if nothing has happened to it. Raises Damaged.
+        """Return the state of a schedule; None if nothing has happened to it. Raises Damaged.
 
-        One that starts each minute has a million events in a year, so its entry is where the fold begins, if the log
-        has the hash there that the entry names.
+        A schedule that occurs each minute has a million events a year, so the fold starts from the index entry, if its
+        hash is in the log.
         """
         kept = await SCHEDULES.keeping.read(self._space, name)
         return await self._since(name, kept) or (await self.readable(name)).whole().loaded
@@ -67,15 +72,16 @@ class ScheduleLog(SummarizedLog[ScheduleState, StoredScheduleEvent, ScheduleStat
     async def add(
         self, name: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
     ) -> Appended[ScheduleState]:
-        """Write more events. Raises Conflict if the log does not end there any more: another was quicker."""
+        """Append events. Raises Conflict if another process has appended in the meantime."""
         if loaded is None:
-            with suppress(Conflict):  # a process that died before the first fact has left an empty one
+            with suppress(Conflict):  # a process that died before the first event has left an empty log
                 await self._space.create_job(name)
         return await uninterrupted(self.append(name, loaded, events))
 
     async def append(
         self, of: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
     ) -> Appended[ScheduleState]:
+        """Append events, and send the head to the anchor unless a Job is running."""
         if self._audit is not None:
             await self._audit.expect(Owner("schedule", of))
         appended = await super().append(of, loaded, events)
@@ -84,12 +90,13 @@ class ScheduleLog(SummarizedLog[ScheduleState, StoredScheduleEvent, ScheduleStat
         return appended
 
     async def _since(self, name: str, kept: Kept) -> Loaded[ScheduleState] | None:
-        """From the entry on; None if it is not there, or is not of this log."""
+        """Fold the log from the index entry on; None if there is no entry, or it does not belong to this log."""
         head = kept.head
         if head is None or kept.text is None:
             return None
         loaded: Loaded[ScheduleState] | None = None
-        with suppress(ValidationError, ValueError, LookupError, StorageError):  # which is said of the whole log then
+        # the fold of the whole log reports the error
+        with suppress(ValidationError, ValueError, LookupError, StorageError):
             state = ScheduleState.model_validate_json(kept.text)
             async with aclosing(self._log.events(log_of(name), after=head.seq - 1)) as lines:
                 async for line in lines:

@@ -1,7 +1,18 @@
-"""Waking up: tasks that are due go on, and those of Experts get a Job; so do schedules.
+"""The scheduler: find what is due in a storage and process it.
 
-Whatever is decided is appended to the task at the version that it was decided on, so that of several processes which
-look at the same time one wakes a task, and the others find it woken.
+Due are: tasks whose wake time, answer or condition has come; Jobs and iterations that paused for a provider's rate
+limit; and occurrences of schedules. A woken task of an Expert gets a Job. `once` makes one pass, and `watch` repeats
+passes. `[retention]` is applied by `once`, and hourly by `watch`.
+
+Any number of processes may run schedulers on one storage. What to do next is a pure function of the state
+(`next_step`); the resulting events are appended at the version on which they were decided. So if several processes
+decide at once, one of them wins, and the others get a Conflict and do nothing. The id of a task's Job is recorded in
+the same append, before the Job starts; a Job whose process died in between is started again under the same id.
+
+Errors are isolated: an error of one item becomes a `ScheduledWork` with `error`, and the next pass tries it again.
+
+A new kind of due item needs a literal in `_Due.kind`, a source in `_candidates`, and a case in `_look_after` and
+`_failed`. How Jobs are started (in this process or through the queue) is decided by the `JobStarter` in `launcher`.
 """
 
 from __future__ import annotations
@@ -12,11 +23,9 @@ from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
-from perstack.core.iterations.summary import SeriesSummary
-from perstack.core.tasks.events import WakeTask
-from perstack.core.tasks.rows import Row, to_look_after
-from perstack.core.tasks.state import TaskState
-from perstack.core.tasks.waking import (
+from perstack.core.iterations.evolve import SeriesSummary
+from perstack.core.queue.orders import Paused, are_old, is_over
+from perstack.core.tasks.due import (
     EXPERT_LABEL,
     LABEL,
     AskCommand,
@@ -29,34 +38,36 @@ from perstack.core.tasks.waking import (
     query_for,
     settled,
 )
-from perstack.core.undriven import Paused, are_old, is_over
+from perstack.core.tasks.events import WakeTask
+from perstack.core.tasks.state import TaskState
+from perstack.core.tasks.summaries import Row, to_look_after
 from perstack.dataclass import dataclass
-from perstack.engine.clock import new_ulid
-from perstack.engine.guarding import guarded, programs_of
-from perstack.engine.jobs import Jobs
-from perstack.engine.memory import ExecutionMemory
-from perstack.engine.pages import pages
-from perstack.engine.polling import ask_command
-from perstack.engine.scheduled_work import ScheduledWork, job_if_any, words_of
-from perstack.engine.schedules.starting import JobStarter, SeriesStarter
-from perstack.engine.setup import Setup
+from perstack.engine.context.commands import ask_command
+from perstack.engine.context.host_context import Setup
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.leases import guarded, programs_of
+from perstack.engine.schedules.launcher import JobStarter, SeriesStarter
+from perstack.engine.schedules.schedules import ScheduledWork, job_if_any, words_of
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
-from perstack.ports.processes.environment import inherited
+from perstack.ports.environment import inherited
+from perstack.support.storage import pages
+from perstack.support.variables import variables_in
+from perstack.system.clock import new_ulid
 
 if TYPE_CHECKING:
-    from perstack.engine.iterate import Iterations
-    from perstack.engine.schedules.upkeep import Schedules
+    from perstack.engine.iterations.iterations import Iterations
+    from perstack.engine.schedules.schedules import Schedules
 
 _AT_ONCE = 8
-"""How many tasks are looked after at the same time."""
 
 _PAGE = 500
 
 _LOOKS_AGAIN = 1.0
-"""Seconds between two looks, if the later is asked for."""
+"""Minimum seconds between two passes, if the second was requested."""
 
 _CLEANS_EACH = 3_600_000
-"""Milliseconds between two looks for Jobs that are not kept any longer: all there are have to be listed for it."""
+"""Milliseconds between two applications of `[retention]`, for which all Jobs have to be listed."""
 
 _T = TypeVar("_T")
 _P = TypeVar("_P", bound=Paused)
@@ -64,17 +75,17 @@ _P = TypeVar("_P", bound=Paused)
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """What is to be looked after."""
+    """An item that may be due."""
 
     id: str
     kind: Literal["task", "job", "iterations", "schedule", "list"] = "task"
-    """`list`: not one of them, but all that there are of a kind."""
+    """`list` stands for all items of a kind, whose list cannot be read."""
     problem: str | None = field(default=None, compare=False)
-    """Why it cannot be looked after."""
+    """Why it cannot be processed; None if it can."""
 
 
 class Scheduler:
-    """Looks after the tasks of one storage, and after the schedules of a project."""
+    """Processes the due tasks, Jobs and iterations of one storage, and the schedules of a project."""
 
     def __init__(
         self,
@@ -86,8 +97,11 @@ class Scheduler:
         starter: JobStarter,
         resume_series: SeriesStarter,
     ) -> None:
-        """`setup` is what is worked with now; `schedules` are asked for only where there are some; `starter` starts the
-        Jobs of tasks, `resume_series` iterations that are due."""
+        """Create the scheduler.
+
+        `setup` returns the context in force; `schedules` is called only if the project has schedules; `starter` starts
+        the Jobs of tasks, and `resume_series` resumes iterations.
+        """
         self._memory = memory
         self._jobs = jobs
         self._iterations = iterations
@@ -100,7 +114,7 @@ class Scheduler:
         self._busy: set[_Due] = set()
 
     async def once(self) -> tuple[ScheduledWork, ...]:
-        """Whatever is due now, up to the end or stop of the Jobs that this starts."""
+        """Process everything that is due now; return after the Jobs started here have ended or stopped."""
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(self._wake(one)) for one in due]
@@ -108,12 +122,10 @@ class Scheduler:
         return (*done, *[one async for one in self._not_retained()])
 
     async def watch(self, interval: int, on_woken: Callable[[ScheduledWork], None], *, with_jobs: bool = True) -> None:
-        """The same again every `interval` milliseconds, until it is cancelled. A long Job holds up nothing else.
+        """Repeat `once` every `interval` milliseconds until cancelled. A long Job delays nothing else.
 
-        Without `with_jobs` Jobs that pause and belong to no task are left to others, and need not be listed.
-
-        What goes wrong with one ends nothing else: it is tried again at the next look. What goes wrong in the same way
-        again and again is told once.
+        Without `with_jobs`, paused Jobs that belong to no task are left to others, and need not be listed. An error
+        affects only its item, which the next pass tries again; an error that repeats is reported once.
         """
         errors: dict[_Due, str] = {}
 
@@ -143,7 +155,7 @@ class Scheduler:
                 await self._until_next(interval / 1000)
 
     def look_soon(self) -> None:
-        """Have what is watched looked at before its time: something has happened."""
+        """Make the next pass of `watch` start early, because something has happened."""
         self._soon.set()
 
     async def _until_next(self, seconds: float) -> None:
@@ -154,7 +166,7 @@ class Scheduler:
                 await self._soon.wait()
 
     async def _not_retained(self) -> AsyncGenerator[ScheduledWork]:
-        """Remove what `[retention]` says. What goes wrong ends nothing else."""
+        """Delete the Jobs that `[retention]` no longer keeps. Errors are yielded as work."""
         try:
             gone = await self._jobs.not_retained()
         except StorageError as error:
@@ -164,7 +176,7 @@ class Scheduler:
             yield ScheduledWork(did="deleted" if why is None else "failed", job_id=job_id, error=why)
 
     async def _candidates(self, *, with_jobs: bool = True) -> list[_Due]:
-        """Whatever may be due. A list that cannot be had is one of them, with what is wrong with it."""
+        """Return everything that may be due. A list that cannot be read is an item with its error."""
         now = self._now()
         due = [_Due(one.name, "schedule") for one in self._setup().project.schedules]
         rows, no_rows = await _had("tasks", self._memory.log.rows())
@@ -172,7 +184,7 @@ class Scheduler:
         paused, no_series = await _had("iterations", self._due_iterations(now))
         due += [*no_series, *(_Due(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
         if no_rows or no_series or not with_jobs:
-            return due  # whose the Jobs are is not known, or they are others'
+            return due  # owners of the Jobs are unknown, or other processes handle them
         of_tasks = {row.get("jobId") for row in rows}
         of_series = tuple(f"{one.id}-" for one in paused)
         jobs, no_jobs = await _had("Jobs", self._due_jobs(now))
@@ -180,17 +192,15 @@ class Scheduler:
         return [*due, *no_jobs, *(_Due(one, "job") for one in mine)]
 
     async def _due_jobs(self, now: int) -> list[str]:
-        """Those that pause for a limit of their provider's rate, and may go on."""
         found: list[str] = []
         async for page in pages(lambda after: self._jobs.list(limit=_PAGE, after=after)):
-            # one that was submitted is its workers'
+            # workers handle submitted Jobs
             found += [job.id for job in page.jobs if is_over(job, now) and job.queued is None]
             if are_old(page.jobs, now):
                 break
         return found
 
     async def _due_iterations(self, now: int) -> list[SeriesSummary]:
-        """Those that pause for the same, and those that do not read, which may be due."""
         found: list[SeriesSummary] = []
         async for page in pages(lambda after: self._iterations.list(limit=_PAGE, after=after)):
             found += [one for one in page.series if one.damaged or (one.status == "paused" and is_over(one, now))]
@@ -199,12 +209,12 @@ class Scheduler:
         return found
 
     async def _wake(self, one: _Due) -> ScheduledWork | None:
-        """Look after one of them. Whatever goes wrong with it, others are looked after all the same."""
+        """Process one item; None if another process was faster. An error becomes work with that error."""
         try:
             async with self._turn:
                 return await self._look_after(one)
         except (Conflict, NotAllowed, NotFound):
-            return None  # another process was quicker
+            return None  # another process was faster
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
@@ -250,7 +260,7 @@ class Scheduler:
     async def _if_over(
         self, paused_id: str, look: Callable[[str], Awaitable[_P]], resume: Callable[[str], Awaitable[_P | None]]
     ) -> _P | None:
-        """A Job or a series that paused for its provider's rate goes on; None if another process was quicker."""
+        """Resume a Job or a series whose rate limit is over; None if another process was faster."""
         if not is_over(await look(paused_id), self._now()):
             return None
         try:
@@ -261,7 +271,7 @@ class Scheduler:
             return None
 
     async def _attend(self, task_id: str) -> ScheduledWork | None:
-        """What is due of a task, as it stands and as what has to be looked at stands."""
+        """Process a task: take its next step until nothing is due; read what the steps ask for."""
         task = await self._memory.get(task_id)
         known = Known(task.agent_id in self._setup().project.experts)
         while (step := next_step(task, known, self._now())) is not None:
@@ -285,20 +295,19 @@ class Scheduler:
         setup = self._setup()
         expert_key = agent_id if agent_id in setup.project.experts else None
         async with guarded(setup.storage), setup.ground(expert_key) as ground:
-            # without a sandbox it has all variables of the host
-            env = inherited(setup.env, ground.variables) if ground.confines else setup.env
+            env = inherited(setup.env, (*variables_in(command), *ground.variables))
             return await ask_command(command, setup.workspace, env, programs_of(setup.storage), ground.runtime)
 
     async def _go_on(self, task: TaskState, step: GoOn, known: Known) -> ScheduledWork:
-        """Append what was decided, and let the agent work, if it is an Expert and the task runs after that.
+        """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.
 
-        Raises UsageError or MissingCredential, and the task is as it was, if the Expert could not.
+        Raises UsageError or MissingCredential, without appending anything, if the Expert could not run.
         """
         events, job_id = step.events, None
         if step.needs_job(task, known):
             await self._starter.check(task.agent_id)
             now = self._now()
-            # whole, because short ones of one moment may be the same, and nothing is made before the task is won
+            # a whole ULID: short ids of one moment may collide, and the Job is created only after this append
             job_id = step.job_id or new_ulid(now).lower()
             events = (*events, WakeTask(task_id=task.task_id, timestamp=now, job_id=job_id))
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
@@ -325,7 +334,6 @@ def _due_task(row: Row) -> _Due:
 
 
 async def _had(what: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[_Due]]:
-    """A list; or nothing, and what is wrong."""
     try:
         return await listing, []
     except Exception as error:  # noqa: BLE001 - a storage may raise anything
@@ -335,5 +343,5 @@ async def _had(what: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[
 async def _or_nothing(work: Awaitable[_T]) -> _T | None:
     try:
         return await work
-    except Exception:  # noqa: BLE001 - what went wrong before is what is told
+    except Exception:  # noqa: BLE001 - the earlier error is the one to report
         return None

@@ -1,7 +1,8 @@
-"""Schedules: their occurrences are started, once over all processes and machines that look after them.
+"""Schedules: start their occurrences, each once over all processes and machines.
 
-An occurrence is decided on by an event, appended at the version that it was decided on: of several who look at once one
-starts it. The id of its Job follows from its time, so a Job whose process died in between is started again under it.
+An occurrence starts with an event that is appended at the version on which it was decided, so if several processes
+decide at once, one of them starts it. The id of its Job follows from its time, so a Job whose process died in between
+is started again under the same id.
 """
 
 from __future__ import annotations
@@ -13,44 +14,81 @@ from dataclasses import replace
 from typing import assert_never
 
 from perstack.config.calendar import Calendar, calendar_of
-from perstack.core.job import JobSummary
+from perstack.core.definitions.project import Schedule
+from perstack.core.iterations.state import SeriesState
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.schedules.decide import Continue, Did, Known, LookAtJob, Record, TakeUp, next_step, settled
-from perstack.core.schedules.definition import Schedule
-from perstack.core.schedules.state import LABEL, Occurrence, ScheduleState
+from perstack.core.schedules.schedule import LABEL, Occurrence, ScheduleState
+from perstack.core.tasks.due import Action
+from perstack.core.tasks.state import TaskState
 from perstack.dataclass import dataclass
-from perstack.engine.jobs import Jobs
-from perstack.engine.logs.log import Loaded
-from perstack.engine.logs.schedules import ScheduleLog
-from perstack.engine.scheduled_work import ScheduledWork, job_if_any, words_of
-from perstack.engine.schedules.starting import JobStarter
-from perstack.engine.setup import Setup
-from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
+from perstack.engine.context.host_context import Setup
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.event_log import Loaded
+from perstack.engine.schedules.launcher import JobStarter
+from perstack.engine.schedules.schedule_log import ScheduleLog
+from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
+from perstack.system.concurrency import leaves
+
+# Results of processing due items.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledWork:
+    """What was done about a task, an occurrence of a schedule, or another Job or series, and its state afterwards."""
+
+    did: Action | Did
+    task_id: str | None = None
+    task: TaskState | None = None
+    schedule: str | None = None
+    occurrence: int | None = None
+    """The time that the cron line names, in milliseconds since 1970."""
+    job_id: str | None = None
+    job: JobSummary | None = None
+    series_id: str | None = None
+    series: SeriesState | None = None
+    question: str | None = None
+    """A question of the Job, which waits for a person."""
+    error: str | None = None
+
+
+async def job_if_any(jobs: Jobs, job_id: str) -> JobSummary | None:
+    """Return the summary of a Job; None if it has no Run."""
+    try:
+        return await jobs.job(job_id)
+    except NotFound:
+        return None
+
+
+def words_of(error: Exception) -> str:
+    """Return the first error of a group, in one line."""
+    first = leaves(error)[0]
+    return str(first) if isinstance(first, PerstackError) else f"{type(first).__name__}: {first}"
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStanding:
-    """A schedule as it is listed."""
+    """The state of a schedule, for lists."""
 
     schedule: Schedule
     next: int | None = None
-    """When it occurs next, in milliseconds since 1970; one that is behind now is due."""
+    """Time of the next occurrence, in milliseconds since 1970; a time in the past is due."""
     last: Occurrence | None = None
-    """The occurrence that was started last."""
     job: JobSummary | None = None
-    """Its Job; None if that is not there, yet or any more."""
+    """Its Job; None if it was not created yet, or was deleted."""
     waiting: int | None = None
     """The occurrence that waits for the end of that Job."""
     skipped: int | None = None
-    """The occurrence that was passed over last."""
+    """The occurrence that was skipped last."""
     error: str | None = None
-    """Why nothing can be said of it, or not all."""
+    """Why the state is unknown or incomplete."""
 
 
 class Schedules:
-    """Those of a project. Any number of processes may look after them at once."""
+    """The schedules of a project. Any number of processes may process them at once."""
 
     def __init__(self, setup: Callable[[], Setup], jobs: Jobs, starter: JobStarter) -> None:
-        """`setup` is what is worked with now; `starter` starts their Jobs."""
+        """Create; `setup` returns the context in force, and `starter` starts the Jobs."""
         now = setup()
         self._setup = setup
         self._jobs = jobs
@@ -59,14 +97,11 @@ class Schedules:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that the definition in force has."""
+        """The names in the definition in force."""
         return tuple(one.name for one in self._setup().project.schedules)
 
     async def once(self) -> tuple[ScheduledWork, ...]:
-        """Whatever is due of them now, up to the end or stop of the Jobs that are driven here.
-
-        What goes wrong with one is in its `error`, and ends nothing else.
-        """
+        """Process what is due now, until Jobs driven here end or stop. Errors are in the `error` of their schedule."""
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(self._looked_after(name)) for name in self.names]
         return tuple(done for one in work if (done := one.result()) is not None)
@@ -75,14 +110,16 @@ class Schedules:
         try:
             return await self.attend(name)
         except (Conflict, NotAllowed, NotFound):
-            return None  # another process was quicker
+            return None  # another process was faster
         except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
             return ScheduledWork(did="failed", schedule=name, error=words_of(error))
 
     async def attend(self, name: str) -> ScheduledWork | None:
-        """What is due of one now; one Job is started at most. None if nothing was, or another process was quicker.
+        """Process what is due of one schedule; start one Job at most.
 
-        Raises what keeps it from that, and Conflict if another process is at it in this moment.
+        None if nothing was due, or another process was faster.
+
+        Raises the error that prevents it, and Conflict if another process is processing the schedule at the same time.
         """
         schedule = self._schedule(name)
         if schedule is None:
@@ -113,7 +150,7 @@ class Schedules:
         return done
 
     async def list(self) -> tuple[ScheduleStanding, ...]:
-        """How each stands. One that does not read says so."""
+        """Return the state of each schedule. One that cannot be read has an `error`."""
         return tuple([await self._standing(one) for one in self._setup().project.schedules])
 
     async def _standing(self, schedule: Schedule) -> ScheduleStanding:
@@ -144,18 +181,18 @@ class Schedules:
         except UsageError:
             if await job_if_any(self._jobs, occurrence.job_id) is None:
                 raise
-            return None  # another process was quicker
+            return None  # another process was faster
         return await self._ended(schedule, calendar, occurrence, job, "started")
 
     async def _ended(
         self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence, job: JobSummary, did: Did
     ) -> ScheduledWork:
-        """Record that it has, if it has, unless another process is quicker."""
+        """Record that the occurrence's Job has ended, if it has, unless another process does."""
         loaded = await self._log.latest(schedule.name)
         if loaded is not None and _is_at_work(loaded, occurrence):
             step = settled(loaded.state, schedule, calendar, job, self._now())
             if step is not None:
-                with suppress(Conflict):  # another does so at its next look
+                with suppress(Conflict):  # another process does so in its next pass
                     await self._log.add(schedule.name, loaded, step.events)
         return ScheduledWork(
             did=did, schedule=schedule.name, occurrence=occurrence.at, job_id=job.id, job=job, question=job.asks

@@ -1,11 +1,17 @@
-"""Execution memory: tasks that agents pause, and any later process resumes from exactly there.
+"""Execution memory: tasks that agents pause, and that any later process resumes from the same state.
 
     async with ExecutionMemory.open() as memory:
         task = await memory.create("refactor-2026", state={"done": []}, start=True)
         task = await memory.checkpoint(task.task_id, {"done": ["a.py"]})
         await memory.pause(task.task_id, "human_approval", "May I go on with b.py?")
 
-Times are milliseconds since 1970.
+Operations are commands (`core.tasks.operations`): a command decides events from the task's state, without I/O, and
+`_done` carries it out. Only operations that read other data, such as other tasks or checkpoints, have a case there. The
+events are appended at the version on which they were decided (`TaskLog.change`); if another process was faster, the
+command decides again. The public methods come from `ports.tasks.TaskMemory`, which documents them.
+
+A new operation needs a command in the operation table, and a case in `_done` only if it needs more than the task's
+state. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -20,8 +26,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from perstack.core.by import By
-from perstack.core.tasks.evolve import Changes
+from perstack.core.base.actor import By
+from perstack.core.base.call_arguments import checked
+from perstack.core.tasks.arguments import Json, Text
+from perstack.core.tasks.events import StoredTaskEvent
+from perstack.core.tasks.evolve import Changes, checkpoints_in
 from perstack.core.tasks.operations import (
     Change,
     Command,
@@ -34,33 +43,101 @@ from perstack.core.tasks.operations import (
     Pause,
     Resume,
 )
-from perstack.core.tasks.rows import check_unneeded
-from perstack.core.tasks.state import TaskState, check_task_id
-from perstack.core.tasks.summary import TaskSummary
-from perstack.core.tasks.transitions import exists_already
-from perstack.core.tasks.words import Json, Text
-from perstack.engine.audit import Auditing
-from perstack.engine.clock import SYSTEM
-from perstack.engine.task_dependencies import (
-    check_dependencies,
-    delete_each,
-    seen,
-)
-from perstack.engine.task_reader import TaskReader
-from perstack.engine.who import this_user
+from perstack.core.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
+from perstack.core.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
+from perstack.engine.anchors.trail import Auditing
+from perstack.engine.tasks.task_log import Listing, TaskLog, check_dependencies, delete_each, seen
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.ports.checked import checked
-from perstack.ports.clock import Clock
 from perstack.ports.storage import Storage
 from perstack.ports.tasks import TaskMemory
+from perstack.support.storage import newest_first
+from perstack.system.clock import SYSTEM, Clock
+from perstack.system.user import this_user
+
+# Queries.
+
+_EVER = 1 << 53
+
+
+class TaskReader:
+    """Queries on the tasks in a storage."""
+
+    def __init__(self, storage: Storage, audit: Auditing | None = None, clock: Clock = SYSTEM) -> None:
+        """Create without reading anything."""
+        self.log = TaskLog(storage, audit)
+        self._clock = clock
+
+    async def task(self, task_id: str) -> TaskState:
+        """Return the state of a task, with the tasks that block it. Raises NotFound and Damaged."""
+        return await seen(self.log, (await self.log.load(task_id)).state)
+
+    async def page(self, asked: List) -> TaskPage:
+        """Return the tasks that match all conditions, latest change first."""
+        wanted = [
+            (key, value)
+            for key, value in (("status", asked.status), ("pauseReason", asked.reason), ("agentId", asked.agent_id))
+            if value is not None
+        ]
+        now = self._clock.now()
+        latest = now - asked.older_than if asked.older_than is not None else now + _EVER
+        earliest = now - asked.newer_than if asked.newer_than is not None else -1
+
+        def fits(row: Row) -> bool:
+            for key, value in wanted:  # a plain loop: `all` takes twice the time, and there may be thousands of rows
+                if row.get(key) != value:
+                    return False
+            return (row.get("archivedAt") is not None) is asked.archived and earliest < _written(row) <= latest
+
+        rows = by_id(await self.log.rows())
+        fitting = ((_written(row), task_id) for task_id, row in rows.items() if fits(row))
+        page = newest_first(fitting, asked.limit, asked.after)
+        listing = Listing(self.log, rows)
+        tasks = [await listing.seen(await self.log.of_row(rows[one])) for one in page.ids]
+        return TaskPage(tasks=tuple(tasks), next=page.next)
+
+    async def damaged(self) -> tuple[TaskSummary, ...]:
+        """Return the tasks that are not archived and whose logs cannot be read, as far as lists have noticed."""
+        rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
+        return tuple([await self.log.of_row(row) for row in rows])
+
+    @checked
+    async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:
+        """Return all events of a task. Raises NotFound."""
+        return tuple(await self._events(task_id))
+
+    async def checkpoints(self, task_id: str) -> tuple[TaskCheckpoint, ...]:
+        """Return all checkpoints of a task, oldest first. Raises NotFound."""
+        return checkpoints_in(task_id, await self._events(task_id))
+
+    async def checkpoint_of(self, task_id: str, wanted: str) -> TaskCheckpoint:
+        """Return the checkpoint of an id, or the latest of a name. Raises NotFound."""
+        found = await self.checkpoints(task_id)
+        for one in reversed(found):
+            if wanted in (one.id, one.name):
+                return one
+        ids = ", ".join(one.id for one in found[-5:]) or "none"
+        raise NotFound(f"task {task_id} has no checkpoint {wanted}; its latest are: {ids}")
+
+    async def _events(self, task_id: str) -> Sequence[StoredTaskEvent]:
+        events = await self.log.events(task_id)
+        if not events:
+            await self.task(task_id)
+        return events
+
+
+def _written(row: Row) -> int:
+    written = row.get("updatedAt")
+    return written if isinstance(written, int) else 0
+
 
 _R = TypeVar("_R")
 
 
 class ExecutionMemory(TaskReader, TaskMemory):
-    """Tasks in a storage, beside its Jobs. What each method promises is in `perstack.ports.tasks`."""
+    """The tasks in a storage, with all operations. `perstack.ports.tasks` documents the methods."""
 
     def __init__(self, storage: Storage, audit: Auditing | None = None, clock: Clock = SYSTEM) -> None:
+        """Use an open storage, which `close` closes."""
         super().__init__(storage, audit, clock)
         self._storage = storage
         self._by: By | None = None
@@ -74,31 +151,29 @@ class ExecutionMemory(TaskReader, TaskMemory):
         env: Mapping[str, str] | None = None,
         plugins: Iterable[object] = (),
     ) -> ExecutionMemory:
-        """On the storage given, or that of the perstack.toml found from the workspace upward, or `file:perstack`."""
-        import warnings
-
+        """Open the given storage, or that of the perstack.toml found from the workspace upward, or `file:perstack`."""
         from perstack.config.load import load_usable
-        from perstack.config.places import find_place
-        from perstack.core.definitions import Project
-        from perstack.engine.audit import audit_of
-        from perstack.engine.plugins import load_plugins
-        from perstack.engine.state import open_state, state_environment
+        from perstack.config.project import find_place
+        from perstack.core.definitions.project import Project
+        from perstack.engine.anchors.trail import audit_of
+        from perstack.engine.context.connections import open_state, state_environment
+        from perstack.engine.plugins.registry import load_plugins
 
         place = find_place(workspace)
         project = Project() if place.config is None or storage is not None else load_usable(place.config).project
         given = env if env is not None else state_environment(project, place, storage)
         loaded = load_plugins(plugins, given)
-        opened, notice = open_state(loaded, project, place, storage, given)
-        if notice is not None:
-            warnings.warn(notice, stacklevel=2)
+        opened = open_state(loaded, project, place, storage, given)
         return cls(opened, audit_of(project, opened, place, env))
 
     async def __aenter__(self) -> ExecutionMemory:
+        """Return the memory."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the storage."""
         await self.close()
 
     async def close(self) -> None:
@@ -106,17 +181,14 @@ class ExecutionMemory(TaskReader, TaskMemory):
         await self._storage.close()
 
     def signed(self, by: By) -> ExecutionMemory:
-        """The same tasks; answers given here are recorded as this one's, and else as this process's user's."""
+        """Return the same tasks with answers recorded as given by `by` instead of the process's user."""
         signed = copy(self)
         signed._by = by
         return signed
 
     async def find(self, typed: str) -> str:
-        """The id that a person means by what was typed: whole, a beginning that only one task has, or `@last`.
-
-        Raises UsageError that lists all that a beginning fits.
-        """
-        from perstack.engine.typed_ids import last_typed, not_so_many, whole_id
+        """Return the task id for a whole id, a unique prefix, or `@last`. Raises UsageError that lists what matches."""
+        from perstack.engine.log.storage import last_typed, not_so_many, whole_id
 
         last = last_typed(typed)
         if last is None:
@@ -127,7 +199,7 @@ class ExecutionMemory(TaskReader, TaskMemory):
         return tasks[last].task_id
 
     async def do(self, command: Command[_R]) -> _R:
-        """Do an operation. What an ordinary change needs is in its class: only what looks elsewhere has a case here."""
+        """Carry out an operation. Ordinary changes are defined in their command class."""
         return cast("_R", await self._done(command))
 
     async def _done(self, command: Command[Any]) -> object:
@@ -192,7 +264,7 @@ class ExecutionMemory(TaskReader, TaskMemory):
         """Answer the task that waits for an external dependency, by the token that `pause` returned.
 
         Raises NotFound if no task has this token, and Conflict if it was used already; an event whose `event_id` was
-        seen changes nothing.
+        seen before changes nothing.
         """
         task_id, _, _ = token.partition(".")
         nobody = NotFound("no task waits for this token")
@@ -207,7 +279,7 @@ class ExecutionMemory(TaskReader, TaskMemory):
         return await self.answer(task_id, payload, event_id=event_id)
 
     def delete_each(self, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
-        """Remove these, unless they have been written to since they were listed: the id of each, and why it is kept."""
+        """Delete tasks unless they changed since they were listed; yield each id, and the reason if it was kept."""
         return delete_each(self.log, tasks)
 
 

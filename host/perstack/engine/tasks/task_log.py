@@ -1,31 +1,44 @@
-"""Tasks in a storage: each is the one log of a Job in the space `tasks`, with an entry for lists."""
+"""Store tasks: each is the single log of a Job in the space `tasks`, with an index entry for lists.
+
+Also here: checks of the tasks that a task depends on, which have to read other tasks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from perstack.core.owners import Owner
+from perstack.core.base.graphs import circle, without_an_end
+from perstack.core.base.ids import Owner
 from perstack.core.tasks.events import StoredTaskEvent, parse_task_event
-from perstack.core.tasks.evolve import evolve_task, runs_after
-from perstack.core.tasks.rows import Row
-from perstack.core.tasks.state import TaskState, check_task_id
-from perstack.core.tasks.summary import TaskSummary, damaged_task, summary_of
-from perstack.engine.audit import Auditing
-from perstack.engine.logs.kept import Entry, log_of
-from perstack.engine.logs.log import Appended, Loaded
-from perstack.engine.logs.summarized import Summarized, SummarizedLog
-from perstack.engine.spaces import TASK_SPACE
-from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
+from perstack.core.tasks.evolve import Changes, evolve_task, runs_after
+from perstack.core.tasks.state import MOST_DEPENDENCIES, Dependency, TaskState, check_task_id, dependency_of
+from perstack.core.tasks.summaries import (
+    Row,
+    TaskSummary,
+    blocked,
+    by_id,
+    check_unneeded,
+    damaged_task,
+    depends_on,
+    in_short,
+    is_completed,
+    summary_of,
+)
+from perstack.engine.anchors.trail import Auditing
+from perstack.engine.log.event_log import Appended, Loaded
+from perstack.engine.log.indexed_log import Summarized, SummarizedLog
+from perstack.engine.log.storage import TASK_SPACE, Entry, log_of
+from perstack.errors import Conflict, Damaged, NotAllowed, NotFound, StorageError, UsageError
 from perstack.next_steps import Look
 from perstack.ports.storage import Storage
-from perstack.ports.uninterrupted import uninterrupted
+from perstack.system.concurrency import uninterrupted
 
 _TRIES = 50
-"""How often a change is decided anew because another process was quicker."""
+"""Attempts to append a change; after a conflict it is decided again on the new state."""
 
 _ENTRY = Entry(frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt")))
 
@@ -38,6 +51,7 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     listed=Look("tasks"),
     check=check_task_id,
     parse=parse_task_event,
+    owner=lambda event: event.task_id,
     after=evolve_task,
     summary=summary_of,
     damaged=damaged_task,
@@ -47,29 +61,29 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
 
 
 class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
-    """Reads and writes tasks, and decides nothing."""
+    """Reads and writes tasks, without decisions of its own."""
 
     def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
-        """`audit` sends the heads of tasks to an anchor, if there is one: whenever one is changed and does not run."""
+        """Create; `audit` sends a task's head to the anchor, if any, at each change after which it is not running."""
         super().__init__(storage, TASKS)
         self._audit = audit
 
     async def create(self, events: Sequence[StoredTaskEvent]) -> TaskState:
-        """A new task from its first facts. Raises Conflict if there is one of that id."""
+        """Create a task from its first events. Raises Conflict if the id is taken."""
         task_id = events[0].task_id
         had = (await TASKS.keeping.read(self._space, task_id)).floor
         if had and not await self._space.read(log_of(task_id), limit=1):
             raise self.shorter(task_id, 0, had)
-        with suppress(Conflict):  # a process that died before the first fact has left an empty one
+        with suppress(Conflict):  # a process that died before the first event has left an empty log
             await self._space.create_job(task_id)
         return (await uninterrupted(self.append(task_id, None, events))).state
 
     async def change(
         self, task_id: str, decide: Callable[[TaskState], Sequence[StoredTaskEvent]], expected_version: int | None
     ) -> TaskState:
-        """Append what is decided on the task as it stands; nothing if that is nothing.
+        """Append the events that `decide` returns for the task's state; nothing if there are none.
 
-        Raises NotFound, what `decide` raises, and Conflict if it is, or becomes, of another version than expected.
+        Raises NotFound, the errors of `decide`, and Conflict if the version is not, or is no longer, the expected one.
         """
         for _ in range(_TRIES):
             loaded = await self.load(task_id)
@@ -85,7 +99,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
         raise Conflict(f"others keep writing to task {task_id}: try again later")
 
     async def delete(self, task_id: str, expected_version: int | None) -> None:
-        """Remove it. Raises NotFound, and Conflict if it is, or becomes, of another version than expected."""
+        """Delete a task. Raises NotFound, and Conflict if the version is not, or is no longer, the expected one."""
         try:
             _check_version((await self.load(task_id)).state, expected_version)
         except Damaged:
@@ -103,6 +117,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
     async def append(
         self, of: str, loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]
     ) -> Appended[TaskState]:
+        """Append events, and send the head to the anchor unless the task runs after them."""
         audit = None if self._audit is None or _runs_after(loaded, events) else self._audit
         if audit is not None:
             await audit.expect(Owner("task", of))
@@ -112,7 +127,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
         return appended
 
     async def rows(self) -> list[Row]:
-        """The summaries of all tasks, in no order. One that does not read is a row that says so."""
+        """Return the summaries of all tasks, unordered. A task that cannot be read is a row with its error."""
         entries = await self._space.entries()
         found = _parsed(entries.values())
         if len(found) < len(entries):
@@ -120,7 +135,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
         return found
 
     async def of_row(self, row: Row) -> TaskSummary:
-        """A row as it is shown: from the log, if the row is not what it should be. Raises NotFound."""
+        """Return the summary in a row; from the log if the row is invalid. Raises NotFound."""
         try:
             return TaskSummary.model_validate(row)
         except ValidationError:
@@ -130,7 +145,6 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
         return nullcontext() if self._audit is None else self._audit.removing(Owner("task", task_id))
 
     async def _from_logs(self, task_ids: Iterable[str]) -> list[Row]:
-        """The summaries of tasks whose entries were lost, or are being written."""
         found: list[Row] = []
         for task_id in task_ids:
             with suppress(NotFound):
@@ -139,7 +153,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
 
     async def _shown(self, of: str, loaded: Loaded[TaskState]) -> TaskSummary:
         summary = await super()._shown(of, loaded)
-        with suppress(StorageError):  # a list is whole without it
+        with suppress(StorageError):  # lists work without the entry
             await TASKS.keeping.put(self._space, of, summary, loaded.head)
         return summary
 
@@ -148,7 +162,7 @@ def _runs_after(loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEve
     try:
         return runs_after(None if loaded is None else loaded.state, events)
     except (ValueError, LookupError, UsageError):
-        return True  # it is refused where it is appended
+        return True  # the append will raise
 
 
 def _check_version(task: TaskState, expected: int | None) -> None:
@@ -161,7 +175,7 @@ def _written_meanwhile(task_id: str, expected: int) -> str:
 
 
 def _parsed(entries: Iterable[bytes]) -> list[Row]:
-    """Those that are summaries. All at once, which is many times quicker; one by one if one is damaged."""
+    """Return the valid summaries. All are parsed at once, which is many times faster; singly if one is damaged."""
     whole = [entry for entry in entries if entry]
     try:
         rows: list[Row] = from_json(b"[" + b",".join(whole) + b"]")
@@ -178,3 +192,92 @@ def _parsed(entries: Iterable[bytes]) -> list[Row]:
 
 def _row_of(summary: TaskSummary) -> Row:
     return summary.model_dump(mode="json", by_alias=True)
+
+
+# Dependencies between tasks.
+
+
+async def seen(log: TaskLog, task: TaskState) -> TaskState:
+    """Return the task with the tasks that block it."""
+    if not task.depends_on:
+        return task
+    found = [await _dependency(log, one) for one in task.depends_on]
+    return task.model_copy(update=Changes(blocked_by=tuple(one for one in found if one is not None)))
+
+
+class Listing:
+    """Finds the tasks that block others, for lists, from the summaries of all tasks."""
+
+    def __init__(self, log: TaskLog, rows: Mapping[str, Row]) -> None:
+        """Find all tasks in dependency cycles."""
+        self._log = log
+        self._rows = rows
+        self._waits = {
+            one: [other for other in wanted if not is_completed(rows.get(other))]
+            for one, row in rows.items()
+            if (wanted := depends_on(row))
+        }
+        self._endless = without_an_end(self._waits)
+
+    async def seen(self, task: TaskSummary) -> TaskSummary:
+        """Return the task with the tasks that block it."""
+        held = [one for one in task.depends_on if not is_completed(self._rows.get(one))]
+        found = [await _dependency(self._log, one) for one in held]
+        return blocked(task, tuple(self._in_a_circle(task.task_id, one) for one in found if one is not None))
+
+    def _in_a_circle(self, task_id: str, one: Dependency) -> Dependency:
+        if not {task_id, one.task_id} <= self._endless:
+            return one
+        way = circle(task_id, (one.task_id,), self._waits)
+        return one if way is None else one.model_copy(update={"circle": way})
+
+
+async def check_dependencies(log: TaskLog, task_id: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Return the dependencies without duplicates. Raises UsageError for unknown ones, for cycles, or for too many."""
+    wanted = tuple(dict.fromkeys(check_task_id(one) for one in given))
+    if not wanted:
+        return ()
+    if len(wanted) > MOST_DEPENDENCIES:
+        raise UsageError(
+            f"task {task_id} may wait for {MOST_DEPENDENCIES} tasks, not {len(wanted)}: let one task wait for some of"
+            " them, and this one for that"
+        )
+    rows = by_id(await log.rows())
+    unknown = [one for one in wanted if one not in rows and one != task_id]
+    if unknown:
+        raise UsageError(
+            f"task {task_id} cannot wait for {in_short(unknown)}: there is none in {log.location}; create it first"
+        )
+    way = circle(task_id, wanted, {one: depends_on(row) for one, row in rows.items()})
+    if way is not None:
+        raise UsageError(
+            f"task {task_id} cannot wait for {in_short(wanted)}: that would be a circle, {' -> '.join(way)};"
+            f" leave one of these out"
+        )
+    return wanted
+
+
+async def delete_each(log: TaskLog, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
+    """Delete tasks unless they changed since they were listed; yield each id, and the reason if it was kept."""
+    doomed = {task.task_id for task in tasks}
+    others = [row for row in await log.rows() if row.get("taskId") not in doomed]
+    for task in tasks:
+        try:
+            if task.damaged:
+                raise NotAllowed(f"task {task.task_id} is damaged: repair it, or delete it by its name")
+            check_unneeded(task.task_id, others)
+            await log.delete(task.task_id, task.version)
+        except (Conflict, NotAllowed, NotFound) as error:
+            yield task.task_id, str(error)
+        else:
+            yield task.task_id, None
+
+
+async def _dependency(log: TaskLog, task_id: str) -> Dependency | None:
+    """Return the state of a dependency; None if it is completed."""
+    try:
+        return dependency_of((await log.load(task_id)).state)
+    except NotFound:
+        return Dependency(task_id=task_id, status="deleted")
+    except StorageError as error:
+        return Dependency(task_id=task_id, status="damaged", error=str(error))

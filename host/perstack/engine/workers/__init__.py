@@ -1,1 +1,1 @@
-"""Workers: processes that drive the Jobs which a dispatcher gives them."""
+"""Workers: processes that claim orders from a dispatcher and drive their Jobs."""

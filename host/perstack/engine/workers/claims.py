@@ -1,14 +1,15 @@
-"""What a worker has claimed: each Job is driven in a task of its own, and then its order is released."""
+"""Claims of a worker: drive each claimed Job in a task of its own, and then release its order."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
-from perstack.core.runs.state import RunStatus
-from perstack.core.serving import (
+from perstack.core.queue.orders import (
     Again,
     Came,
     Done,
@@ -19,42 +20,87 @@ from perstack.core.serving import (
     needs_nobody,
     takeovers_now,
 )
+from perstack.core.runs.state import RunStatus
 from perstack.dataclass import dataclass
-from perstack.engine.logs.damage import UnknownEvent
-from perstack.engine.workers.news import News, Tell, error_text, news_of, news_of_taken
-from perstack.engine.workers.ordered import Ordered
-from perstack.engine.workers.outcome import Outcome
-from perstack.engine.workers.reaching import Reaching
-from perstack.engine.workers.tally import Tally
-from perstack.errors import Conflict, Damaged, NotFound, StorageError
-from perstack.ports.clock import Clock
+from perstack.engine.log.event_log import UnknownEvent
+from perstack.engine.workers.orders import Ordered
+from perstack.engine.workers.reports import News, Outcome, Tally, Tell, error_text, news_of, news_of_taken
+from perstack.errors import Conflict, Damaged, DispatcherError, NotFound, StorageError
 from perstack.ports.dispatcher import Claim, Order, Seat
+from perstack.system.clock import Clock
+
+# Retries for a dispatcher that cannot be reached.
+
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 5.0
+
+_T = TypeVar("_T")
+
+
+class Reaching:
+    """The connection to the dispatcher. Retries without end; each change of state is reported once."""
+
+    def __init__(self, location: str, tell: Tell) -> None:
+        """Assume that the dispatcher answers."""
+        self._location = location
+        self._tell = tell
+        self._pause = 0.0
+        """Seconds of the last pause; 0 while it answers."""
+
+    async def until_done(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Repeat a call until the dispatcher answers, and return its result."""
+        while True:
+            try:
+                done = await work()
+            except DispatcherError as error:
+                await asyncio.sleep(self.failed(error))
+            else:
+                self.answered()
+                return done
+
+    def failed(self, error: DispatcherError) -> float:
+        """Record an error; return the seconds to wait before the next call."""
+        if not self._pause:
+            text = f"the dispatcher does not answer, and is asked again: {error_text(error)}"
+            facts = {"dispatcher": self._location, "error": error_text(error)}
+            self._tell(News(event="unreachable", level="warning", text=text, facts=facts))
+        self._pause = min(max(self._pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+        return self._pause * random.uniform(0.7, 1.0)  # noqa: S311 - so that workers do not all retry at once
+
+    def answered(self) -> None:
+        """Record an answer."""
+        if self._pause:
+            self._pause = 0.0
+            self._tell(
+                News(event="reachable", text="the dispatcher answers again", facts={"dispatcher": self._location})
+            )
+
 
 _MOST_REMEMBERED = 1_000
-"""Jobs of which it is known how often this worker could not begin them."""
+"""Maximum number of Jobs for which failed attempts to begin are counted."""
 
 
 Live = Callable[[], Awaitable[frozenset[str]]]
-"""The names of the workers that there are."""
+"""A function that returns the names of the existing workers."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A claim, and who drives its Job."""
+    """A claim, and the task that drives its Job."""
 
     claim: Claim
     task: asyncio.Future[Served] | None = None
-    """None before it is driven."""
+    """None before the Job is driven."""
     is_lost: bool = False
-    """Another worker has the order."""
+    """Whether another worker has the order."""
     is_left: bool = False
-    """It is to end because this worker leaves."""
+    """Whether it is to end because this worker leaves."""
     waits: bool = False
-    """It only waits for delegates that others drive, or this worker in another place: it has no place itself."""
+    """Whether it only waits for delegates that other claims drive, and so takes no place."""
 
 
 class Claims:
-    """Those of one worker. Whatever goes wrong with one ends nothing else."""
+    """The claims of one worker. An error of one does not affect the others."""
 
     def __init__(
         self,
@@ -66,7 +112,7 @@ class Claims:
         tell: Tell,
         seen_to: Callable[[Order], None] = lambda order: None,
     ) -> None:
-        """`seen_to` is told of each order that is released."""
+        """Create without claims; `seen_to` is called with each order that is released."""
         self._name = name
         self._ordered = ordered
         self._seen_to = seen_to
@@ -77,29 +123,30 @@ class Claims:
         self._tries: dict[str, int] = {}
         self._held: dict[str, Held] = {}
         self._one_looks = asyncio.Lock()
-        """Of two that look for one another at once, neither would see that the other begins."""
+        """Serializes checks for suspects: of two checks at once, neither would see the other's Job begin."""
         self.freed = asyncio.Event()
-        """Set when one was seen to."""
+        """Set when a claim was released, or started or stopped waiting for delegates."""
         self.soonest: int | None = None
-        """When the first order is due that was put back for a moment, by the clock."""
+        """When the first order that was put back is due, in milliseconds since 1970; None without one."""
 
     def __len__(self) -> int:
+        """Return the number of claims."""
         return len(self._held)
 
     @property
     def places(self) -> int:
-        """How many places are taken."""
+        """Number of places taken."""
         return sum(not held.waits for held in self._held.values())
 
     @property
     def jobs(self) -> int:
-        """How many of these are no delegates, whether they wait for their delegates or not."""
+        """Number of claims for whole Jobs, including those that wait for delegates."""
         return sum(held.claim.order.run_id is None for held in self._held.values())
 
-    # --- ending what is driven ------------------------------------------------------------------------------------
+    # --- stopping Jobs --------------------------------------------------------------------------------------------
 
     def lose(self, claim_id: str) -> None:
-        """Another worker has the order, and drives the Job."""
+        """Cancel a Job whose order another worker has."""
         held = self._held.get(claim_id)
         if held is not None:
             held.is_lost = True
@@ -107,14 +154,14 @@ class Claims:
                 held.task.cancel()
 
     def leave_after_step(self) -> None:
-        """Each Job stops when the step in hand has ended."""
+        """Stop each Job after its current step."""
         for held in self._held.values():
             held.is_left = True
             if held.task is not None and not self._ordered.stop_after_step(held.claim.order):
                 held.task.cancel()
 
     def leave_now(self) -> None:
-        """Each Job stops, and is recorded as interrupted."""
+        """Cancel each Job, which is recorded as an interrupt."""
         for held in self._held.values():
             held.is_left = True
             if held.task is not None:
@@ -123,12 +170,12 @@ class Claims:
     # --- one claim ------------------------------------------------------------------------------------------------
 
     def hold(self, claim: Claim) -> Held:
-        """A claim that is to be seen to."""
+        """Add a claim that `see_to` will process."""
         held = self._held[claim.id] = Held(claim)
         return held
 
     async def see_to(self, seat: Seat, held: Held, live: Live) -> None:
-        """Drive what is asked for, and release the order. `live` are the names of the workers that there are."""
+        """Drive what the order refers to, and release the order. `live` returns the names of the existing workers."""
         try:
             outcome = await self._outcome(seat, held, live)
             after = await self._after(held, outcome)
@@ -137,7 +184,7 @@ class Claims:
                 await self._reaching.until_done(lambda: seat.release(held.claim, again))
             self._tell(news_of(held.claim.order, outcome, after))
             self._seen_to(held.claim.order)
-        except Exception as error:  # noqa: BLE001 - no fault with one Job ends the others
+        except Exception as error:  # noqa: BLE001 - an error of one Job must not end the others
             text = f"its order stays with this worker until that ends: {error_text(error)}"
             self._tell(News(event="failed", level="error", job=held.claim.order.job_id, text=text))
         finally:
@@ -145,7 +192,7 @@ class Claims:
             self.freed.set()
 
     async def _outcome(self, seat: Seat, held: Held, live: Live) -> Outcome:
-        """Drive it, if there is something to drive. Raises CancelledError only if this task is cancelled."""
+        """Drive the Job, if there is something to drive. Raises CancelledError only if this task is cancelled."""
         order = held.claim.order
         try:
             served = await self._ordered.look(order)
@@ -179,7 +226,7 @@ class Claims:
             held.task.cancel()
             await asyncio.wait({held.task})
             if not held.task.cancelled():
-                held.task.exception()  # whoever takes the Job over finds what could not be recorded
+                held.task.exception()  # retrieve the error; the next driver finds what was not recorded
             raise
         finally:
             self._tally.running -= 1
@@ -189,7 +236,7 @@ class Claims:
         order = held.claim.order
         if held.is_lost:
             if not task.cancelled():
-                task.exception()  # is the other worker's to tell
+                task.exception()  # retrieve the error; the other worker reports it
             return Outcome("lost")
         if task.cancelled():
             return await self._standing("left" if held.is_left else "cancelled", order, None)
@@ -214,7 +261,7 @@ class Claims:
                 return await self._standing("unable", order, error)
 
     async def _not_there(self, order: Order) -> Outcome:
-        """What the storage does not have: whoever deletes a Job withdraws what waits, but not what a worker holds."""
+        """Return the outcome for a missing Job: its deletion withdraws a waiting order, but not a claimed one."""
         where = f"{self._ordered.location} has no such Job"
         try:
             is_ours = await self._ordered.is_of_here(order)
@@ -226,7 +273,6 @@ class Claims:
         return Outcome("missing", error=NotFound(f"{where}; {why}"))
 
     async def _standing(self, came: Came, order: Order, error: BaseException | None) -> Outcome:
-        """With where the Job stands."""
         try:
             return Outcome(came, await self._ordered.look(order), error)
         except (NotFound, Damaged) as unread:
@@ -235,7 +281,7 @@ class Claims:
             return Outcome("unreachable", None, error or unread)
 
     async def _count_takeover(self, seat: Seat, held: Held) -> None:
-        """Keep with the order how often it was taken over, and how much was done then."""
+        """Store with the order how often it was taken over, and how much work was done by then."""
         self._tally.takeovers += 1
         order = held.claim.order
         work = await self._ordered.work_of(order)
@@ -243,10 +289,11 @@ class Claims:
         held.claim = await self._reaching.until_done(lambda: seat.change(held.claim, changed))
 
     async def _is_beside_a_suspect(self, held: Held) -> bool:
-        """Whether two Jobs would be driven here that may have ended workers: they answer for themselves, one at a time.
+        """Return whether another Job that may have ended workers is being driven here.
 
-        One that has done something since is none any more; one that only waits for delegates ends nobody, and they
-        would wait for it.
+        Suspects are driven one at a time, so that it is clear which one ends the worker. A Job that has made progress
+        since its takeover is no suspect any more. One that only waits for delegates does not count: it ends nobody, and
+        its delegates would wait for it.
         """
         if not is_suspect(held.claim.order.takeovers):
             return False
@@ -259,7 +306,7 @@ class Claims:
                     return True
             return False
 
-    # --- what becomes of the order --------------------------------------------------------------------------------
+    # --- the next state of the order ------------------------------------------------------------------------------
 
     async def _after(self, held: Held, outcome: Outcome) -> Done | Again:
         order, begun = held.claim.order, outcome.came not in ("busy", "unreachable")
@@ -277,7 +324,7 @@ class Claims:
         return after
 
     async def _run_standing(self, order: Order, came: Came) -> tuple[Came, RunStatus | None]:
-        """How the Run of a delegate stands, by its log; where that cannot be read now, it was not reached."""
+        """Return the status of a delegate's Run from its log; "unreachable" if the log cannot be read now."""
         try:
             return came, await self._ordered.run_status(order)
         except (NotFound, Damaged):
@@ -286,7 +333,7 @@ class Claims:
             return "unreachable", None
 
     async def _order_again(self, order: Order, after: Again, live: Live) -> Order:
-        """The order as it waits. Of workers that have ended nobody need know what they refused."""
+        """Return the order to put back in the queue, without refusals of workers that have ended."""
         if after.refused is None:
             return replace(order, due=after.due)
         there = await self._reaching.until_done(live)

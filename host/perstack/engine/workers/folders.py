@@ -1,6 +1,6 @@
-"""A folder for each Job that a worker drives, with the files that the Job had when it was snapshotted last.
+"""A workspace folder for each Job that a worker drives, filled from the Job's latest snapshot.
 
-The folder has the same path wherever the Job is driven, as far as workers name the same root: its model knows it.
+A Job's folder has the same path on every worker with the same root, because its model knows the path.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from perstack.core.ids import check_job_id, event_id_of
-from perstack.core.job import JobSummary
-from perstack.engine.emit import OnEvent
-from perstack.engine.jobs import Jobs
-from perstack.engine.snapshots_of import shots_of
-from perstack.engine.who import this_process
+from perstack.core.base.ids import check_job_id, event_id_of
+from perstack.core.jobs.summary import JobSummary
+from perstack.engine.files.changes import shots_of
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.emitter import OnEvent
 from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
-from perstack.ports.uninterrupted import uninterrupted
+from perstack.system.concurrency import uninterrupted
+from perstack.system.user import this_process
 
 _MARK = ".perstack-workspaces"
-"""The file that says whose a root is."""
+"""Marker file in a root that belongs to workers."""
 
 
 class JobFolders:
-    """Those below one folder of this machine, which belongs to workers alone."""
+    """The Jobs' folders below one root on this machine, which is used by workers only."""
 
     def __init__(self, jobs: Jobs, root: Path) -> None:
-        """Raises UsageError for a root that cannot be made, and for one that has files of somebody else: folders in it
-        are removed."""
+        """Create or open the root.
+
+        Raises UsageError if that fails, or if it has other files: its folders get removed.
+        """
         self._jobs = jobs
         self.root = root.absolute()
         try:
@@ -50,27 +52,28 @@ class JobFolders:
         on_event: OnEvent | None = None,
         on_waiting: Callable[[bool], None] | None = None,
     ) -> JobSummary:
-        """As `Jobs.serve`, in the Job's own folder, with all its delegates: their files are there.
+        """Drive a Job as `Jobs.serve` does, in its own folder, together with all delegates: they need the files.
 
-        The folder is removed afterwards, if all that is in it is snapshotted. Raises CannotServe for a delegate of a
-        Job that another worker drives.
+        The folder is removed afterwards, if its content is in a snapshot. Raises CannotServe for a delegate of a Job
+        that another worker drives.
         """
         if run_id is not None:
             raise CannotServe("it works on its Job's files, which are not here: each Job has a folder of its own")
         folder = self.root / check_job_id(job_id)
-        # nobody else is at work in it, and nobody else makes it ready
+        # under the lease, so that no other worker uses or prepares the folder
         async with self._jobs.storage.lease(job_id, this_process()):
             await self._make_ready(job_id, folder)
         try:
             jobs = self._jobs.in_folder(folder)
             return await jobs.serve(job_id, worker=worker, on_event=on_event, apart=False)
         finally:
-            with suppress(PerstackError):  # deleted, or another worker has it: the folder stays
+            with suppress(PerstackError):  # deleted, or leased by another worker: keep the folder
                 await uninterrupted(self._remove_recorded(job_id, folder))
 
     async def look_through(self) -> tuple[str, ...]:
-        """Remove the folders of Jobs that nobody drives, left by workers that were killed, if all that is in them is
-        snapshotted. Returns the names of those that are no Job's of this storage, and stay.
+        """Remove the folders of Jobs that nobody drives, left by killed workers, if their content is in a snapshot.
+
+        Return the names of folders that belong to no Job of this storage; they are kept.
         """
         strange: list[str] = []
         for folder in await asyncio.to_thread(self._folders):
@@ -79,7 +82,7 @@ class JobFolders:
             except (NotFound, UsageError):
                 strange.append(folder.name)
             except PerstackError:
-                continue  # it is driven, or does not read
+                continue  # it is driven, or cannot be read
         return tuple(strange)
 
     def _folders(self) -> list[Path]:
@@ -89,7 +92,7 @@ class JobFolders:
             raise _unusable(self.root, error) from error
 
     async def _remove_recorded(self, job_id: str, folder: Path) -> None:
-        """Remove a folder, if nobody drives the Job and each file is in its latest snapshot. Raises PerstackError."""
+        """Remove a folder, if nobody drives the Job and its latest snapshot has every file. Raises PerstackError."""
         if not await self._jobs.storage.has_job(job_id):
             raise NotFound(f"there is no Job {job_id}")
         async with self._jobs.storage.lease(job_id, this_process()):
@@ -97,10 +100,7 @@ class JobFolders:
                 await asyncio.to_thread(partial(shutil.rmtree, folder, ignore_errors=True))
 
     async def _make_ready(self, job_id: str, folder: Path) -> None:
-        """Put the files of the latest snapshot there, in place of what an earlier drive has left.
-
-        Without a snapshot the folder stays as it is. Raises UsageError and StorageError.
-        """
+        """Replace the folder's content with the latest snapshot, if any. Raises UsageError and StorageError."""
         shots = shots_of(job_id, await self._jobs.logs(job_id))
         await uninterrupted(asyncio.to_thread(_cleared if shots else _made, folder))
         if shots:

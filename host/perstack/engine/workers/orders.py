@@ -1,43 +1,131 @@
-"""What orders ask a worker for: Jobs; and iterations, whose Jobs are driven one after the other in one place."""
+"""What an order refers to: a Job, a delegate's Run, or a series of iterations; and how to stop a poison Job."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from perstack.core.ids import check_job_id
+from perstack.core.base.ids import check_job_id
 from perstack.core.iterations.state import SeriesState
-from perstack.core.job import JobSummary
-from perstack.core.runs.state import RunStatus
-from perstack.core.serving import Served, ends_its_workers
-from perstack.core.undriven import is_over
-from perstack.engine.emit import OnEvent
-from perstack.engine.iterate import Iterations
-from perstack.engine.jobs import Jobs
-from perstack.engine.storage_name import name_of
-from perstack.engine.workers.poison import is_poison, stop_for_good, stop_run_for_good, work_of
+from perstack.core.jobs.resuming import due_of, is_elsewhere
+from perstack.core.jobs.summary import JobSummary, summarize, whole_below
+from perstack.core.queue.orders import MOST_TAKEOVERS, Served, drivers_in, ends_its_workers, is_over, work_in
+from perstack.core.runs.commands import Fail
+from perstack.core.runs.decide import noted, resumed
+from perstack.core.runs.evolve import ACTIVE
+from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.state import Run, RunStatus
+from perstack.engine.iterations.iterations import Iterations
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.emitter import Emitter, OnEvent
+from perstack.engine.log.leases import Holders
+from perstack.engine.log.run_log import LoadedJob
+from perstack.engine.log.run_session import Session
+from perstack.engine.log.storage import name_of
 from perstack.errors import NotFound
-from perstack.ports.clock import Clock
 from perstack.ports.dispatcher import Order
+from perstack.ports.storage import RunRef
+from perstack.system.clock import Clock
+from perstack.system.user import this_process
+
+# Poison Jobs: Jobs that end every worker that drives them.
+
+_POISON_ERROR = ErrorInfo(
+    name="PoisonJob",
+    message=f"{MOST_TAKEOVERS} workers in a row ended or fell silent at this place of the Job: look at what it does"
+    " there, then resume it",
+)
+
+
+async def work_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int:
+    """Return how much of a Job is done, over all its Runs, or over one Run and those below it."""
+    types: list[str] = []
+    for run in whole_below((await jobs.job(job_id)).runs, run_id):
+        types += [line.event.type for line in await jobs.events(run.id)]
+    return work_in(types)
+
+
+async def is_poison(jobs: Jobs, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
+    """Return whether the Job ends whichever worker drives it. `live` is called for the existing workers if needed.
+
+    While the Job waits for delegates with orders of their own, these are suspected instead. No work may have been done
+    since the takeovers were counted: otherwise such a delegate may just have ended, or a worker that survived has
+    driven the Job.
+    """
+    if order.takeovers < MOST_TAKEOVERS:
+        return False
+    runs = (await jobs.load(order.job_id)).runs
+    run_id = order.run_id or (await jobs.job(order.job_id)).coordinator_run_id
+    if any(is_elsewhere(run) for run in runs.values() if _is_awaited_by(run, run_id)):
+        return ends_its_workers(order.takeovers, (), ())
+    if await work_of(jobs, order.job_id, order.run_id) != order.events:
+        return False
+    drivers = drivers_in([line.event for line in await jobs.events(run_id)])
+    return ends_its_workers(order.takeovers, drivers, await live())
+
+
+def _is_awaited_by(run: Run, run_id: str) -> bool:
+    by = run.start.delegated_by
+    return by is not None and by.run_id == run_id
+
+
+async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:
+    """Record that the Job failed, and stop its remote delegates; it can be resumed. Raises Conflict while driven."""
+    async with jobs.storage.lease(job_id, this_process()):
+        loaded = await jobs.load(job_id)
+        async with jobs.audit.kept(loaded.job):
+            await jobs.stop_elsewhere(loaded)
+            await _fail(jobs, loaded, loaded.runs[loaded.job.coordinator.start.run_id], clock)
+        summary = summarize(loaded.job, is_driven=False)
+        await jobs.storage.put_summary(job_id, summary.to_json())
+        return summary
+
+
+async def stop_run_for_good(jobs: Jobs, job_id: str, run_id: str, clock: Clock) -> JobSummary:
+    """Record that a delegate's Run failed, so that the parent Run sees it. Raises Conflict while it is driven."""
+    async with Holders(jobs.storage).held(run_id, this_process()):
+        loaded = await jobs.load(job_id)
+        run = loaded.runs.get(run_id)
+        if run is not None and due_of(run, clock.now()) is not None:
+            await jobs.stop_elsewhere(loaded, below=run_id)
+            await _fail(jobs, loaded, run, clock)
+        return summarize(loaded.job, is_driven=True)
+
+
+async def _fail(jobs: Jobs, loaded: LoadedJob, run: Run, clock: Clock) -> None:
+    """Fail a Run. A Run whose worker still recorded a stop is resumed first, because only an active Run can fail."""
+    ref, emit = RunRef(loaded.job.id, run.id), Emitter(jobs.plugins.listeners, None)
+    session = Session(jobs.storage, loaded.job, emit, ref, run.start.expert_key, clock=clock)
+    session.take_up(run)
+    if run.status not in ACTIVE:
+        again = resumed(
+            run, "crash", session.stamp, limits=None, settled={}, signal=None, definition=None, permissions=()
+        )
+        session.note(again)
+    session.note_all(noted(session.run, Fail(_POISON_ERROR), session.stamp, 0))
+    await session.flush()
+
 
 _FACT = 1_000_000
-"""How much work a fact of iterations counts for: more than any of their Jobs does."""
+"""Work that an event of a series counts for: more than any of its Jobs can do."""
 _WHY = "all workers that took them over, one after the other, ended or fell silent at this place: see why, then resume"
 
 
 class Drive(Protocol):
-    """Drives a Job to its end or stop, or a delegate's Run of it."""
+    """A function that drives a Job, or a delegate's Run of it, until it ends or stops."""
 
     def __call__(
         self, job_id: str, *, run_id: str | None, on_event: OnEvent, on_waiting: Callable[[bool], None]
-    ) -> Awaitable[JobSummary]: ...
+    ) -> Awaitable[JobSummary]:
+        """Drive the Job; return its summary."""
+        ...
 
 
 class Ordered:
-    """What one worker drives."""
+    """Looks up and drives what one worker's orders refer to."""
 
     def __init__(self, jobs: Jobs, iterations: Iterations, drive: Drive, clock: Clock) -> None:
-        """`drive` drives Jobs; iterations are resumed."""
+        """Create; `drive` drives Jobs, and iterations are resumed."""
         self._jobs = jobs
         self._iterations = iterations
         self._drive = drive
@@ -45,11 +133,11 @@ class Ordered:
 
     @property
     def location(self) -> str:
-        """Where it is kept, for people."""
+        """The location of the storage, for display."""
         return self._jobs.storage.location
 
     async def look(self, order: Order) -> Served:
-        """How it stands; of a delegate that is driven apart how its Job does. Raises NotFound and Damaged."""
+        """Return the state of the Job or series; for a delegate that of its Job. Raises NotFound and Damaged."""
         try:
             job = await self._jobs.job(check_job_id(order.job_id))
         except NotFound:
@@ -57,29 +145,31 @@ class Ordered:
                 raise
             return await self._iterations.get(order.job_id)
         if job.damaged:
-            await self._jobs.load(order.job_id)  # raises what is wrong with it
+            await self._jobs.load(order.job_id)  # raises the error
         return job
 
     async def is_of_here(self, order: Order) -> bool | None:
-        """Whether what is asked for is, or was, in this storage; None: nobody knows, as of an older version's order.
+        """Return whether the order refers to this storage; None if it names none, as when the storage failed to answer.
 
-        Then a delegate counts as of here: who awaits it orders it again. Raises StorageError.
+        A delegate's order without a name counts as of this storage: the parent's driver queues it again. Raises
+        StorageError.
         """
         if order.storage is None:
             return None if order.run_id is None else True
         return order.storage == await name_of(self._jobs.storage)
 
     async def run_status(self, order: Order) -> RunStatus | None:
-        """How the Run of a delegate stands, by its log; None if nothing continues it. Raises NotFound and Damaged."""
+        """Return a delegate's status from its log; None if nothing can continue it. Raises NotFound and Damaged."""
         run = await self._jobs.run_state(order.job_id, order.run_id or "")
         return None if run is None or run.closed is not None else run.status
 
     async def drive(
         self, served: Served, order: Order, on_event: OnEvent, on_waiting: Callable[[bool], None]
     ) -> Served:
-        """Drive it as far as it goes: a cancellation is recorded.
+        """Drive it until it ends or stops; a cancellation is recorded.
 
-        `on_waiting` is told when nothing is done but waiting for delegates that others drive, and when that is over.
+        `on_waiting` is called with True when only delegates with other drivers are awaited, and with False when that is
+        over.
         """
         if isinstance(served, JobSummary):
             return await self._drive(served.id, run_id=order.run_id, on_event=on_event, on_waiting=on_waiting)
@@ -88,11 +178,11 @@ class Ordered:
         return await self._iterations.resume(served.id, on_event=on_event)
 
     def stop_after_step(self, order: Order) -> bool:
-        """Have it stop as interrupted when the step in hand has ended; False if no step is in hand: cancel it."""
+        """Stop it as interrupted after the current step; return False if no step is running: cancel it instead."""
         return self._jobs.stop_after_step(order.key) or self._iterations.stop_after_step(order.key)
 
     async def work_of(self, order: Order) -> int:
-        """How much of it is done: more than before, if anything was."""
+        """Return how much of it is done; the number grows with any progress."""
         served = await self.look(order)
         if isinstance(served, JobSummary):
             return await work_of(self._jobs, served.id, order.run_id)
@@ -105,8 +195,8 @@ class Ordered:
         return facts * _FACT + in_hand
 
     async def is_poison(self, served: Served, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
-        """Whether it ends whoever drives it. `live` are the workers that there are, asked for if it may be."""
-        if isinstance(served, SeriesState):  # nothing says who drove it
+        """Return whether it ends whichever worker drives it. `live` is called for the existing workers if needed."""
+        if isinstance(served, SeriesState):  # the log does not record its drivers
             return ends_its_workers(order.takeovers, (), ())
         return await is_poison(self._jobs, order, live)
 

@@ -1,24 +1,53 @@
-"""What a worker says of itself, for people and for programs. Nothing in it is secret."""
+"""Reports of a worker, for people and programs, and counters of its Jobs. They contain no secrets."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Literal
 
 from pydantic import JsonValue
 
+from perstack.core.base.secrets import masked_error
+from perstack.core.base.text import one_line
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.models import full_name
 from perstack.core.iterations.state import SeriesState
-from perstack.core.job import JobSummary, RunSummary
-from perstack.core.plain import one_line
-from perstack.core.secret_text import masked_error
-from perstack.core.serving import Again, Came, Done, Served
+from perstack.core.jobs.summary import JobSummary, RunSummary
+from perstack.core.queue.orders import Again, Came, Done, Served
+from perstack.core.runs.display_events import InitializeRuntime
+from perstack.core.runs.events import Event, ResumeRun, StartRun
+from perstack.core.runs.step_events import (
+    CallInteractiveTool,
+    CompactHistory,
+    FinishGeneration,
+    FinishStep,
+    FinishToolCall,
+    Retry,
+    SwitchModel,
+)
 from perstack.dataclass import dataclass
-from perstack.engine.workers.outcome import Outcome
 from perstack.ports.dispatcher import Claim, Order
 
+# Outcomes.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of driving a Job or a series, and its state afterwards."""
+
+    came: Came
+    served: Served | None = None
+    """None if the state is unknown, or there is no such Job."""
+    error: BaseException | None = None
+    seconds: float | None = None
+    """Seconds for which it was driven; None if it was not."""
+    is_poison: bool = False
+    """Whether it was stopped because it ends every worker."""
+
+
 _LONGEST = 500
-"""Characters of an error."""
 
 Level = Literal["info", "warning", "error"]
 Kind = Literal[
@@ -49,7 +78,6 @@ class News:
     level: Level = "info"
     job: str | None = None
     facts: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """The same for programs."""
 
 
 _WHY_AGAIN: dict[Came, tuple[Kind, Level, str]] = {
@@ -66,13 +94,13 @@ Tell = Callable[[News], None]
 
 
 def error_text(error: BaseException | str) -> str:
-    """An error as a worker says it: one line, and nothing secret."""
+    """Return an error as one line, without secrets."""
     text = one_line(masked_error(str(error))) or type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def news_of_taken(claim: Claim, served: Served) -> News:
-    """That a Job, or iterations, are driven from now on."""
+    """Return the report that a Job or series is being driven."""
     over = " over from a worker that fell silent" if claim.is_taken_over else ""
     run = _run_of(claim.order, served)
     expert = served.expert_key if run is None else run.expert_key
@@ -85,7 +113,7 @@ def news_of_taken(claim: Claim, served: Served) -> News:
 
 
 def news_of(order: Order, outcome: Outcome, after: Done | Again) -> News:
-    """What came of an order."""
+    """Return the report of an order's outcome."""
     event, level, text = _said(order, outcome, isinstance(after, Again))
     facts: dict[str, JsonValue] = {"came": outcome.came}
     text = _of_run(order, facts) + text
@@ -107,13 +135,13 @@ def news_of(order: Order, outcome: Outcome, after: Done | Again) -> News:
 
 
 def _run_of(order: Order, served: Served | None) -> RunSummary | None:
-    """The delegate that an order is for, as far as the Job's summary knows it."""
+    """Return the summary of the delegate that an order is for; None if the Job's summary lacks it."""
     runs = served.runs if isinstance(served, JobSummary) else ()
     return next((run for run in runs if run.id == order.run_id), None)
 
 
 def _of_run(order: Order, facts: dict[str, JsonValue]) -> str:
-    """What precedes the words about a delegate that is driven apart from its Job."""
+    """Return the prefix of a text about a delegate with its own order; also add it to `facts`."""
     if order.run_id is None:
         return ""
     facts["run"] = order.run_id
@@ -121,7 +149,7 @@ def _of_run(order: Order, facts: dict[str, JsonValue]) -> str:
 
 
 def _wrong(served: Served | None) -> str | None:
-    """What a Job, or iterations, failed by."""
+    """Return why a Job or series failed; None if it did not."""
     if isinstance(served, SeriesState):
         return served.message if served.status == "failed" else None
     return None if served is None else served.error
@@ -144,3 +172,87 @@ def _said(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, 
         return "ended", "warning" if run.status == "stoppedByError" else "info", run.status
     status = "cancelled" if outcome.came == "cancelled" else f"{served.status}"
     return "ended", "warning" if _wrong(served) else "info", status
+
+
+# Counters since the worker began, from the Jobs' events, each counted once.
+
+MOST_MODELS = 50
+"""Models that are counted separately; further ones count as `other`, because anybody may write names in definitions."""
+OTHERS = "other"
+UNKNOWN = "unknown"
+
+
+class Tally:
+    """Counters over all Jobs of one worker."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.running = 0
+        self.steps = 0
+        self.retries = 0
+        self.takeovers = 0
+        self.tokens: Counter[tuple[str, str]] = Counter()
+        """Tokens by kind (`input`, `cached`, `output`, `reasoning`) and model; each token is counted once."""
+        self.cost_usd: dict[str, float] = {}
+        """Cost by model, as far as prices are known."""
+        self._models: set[str] = set()
+
+    def of(self, served: Served) -> JobTally:
+        """Return an `on_event` that counts the events of one Job, or of the Jobs of a series."""
+        runs = served.runs if isinstance(served, JobSummary) else ()
+        return JobTally(self, {run.id: run.model for run in runs if run.model})
+
+    def add(self, usage: Usage, model: str) -> None:
+        """Count the tokens of one generation."""
+        name = model if model in self._models or len(self._models) < MOST_MODELS else OTHERS
+        self._models.add(name)
+        cached, reasoning = usage.cached_input_tokens, usage.reasoning_tokens
+        kinds = {
+            "input": usage.input_tokens - cached,
+            "cached": cached,
+            "output": usage.output_tokens - reasoning,
+            "reasoning": reasoning,
+        }
+        for kind, tokens in kinds.items():
+            if tokens > 0:
+                self.tokens[kind, name] += tokens
+        if usage.cost_usd is not None:
+            self.cost_usd[name] = self.cost_usd.get(name, 0.0) + usage.cost_usd
+
+
+class JobTally:
+    """Counts the events of one Job; an `on_event`."""
+
+    def __init__(self, tally: Tally, models: dict[str, str]) -> None:
+        """Create; `models` are the current models of Runs that have begun."""
+        self._tally = tally
+        self._models = models
+        self.steps = 0
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        """Count one event."""
+        match event:
+            case InitializeRuntime():  # the driver of a queued delegate counts its startRun
+                self._models.setdefault(event.run_id, full_name(event.provider, event.model))
+            case StartRun():
+                self._models[event.run_id] = full_name(event.provider, event.model)
+            case ResumeRun(definition=definition) if definition is not None:
+                self._models[event.run_id] = full_name(definition.provider, definition.model)
+            case SwitchModel():
+                self._models[event.run_id] = event.to
+            case FinishStep():
+                self.steps += 1
+                self._tally.steps += 1
+            case Retry():
+                self._tally.retries += 1
+                self._count(event.run_id, event.usage)
+            case CompactHistory():
+                self._count(event.run_id, event.usage, event.model)
+            case FinishGeneration() | FinishToolCall() | CallInteractiveTool():
+                self._count(event.run_id, event.usage)
+            case _:
+                return
+
+    def _count(self, run_id: str, usage: Usage | None, model: str = "") -> None:
+        if usage is not None:
+            self._tally.add(usage, model or self._models.get(run_id, UNKNOWN))

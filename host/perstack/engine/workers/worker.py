@@ -1,4 +1,22 @@
-"""A worker: takes the Jobs that a dispatcher gives it, and looks after what is due, until it is asked to leave."""
+"""A worker: claim orders from a dispatcher, drive their Jobs, and run the scheduler, until asked to leave.
+
+`run` starts four background tasks in addition to the claim loop (`_take`): heartbeats (`_beat`), a health check of the
+storage, the scheduler for due tasks, iterations and schedules (`_look_after`), and the sweep for recorded Jobs without
+an order (`_sweep`). Each claim gets a task of its own in `claims.Claims`, which drives the Job, decides what happens to
+the order (done, or back to the queue) and releases it. `orders.Ordered` knows what an order refers to: a Job, a
+delegate's Run, or a series of iterations. `reports` formats what happened.
+
+Rules that prevent lost or doubled work:
+
+- A claim is never dropped: `seat.claim()` is not cancelled, and a claim that arrives too late is released in a task
+  that `run` waits for. Otherwise its order would stay with this worker until the dispatcher misses its heartbeats.
+- The dispatcher only decides who may drive a Job. The lease in the storage decides who does, so two workers never write
+  to the same Job, even if one has not noticed that it lost its claim.
+- A Job that ended several workers in a row is stopped as a poison Job (`Claims._outcome`, `orders.is_poison`).
+
+To leave: stop claiming, stop each Job after its current step, cancel what is left after `drain` seconds, release all
+orders, and leave the seat.
+"""
 
 from __future__ import annotations
 
@@ -13,55 +31,97 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from perstack.core.schedules.state import LABEL as SCHEDULE_LABEL
-from perstack.core.tasks.waking import LABEL as TASK_LABEL
+from perstack.core.schedules.schedule import LABEL as SCHEDULE_LABEL
+from perstack.core.tasks.due import LABEL as TASK_LABEL
 from perstack.dataclass import dataclass
-from perstack.engine.iterate import Iterations
-from perstack.engine.jobs import Jobs
-from perstack.engine.scheduled_work import ScheduledWork
-from perstack.engine.scheduler import Scheduler
-from perstack.engine.slots import job_slots
-from perstack.engine.workers.claims import Claims
-from perstack.engine.workers.health import Health
-from perstack.engine.workers.news import Level, News, Tell, error_text
-from perstack.engine.workers.ordered import Drive, Ordered
-from perstack.engine.workers.reaching import Reaching
-from perstack.engine.workers.tally import Tally
+from perstack.engine.context.job_limit import job_slots
+from perstack.engine.iterations.iterations import Iterations
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.schedules.scheduler import Scheduler
+from perstack.engine.schedules.schedules import ScheduledWork
+from perstack.engine.workers.claims import Claims, Reaching
+from perstack.engine.workers.orders import Drive, Ordered
+from perstack.engine.workers.reports import Level, News, Tally, Tell, error_text
 from perstack.errors import DispatcherError
-from perstack.ports.clock import Clock
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Order, Seat
+from perstack.ports.storage import Storage
+from perstack.system.clock import Clock
+from perstack.system.concurrency import uninterrupted
+
+# Health.
+
+SILENT_AFTER = 10.0
+"""Seconds without an answer after which the dispatcher or storage counts as unavailable."""
+
+_HEALTH_CHECK_EACH = 2.0
+_PATIENCE = 5.0
+_NO_JOB = "health"
+
+
+class Health:
+    """The times of the last answers of dispatcher and storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Start as healthy; `watch` asks the storage."""
+        self._storage = storage
+        self._answered = dict.fromkeys(("dispatcher", "storage"), time.monotonic())
+        self.drains = False
+
+    def beaten(self) -> None:
+        """Record that the dispatcher has accepted a heartbeat."""
+        self._answered["dispatcher"] = time.monotonic()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the worker cannot work now; None if it can."""
+        if self.drains:
+            return "the worker is leaving"
+        now = time.monotonic()
+        silent = {name: now - at for name, at in self._answered.items() if now - at > SILENT_AFTER}
+        return "; ".join(f"the {name} has not answered for {seconds:.0f} s" for name, seconds in silent.items()) or None
+
+    async def watch(self) -> None:
+        """Ask the storage periodically, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await self._storage.has_job(_NO_JOB)
+            except Exception:  # noqa: BLE001, S110 - a storage may raise anything; only its silence counts
+                pass
+            else:
+                self._answered["storage"] = time.monotonic()
+            await asyncio.sleep(_HEALTH_CHECK_EACH)
+
 
 _T = TypeVar("_T")
 
 _LOOKS_EACH = 1.0
-"""Seconds after which a worker asks for a Job, whether it was notified of one or not."""
+"""Seconds after which a worker asks for a Job without a notification."""
 _LOOKS_AFTER_EACH = 10_000
-"""Milliseconds between two looks for tasks, iterations and schedules that are due."""
+"""Milliseconds between two passes of the scheduler."""
 _SWEEPS_EACH = 60.0
-"""Seconds between two looks for Jobs that have no order: all that were submitted are listed for it."""
+"""Seconds between two sweeps for Jobs without an order, for which all submitted Jobs are listed."""
 _LATER = 1_000
-"""Milliseconds that a Job waits for another worker if this one has enough that wait for their delegates."""
+"""Milliseconds for which a Job is left to other workers if this one already holds its maximum of Jobs."""
 _BEAT_PATIENCE = 5.0
-_PATIENCE = 5.0
-"""Seconds for an order to be given back when the worker leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker is asked to be."""
+    """The settings of a worker."""
 
     name: str
-    """For people; what a dispatcher knows it by is this and something of its own."""
+    """Name for display; the dispatcher knows the worker by this name with a random suffix."""
     concurrency: int = 8
-    """Jobs at a time; those that wait for a person do not count."""
+    """Jobs driven at a time; those that wait for a person do not count."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    """It takes only Jobs that have one of these; any Job if there are none."""
+    """Claim only Jobs with one of these labels; any Job if empty."""
     drain: float = 30.0
-    """Seconds for steps in hand to end when it leaves."""
+    """Seconds for current steps to end when the worker leaves."""
 
 
 class Worker:
-    """One of any number on one dispatcher and one storage."""
+    """One of any number of workers on a dispatcher and a storage."""
 
     def __init__(
         self,
@@ -75,8 +135,7 @@ class Worker:
         drive: Callable[[str], Drive],
         tell: Tell = lambda news: None,
     ) -> None:
-        """`scheduler` queues what is due; `drive` makes what drives a Job for a worker of that name; `tell` is told
-        what happens."""
+        """Create; `scheduler` must queue what is due, and `drive` returns a driver of Jobs for a worker name."""
         self.name = f"{settings.name}-{secrets.token_hex(2)}"
         self.tally = Tally()
         self.health = Health(jobs.storage)
@@ -90,11 +149,16 @@ class Worker:
         ordered = Ordered(jobs, iterations, drive(self.name), clock)
         self._claims = Claims(self.name, ordered, clock, self.tally, self._reaching, tell, self._seen_to)
         self._leaving = asyncio.Event()
+        self._returning = set[asyncio.Task[None]]()
+        """Releases of claims under way.
+
+        A cancellation of `run` does not end them: nobody else knows of these claims.
+        """
         self._most_jobs = min(2 * settings.concurrency, job_slots().most)
-        """Jobs that it has at most, those included that wait for delegates."""
+        """Maximum number of Jobs held, including those that wait for delegates."""
 
     def leave(self) -> None:
-        """Claim nothing any more, let the steps in hand end, and then end."""
+        """Stop claiming, let the current steps end, and then make `run` return."""
         if not self._leaving.is_set():
             self._leaving.set()
             self.health.drains = True
@@ -102,11 +166,12 @@ class Worker:
             self._tell(News(event="draining", text=text, facts={"jobs": len(self._claims)}))
 
     async def run(self) -> None:
-        """Work until `leave` was called and nothing is in hand. A cancellation leaves at once, and records that."""
+        """Work until `leave` was called and no claim is held. A cancellation leaves at once, and is recorded."""
         async with AsyncExitStack() as stack:
             seat = await self._until_leaving(self._sat_down(stack))
             if seat is None:
                 return
+            stack.push_async_callback(self._returned)
             facts: dict[str, JsonValue] = {
                 "dispatcher": self._dispatcher.location,
                 "concurrency": self._settings.concurrency,
@@ -138,7 +203,7 @@ class Worker:
         return await self._reaching.until_done(sit)
 
     async def _stood_up(self, seat: AbstractAsyncContextManager[Seat]) -> None:
-        """Without it the dispatcher sees before long that this worker is silent."""
+        """Leave the seat. After an error the dispatcher notices by the missing heartbeats."""
         try:
             await seat.__aexit__(None, None, None)
         except DispatcherError as error:
@@ -147,14 +212,13 @@ class Worker:
     # --- taking Jobs ----------------------------------------------------------------------------------------------
 
     async def _take(self, seat: Seat, driving: asyncio.TaskGroup, seeing: set[asyncio.Task[None]]) -> None:
-        """Claim whenever a place is free, until the worker leaves."""
         while not self._leaving.is_set():
             self._claims.freed.clear()
             if self._claims.places >= self._settings.concurrency:
                 await self._until_leaving(self._claims.freed.wait())
                 continue
             try:
-                claim = await self._claimed(seat, driving, seeing)
+                claim = await self._claimed(seat)
             except DispatcherError as error:
                 await self._until_leaving(asyncio.sleep(self._reaching.failed(error)))
                 continue
@@ -171,23 +235,37 @@ class Worker:
             one.add_done_callback(seeing.discard)
 
     async def _put_back(self, seat: Seat, claim: Claim) -> None:
-        """What comes after the delegates of the Jobs that are here already: so many wait for theirs."""
+        """Release the claim with a delay: this worker holds its maximum of Jobs, including those that only wait."""
         again = replace(claim.order, due=max(claim.order.due, self._clock.now() + _LATER))
-        await self._reaching.until_done(lambda: seat.release(claim, again))
+        release = asyncio.create_task(self._reaching.until_done(lambda: seat.release(claim, again)))
+        self._returning.add(release)
+        release.add_done_callback(self._returning.discard)
+        await asyncio.shield(release)
         await self._until_leaving(asyncio.sleep(_LATER / 4_000))
 
-    async def _claimed(self, seat: Seat, driving: asyncio.TaskGroup, seeing: set[asyncio.Task[None]]) -> Claim | None:
-        """The next claim. One that comes when the worker leaves already is given back: a claim is never cancelled."""
+    async def _claimed(self, seat: Seat) -> Claim | None:
+        """Return the next claim. The request is never cancelled; a claim that arrives too late is released."""
         asked = asyncio.ensure_future(seat.claim())
         leaving = asyncio.ensure_future(self._leaving.wait())
+        is_taken = False
         try:
             await asyncio.wait({asked, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            is_taken = not self._leaving.is_set()
         finally:
             leaving.cancel()
-            if not asked.done() or self._leaving.is_set():
-                late = driving.create_task(self._give_back(seat, asked))
-                seeing.add(late)
-        return None if self._leaving.is_set() else asked.result()
+            if not is_taken:
+                self._returning.add(asyncio.create_task(self._give_back(seat, asked)))
+        return asked.result() if is_taken else None
+
+    async def _returned(self) -> None:
+        """Wait for claims that are being released, while the seat is still open."""
+        if not self._returning:
+            return
+        done, late = await uninterrupted(asyncio.wait(self._returning, timeout=_PATIENCE))
+        for one in late:
+            one.cancel()
+        for one in done:
+            one.result()
 
     async def _give_back(self, seat: Seat, asked: asyncio.Future[Claim | None]) -> None:
         with suppress(DispatcherError):
@@ -196,7 +274,6 @@ class Worker:
                 await seat.release(claim, claim.order)
 
     async def _waited(self, seat: Seat) -> None:
-        """Until there may be something to claim."""
         seconds, soonest = _LOOKS_EACH, self._claims.soonest
         if soonest is not None:
             self._claims.soonest = None
@@ -210,7 +287,6 @@ class Worker:
         return frozenset(one.name for one in await self._dispatcher.workers())
 
     async def _drain(self, seeing: set[asyncio.Task[None]]) -> None:
-        """Give what is in hand the time to end, and then end it."""
         self._claims.leave_after_step()
         await self._emptied(self._settings.drain)
         self._claims.leave_now()
@@ -220,14 +296,13 @@ class Worker:
                 one.cancel()
 
     async def _emptied(self, seconds: float) -> None:
-        """Until nothing is in hand, and at the longest so many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while len(self._claims):
                     self._claims.freed.clear()
                     await self._claims.freed.wait()
 
-    # --- beside that ----------------------------------------------------------------------------------------------
+    # --- background tasks -----------------------------------------------------------------------------------------
 
     async def _beat(self, seat: Seat) -> None:
         while True:
@@ -247,18 +322,18 @@ class Worker:
             await asyncio.sleep(max(0.0, BEATS_EACH - (time.monotonic() - began)))
 
     async def _look_after(self) -> None:
-        """Tasks, iterations and schedules that are due. What goes wrong is told, and tried again."""
+        """Run the scheduler. An error is reported, and the scheduler is started again."""
         while True:
             try:
-                # Jobs that pause have orders
+                # paused Jobs have orders
                 await self._scheduler.watch(_LOOKS_AFTER_EACH, self._tell_of_work, with_jobs=False)
-            except Exception as error:  # noqa: BLE001 - whatever it is, Jobs are driven all the same
+            except Exception as error:  # noqa: BLE001 - no error of the scheduler may stop the driving of Jobs
                 text = f"what is due could not be looked after: {error_text(error)}"
                 self._tell(News(event="failed", level="error", text=text, facts={"error": error_text(error)}))
             await asyncio.sleep(_LOOKS_AFTER_EACH / 1000)
 
     async def _sweep(self) -> None:
-        """Order again what was recorded and has no order: whoever recorded it may have ended before it was ordered."""
+        """Queue recorded Jobs that have no order: the process that recorded them may have died before queueing them."""
         while True:
             began = time.monotonic()
             try:
@@ -268,11 +343,11 @@ class Worker:
                 text = f"Jobs without an order could not be looked for: {error_text(error)}"
                 self._tell(News(event="failed", level="warning", text=text, facts={"error": error_text(error)}))
             took = time.monotonic() - began
-            # not all at the same moment, and never more than a small part of the time
+            # workers must not sweep at the same moment, nor spend more than 5 % of their time on it
             await asyncio.sleep(max(_SWEEPS_EACH, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
 
     def _seen_to(self, order: Order) -> None:
-        """What a task or a schedule waits for may have ended."""
+        """Start the scheduler's next pass early, because a task or schedule may have waited for this Job."""
         if TASK_LABEL in order.labels or SCHEDULE_LABEL in order.labels:
             self._scheduler.look_soon()
 
@@ -290,7 +365,7 @@ class Worker:
         )
 
     async def _until_leaving(self, work: Awaitable[_T]) -> _T | None:
-        """What the work returns; None if the worker leaves before, and the work is ended."""
+        """Return the result of the work; None if the worker leaves first, and the work is cancelled."""
         leaving = asyncio.ensure_future(self._leaving.wait())
         doing = asyncio.ensure_future(work)
         try:

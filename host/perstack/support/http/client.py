@@ -1,6 +1,6 @@
-"""The one place that sends: a POST whose reply is a stream of events.
+"""The HTTP client of providers: POST requests whose replies are event streams.
 
-Importing this module imports httpx; providers do so when they generate for the first time.
+Importing this module imports httpx; providers import it when they generate for the first time.
 """
 
 from __future__ import annotations
@@ -15,27 +15,44 @@ import httpx
 from httpx_sse import EventSource
 
 from perstack.errors import ProviderError
-from perstack_http.endpoint import Endpoint
-from perstack_http.errors import bad_response, cut_stream, status_error
-from perstack_http.escapes import whole_escapes
+from perstack.support.http.endpoint import Endpoint
+from perstack.support.http.errors import bad_response, cut_stream, status_error
+
+# Repair of servers' JSON before parsing.
+
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_MAY_BE_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def whole_escapes(text: str) -> str:
+    """Replace each escape that is half of a surrogate pair by U+FFFD, since JSON parsers refuse it."""
+    return _ESCAPE.sub(_whole, text) if _MAY_BE_HALF.search(text) else text
+
+
+def _whole(found: re.Match[str]) -> str:
+    return found.group() if found[1] is None else "\\ufffd"
+
 
 _CONNECT_SECONDS = 15.0
 _DRAIN_SECONDS = 1.0
 _KEEP_SECONDS = 60.0
-"""As long as a connection may idle: the tools of a step often take longer than the 5 s that httpx gives."""
+"""Seconds that an idle connection is kept: a step's tools often take longer than httpx's default of 5 s."""
 _ERROR_BODY_BYTES = 65_536
 _DOCUMENT_BYTES = 64 * 1024 * 1024
 
 OnData = Callable[[str], bool]
-"""Takes the data of one event; says whether it was the last."""
+"""Receives the data of one event; returns whether it was the last."""
 
 ReadEvents = Callable[[httpx.Response], AsyncGenerator[str]]
-"""Takes a response's body apart into the data of its events."""
+"""Splits a response's body into the data of its events."""
 
 
 async def server_sent_events(response: httpx.Response) -> AsyncGenerator[str]:
-    """The data of server-sent events, which is what nearly every endpoint streams."""
-    # some servers send events under another name; and events are UTF-8 whatever the header says
+    """Yield the data of server-sent events, the format of nearly every endpoint."""
+    # some servers send another content type; and events are always UTF-8
     response.headers["content-type"] = "text/event-stream"
     async with aclosing(EventSource(response).aiter_sse()) as events:
         async for event in events:
@@ -43,18 +60,19 @@ async def server_sent_events(response: httpx.Response) -> AsyncGenerator[str]:
 
 
 class StreamClient:
-    """Keeps connections to one endpoint. Not bound to a Run: many may generate at once."""
+    """Keeps connections to one endpoint. Several Runs may generate at once."""
 
     def __init__(self, endpoint: Endpoint, read_events: ReadEvents = server_sent_events) -> None:
+        """Connect to nothing yet."""
         self._endpoint = endpoint
         self._read_events = read_events
         self._client: httpx.AsyncClient | None = None
 
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
-        """Send `body` and hand on each event's data until `on_data` says that it was the last, or the stream ends.
+        """Send `body`, and call `on_data` with each event's data until it returns True or the stream ends.
 
-        `headers` are of this request alone, below those of the endpoint. A reply that is one JSON document is handed
-        on whole. Raises ProviderError; cancelling closes the connection.
+        `headers` apply to this request only; the endpoint's own take precedence. A reply that is one JSON document is
+        passed on whole. Raises ProviderError; cancellation closes the connection.
         """
         endpoint = self._endpoint.with_headers(headers or {})
         url = endpoint.url(path)
@@ -81,8 +99,8 @@ class StreamClient:
                 yield response
             finally:
                 await response.aclose()
-                # a response and its stream hold each other, and the request's body: without this, the bodies of
-                # hundreds of requests would stay in memory until the collector of garbage comes to them
+                # break the reference cycle of the response, its stream and the request's body: otherwise the bodies of
+                # hundreds of requests would stay in memory until the garbage collector runs
                 response.stream = httpx.ByteStream(b"")
 
     def _opened(self) -> httpx.AsyncClient:
@@ -92,16 +110,16 @@ class StreamClient:
                 headers=headers,
                 timeout=httpx.Timeout(self._endpoint.read_seconds, connect=_CONNECT_SECONDS, pool=None),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_KEEP_SECONDS),
-                # a proxy would see the key of what is meant for this machine alone
+                # a proxy would see the key of a request that must not leave this machine
                 trust_env=not self._endpoint.is_plain,
-                # to read all authorities takes 20 ms; without TLS there is nobody to trust, and this trusts nobody
+                # loading the certificate authorities takes 20 ms; without TLS none is needed, and this one trusts none
                 verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self._endpoint.is_plain else True,
             )
         return self._client
 
 
 def _cleaned(error: ProviderError, endpoint: Endpoint) -> ProviderError:
-    """The same error without our secrets, should the endpoint have echoed them."""
+    """Return the error without our secrets, in case the endpoint has echoed them."""
     message = str(error)
     for secret in endpoint.secrets:
         message = message.replace(secret, "[redacted]")
@@ -122,9 +140,9 @@ async def receive(
     read_events: ReadEvents = server_sent_events,
     stall_seconds: float | None = None,
 ) -> None:
-    """Hand on what a response holds, until `on_data` has had enough.
+    """Pass on a response's events until `on_data` returns True.
 
-    Raises ProviderError if it has too much, or is silent for longer than `stall_seconds` once it has begun.
+    Raises ProviderError if the response is too large, or is silent for longer than `stall_seconds` after it has begun.
     """
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
@@ -138,7 +156,7 @@ async def receive(
 
 
 async def _bounded(response: httpx.Response, stall_seconds: float | None) -> AsyncGenerator[bytes]:
-    """The body, as far as it may go: also of one line that has no end, and of one that stalls."""
+    """Yield the body up to its maximum size. The limits also hold for an endless line and a stalled body."""
     size = 0
     parts = response.aiter_bytes()
     while (part := await _next(parts, stall_seconds if size else None)) is not None:
@@ -149,7 +167,7 @@ async def _bounded(response: httpx.Response, stall_seconds: float | None) -> Asy
 
 
 async def _next(parts: AsyncIterator[bytes], seconds: float | None) -> bytes | None:
-    """The next part of a body; None at its end."""
+    """Return the next part of a body; None at its end. Raises ProviderError after `seconds` of silence."""
     try:
         async with asyncio.timeout(seconds):
             return await anext(parts, None)
@@ -167,7 +185,7 @@ async def _receive_events(found: AsyncGenerator[str], on_data: OnData) -> None:
 
 
 async def _drain(events: AsyncIterator[object]) -> None:
-    """Read to the very end, so that the connection can be used again; a server that lingers loses it."""
+    """Read to the end so that the connection can be reused; give up if the server takes too long."""
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in events:
@@ -182,7 +200,7 @@ async def _refused(response: httpx.Response, url: str) -> ProviderError:
 
 
 async def _read(response: httpx.Response, limit: int) -> bytes:
-    """The body, or its beginning if it is longer than any honest one."""
+    """Return the first `limit` bytes of the body."""
     parts: list[bytes] = []
     size = 0
     async for chunk in response.aiter_bytes():

@@ -1,4 +1,4 @@
-"""Where requests go and with which credentials: settings, environment, and what is refused before anything is sent."""
+"""Endpoints: address and credentials from settings and environment, and checks before anything is sent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
-from perstack.core.base import Fact, JsonObject
-from perstack.core.secret_text import masked_words, secrets_in
+from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.secrets import masked_words, secrets_in
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
 from perstack.ports.environment import refuse_redirected
@@ -24,38 +24,38 @@ _PUBLIC_HEADERS = frozenset(
 )
 _SHORTEST_SECRET = 6
 STALL_TIMEOUT = 60_000
-"""Milliseconds of silence within a reply."""
+"""Maximum milliseconds of silence within a reply."""
 _SALT = os.urandom(32)
 
 
 class EndpointSettings(Fact, extra="forbid"):
-    """What `[provider.setting]` may hold for every endpoint that is reached over HTTP."""
+    """Settings in `[provider.setting]` of every endpoint that is reached over HTTP."""
 
     CHANGE_REPLIES: ClassVar[frozenset[str]] = frozenset({"max_tokens", "temperature", "top_p", "structured_output"})
-    """The fields that logs tell of: what a reply depends on, and no secret."""
+    """Fields that are recorded in logs: they influence replies and are not secret."""
 
     base_url: str | None = None
-    """In place of the vendor's own address: a proxy, or a compatible server."""
+    """Replaces the vendor's address: a proxy, or a compatible server."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Sent with every request, over our own."""
+    """Sent with every request; they override our own headers."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """The most tokens of one reply."""
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     structured_output: bool | None = None
-    """Whether a schema for the result is sent in the format's own way. None: to models that are known to take it."""
+    """Whether to send a schema for the result in the format's own way. None: for models that are known to support
+    it."""
     read_timeout: int = Field(default=300_000, ge=1)
-    """Milliseconds of silence before a reply begins, after which the connection is given up."""
+    """Milliseconds of silence before a reply begins, after which the connection is closed."""
     stall_timeout: int | None = Field(default=None, ge=1)
     """The same within a reply that has begun. None: a minute, or `read_timeout` where thinking is silent."""
 
     def silences(self, *, thinks_silently: bool = False) -> tuple[float, float]:
-        """Seconds of silence before a reply begins, and within it."""
+        """Return the maximum seconds of silence before a reply begins, and within it."""
         usual = self.read_timeout if thinks_silently else min(STALL_TIMEOUT, self.read_timeout)
         return self.read_timeout / 1000, (self.stall_timeout or usual) / 1000
 
     def reply_settings(self) -> JsonObject:
-        """Of the settings that change replies those that are set."""
+        """Return the settings that change replies, as far as they are set."""
         return self.model_dump(mode="json", by_alias=True, include=set(self.CHANGE_REPLIES), exclude_defaults=True)
 
     @field_validator("headers")
@@ -69,43 +69,45 @@ class EndpointSettings(Fact, extra="forbid"):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A checked address and what is sent to it each time."""
+    """A validated address, with the headers of every request."""
 
     base_url: str
     headers: Mapping[str, str]
     read_seconds: float = 300.0
-    """Of silence before a reply begins."""
+    """Maximum seconds of silence before a reply begins."""
     stall_seconds: float = 60.0
-    """Of silence within a reply."""
+    """Maximum seconds of silence within a reply."""
 
     @property
     def is_plain(self) -> bool:
-        """Without TLS: this machine, or a server within the user's own network."""
+        """Whether it is without TLS: on this machine, or a server within the user's own network."""
         return urlsplit(self.base_url).scheme == "http"
 
     @property
     def id(self) -> str:
-        """The same for the same address and credentials in this process; neither can be had from it."""
+        """A keyed digest of address and credentials, stable within this process. Neither can be recovered from it."""
         private = sorted((name.lower(), value) for name, value in self.headers.items() if _is_private(name))
         return blake2b(json.dumps([self.base_url, private]).encode(), key=_SALT).hexdigest()
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not stand in an error: the value of every header that may be a credential, and what is secret in
-        the base URL, longest first."""
+        """Values to remove from errors, longest first.
+
+        They are the values of headers that may be credentials, and the secret parts of the base URL.
+        """
         values = {value for name, value in self.headers.items() if _is_private(name)}
         values |= {value.removeprefix("Bearer ") for value in values}
         values |= set(secrets_in(lambda stand: masked_words(self.base_url, stand)))
         return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
 
     def with_headers(self, headers: Mapping[str, str]) -> Endpoint:
-        """The same with more headers, where it has none of their names."""
+        """Return the endpoint with additional headers. Its own headers take precedence."""
         own = {name.lower() for name in self.headers}
         more = {name: value for name, value in headers.items() if name.lower() not in own}
         return replace(self, headers={**more, **self.headers}) if more else self
 
     def url(self, path: str) -> str:
-        """The address of one method. A base URL that holds the start of `path` is not given it twice."""
+        """Return the address of one method. If the base URL ends with the start of `path`, it is not repeated."""
         first = "/" + path.split("/")[1]
         if self.base_url.endswith(first) and path.count("/") > 1:
             return self.base_url + path[len(first) :]
@@ -116,7 +118,7 @@ _S = TypeVar("_S", bound=EndpointSettings)
 
 
 def read_settings(kind: type[_S], setting: JsonObject) -> _S:
-    """`[provider.setting]` as its provider knows it. Raises DefinitionError with all that is wrong at once."""
+    """Validate `[provider.setting]`. Raises DefinitionError with all problems at once."""
     try:
         return kind.model_validate(setting)
     except ValidationError as error:
@@ -141,10 +143,10 @@ def choose_base_url(
     keys: Iterable[str] = (),
     allow_plain: bool = False,
 ) -> str:
-    """The setting's address, else the environment's, else the vendor's; checked. `allow_plain`: http to anywhere.
+    """Return the base URL: from the settings, else the environment, else `default`. `allow_plain` allows http anywhere.
 
-    `keys` are the variables that credentials are taken from. Raises UsageError for one of the user's own environment
-    if only a workspace's `.env` names the address.
+    `keys` are the variables that credentials are taken from. Raises DefinitionError or UsageError for an invalid
+    address, and UsageError if one of `keys` is the user's own while only a workspace's `.env` sets the address.
     """
     if settings.base_url is not None:
         wrong = _wrong_with(settings.base_url, allow_plain)
@@ -164,7 +166,7 @@ def _is_private(header: str) -> bool:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the address is this machine's own."""
+    """Return whether the address is on this machine."""
     host = urlsplit(url).hostname or ""
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -194,7 +196,7 @@ def _wrong_with(url: str, allow_plain: bool) -> str | None:
 
 
 def read_key(env: Mapping[str, str], variable: str) -> str | None:
-    """A key from the environment; None if it is not there. Raises MissingCredential if it can be none."""
+    """Return a key from the environment, or None if it is not set. Raises MissingCredential if it cannot be a key."""
     key = env.get(variable, "").strip()
     if key and not (key.isascii() and key.isprintable()):
         raise MissingCredential(f"{variable} holds characters that no key has: set it again")
@@ -202,11 +204,11 @@ def read_key(env: Mapping[str, str], variable: str) -> str | None:
 
 
 def headers_of_env(env: Mapping[str, str], variable: str) -> dict[str, str]:
-    """Headers that the vendors' SDKs take from the environment: one `Name: value` a line."""
+    """Return headers from an environment variable of the vendors' SDKs: one `Name: value` per line."""
     pairs = (line.partition(":") for line in env.get(variable, "").splitlines())
     return {name.strip(): value.strip() for name, colon, value in pairs if colon and name.strip()}
 
 
 def missing_key(provider: str, variable: str) -> MissingCredential:
-    """The error for a key that is not there."""
+    """Return the error for a missing key."""
     return MissingCredential(f"provider {provider} has no key: set {variable} in the environment or in .env")

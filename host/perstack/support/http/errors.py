@@ -1,4 +1,4 @@
-"""What an endpoint's failures become: one ProviderError with its status, its own words, and whether to try again."""
+"""Map an endpoint's failures to ProviderError: status, the endpoint's own message, and whether to retry."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _QUOTA = re.compile(
     r"|credit balance is too low",
     re.IGNORECASE,
 )
-"""What is paid for is used up, which no wait brings back.
+"""Errors for an exhausted quota, which waiting does not fix.
 
-Source: OpenAI documentation, «Error codes», section «API errors»; Anthropic's words for an account without credit.
+Source: OpenAI documentation, «Error codes», section «API errors»; Anthropic's message for an account without credit.
 """
 _NUMBER = r"(\d[\d,_]{2,11})"
 _WINDOW = re.compile(
@@ -52,9 +52,9 @@ _WINDOW = re.compile(
     rf'|"n_ctx" ?: ?{_NUMBER}',
     re.IGNORECASE,
 )
-"""How many tokens the model's context holds, as the documented errors say it."""
+"""The model's context size in tokens, in the wording of documented errors."""
 _OVERFLOW_CODE = re.compile(r'"(?:code|type)"\s*:\s*"(?:context_length_exceeded|exceed_context_size_error)"')
-"""Of OpenAI's format, and of llama.cpp's server: some servers say it there alone."""
+"""Error codes of OpenAI's format and of llama.cpp's server: some servers report an overflow only by code."""
 _LONGEST_WORDS = 2000
 _LONGEST_BODY = 20_000
 _RETRY_INFO = "google.rpc.RetryInfo"
@@ -62,17 +62,17 @@ _DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
 
 def is_retryable(status: int) -> bool:
-    """Whether another try of the same request may succeed."""
+    """Return whether a retry of the same request may succeed."""
     return status in (408, 409, 424, 429) or status >= 500
 
 
 def error_name(status: int) -> str:
-    """The short stable word for a status."""
+    """Return the short stable name of a status."""
     return _NAMES.get(status, "ServerError" if status >= 500 else "BadRequest")
 
 
 def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str) -> ProviderError:
-    """The error for a reply that is none. `headers` have lower-case names."""
+    """Return the error for a response that is not a reply. `headers` have lower-case names."""
     text, words = body.decode("utf-8", "replace"), words_of(body)
     message = words or f"HTTP {status} from {url} without an explanation"
     if status == 404:
@@ -99,9 +99,9 @@ def made_error(
     is_quota: bool = False,
     body: str = "",
 ) -> ProviderError:
-    """An error by its status; also for one that came inside a stream. An overflow of the context has its own name.
+    """Return an error for a status, also for one inside a stream. A context overflow has its own name.
 
-    `body` is all that the endpoint said, if that is more than the message.
+    `body` is the endpoint's complete answer, if that is more than the message.
     """
     name, window = error_name(status), None
     if status in (400, 402, 403, 429) and (is_quota or _QUOTA.search(body) or _QUOTA.search(message)):
@@ -121,7 +121,7 @@ def made_error(
 
 
 def window_in(text: str) -> int | None:
-    """How many tokens a model's context holds, as an error's words say; None if they do not."""
+    """Return a model's context size in tokens as stated in an error's text; None if it is not."""
     found = _WINDOW.search(text[:_LONGEST_BODY])
     if found is None:
         return None
@@ -129,17 +129,17 @@ def window_in(text: str) -> int | None:
 
 
 def cut_stream(detail: str) -> ProviderError:
-    """A reply that broke off before its end; nothing of it is kept."""
+    """Return the error for a reply that ended early; nothing of it is kept."""
     return ProviderError(f"the reply broke off before its end: {detail}", name="CutStream", is_retryable=True)
 
 
 def bad_response(detail: str, *, retryable: bool) -> ProviderError:
-    """An answer that is not what this kind of endpoint says."""
+    """Return the error for an answer that does not fit the endpoint's format."""
     return ProviderError(detail, name="BadResponse", is_retryable=retryable)
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds that the endpoint asks us to wait.
+    """Return the seconds that the endpoint asks us to wait, or None.
 
     Source: RFC 9110 section 10.2.3 (seconds or a date), and `retry-after-ms` as the vendors' SDKs read it.
     """
@@ -159,7 +159,7 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def delay_in(body: str) -> float | None:
-    """Seconds that an error's body asks us to wait.
+    """Return the seconds that an error's body asks us to wait, or None.
 
     Source: google.rpc `RetryInfo`, whose `retryDelay` is a duration as protobuf writes it in JSON: `34.5s`.
     """
@@ -180,12 +180,12 @@ def _number(value: str | None) -> float | None:
 
 
 def _said_to_retry(headers: Mapping[str, str]) -> bool | None:
-    """`x-should-retry`, by which both vendors' SDKs let the endpoint overrule the status."""
+    """Read `x-should-retry`, with which endpoints overrule the status in both vendors' SDKs; None if absent."""
     return {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
 
 
 def words_of(body: bytes) -> str:
-    """The endpoint's own words in an error's body; empty if there are none."""
+    """Return the endpoint's own message in an error's body; empty if there is none."""
     text = body.decode("utf-8", "replace").strip()
     try:
         document: JsonValue = json.loads(text)

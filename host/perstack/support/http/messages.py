@@ -1,44 +1,176 @@
-"""A Run's messages as the bytes of one wire format: each message is written once, however often it is sent."""
+"""Encode a Run's messages in a wire format. Each message is encoded once, however often it is sent.
+
+A `Transcript` keeps the bytes of a growing list of messages in the memo of the Run's requests; `head_of` and `body_of`
+build the request around them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from base64 import b64encode
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, TypeVar, assert_never
 
-from perstack.core.base import JsonObject
-from perstack.core.messages import ExpertMessage, History, Message
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue
+
+from perstack.core.base.json_schema import DEEPEST
+from perstack.core.base.records import JsonObject, layers
+from perstack.core.runs.messages import (
+    BlobPart,
+    ExpertMessage,
+    History,
+    Message,
+    ToolCallPart,
+    ToolMessage,
+    UserMessage,
+)
 from perstack.dataclass import dataclass
-from perstack.ports.provider import GenerationRequest
-from perstack_http.parts import load_blobs, to_bytes
+from perstack.ports.provider import BlobReader, GenerationRequest
+
+# Parts of messages: encoding and decoding that the vendors' formats share.
+
+IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""Image types that every vendor supports."""
+
+PDF = "application/pdf"
+
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+"""A text that compatible servers may send as null."""
+
+
+class Wire(BaseModel):
+    """Base of models for endpoints' replies. Unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore", defer_build=True)
+
+
+def takes_all(mime_type: str) -> bool:
+    """Return whether most formats can hold this type as it is."""
+    return mime_type in IMAGE_TYPES or mime_type == PDF
+
+
+_TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
+TOO_DEEP = f"(they have more than {DEEPEST} levels)"
+"""Replacement for arguments that are nested too deep."""
+_ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_ID = 64
+"""Source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`."""
+
+
+def to_bytes(body: JsonObject) -> bytes:
+    """Return compact UTF-8 JSON with keys in the given order: equal requests give equal bytes."""
+    # lone surrogates in a model's or a tool's broken text cannot be encoded in UTF-8
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def is_text(mime_type: str) -> bool:
+    """Return whether content of this type can be sent as text."""
+    kind = mime_type.partition(";")[0].strip().lower()
+    return kind.startswith("text/") or kind in _TEXT_TYPES
+
+
+def as_base64(content: bytes) -> str:
+    """Return bytes as base64 text for JSON."""
+    return b64encode(content).decode("ascii")
+
+
+def in_place_of(part: BlobPart, why: str = "this model cannot be shown this kind of content") -> str:
+    """Return the text that replaces a blob which cannot be sent."""
+    name = f"{part.name}, " if part.name else ""
+    return f"[{name}{part.mime_type}, {part.size} bytes: {why}]"
+
+
+def legal_id(call_id: str) -> str:
+    """Return a tool call id that every vendor accepts: other vendors' ids may have dots and colons, or be longer."""
+    if call_id and len(call_id) <= _LONGEST_ID and not _ILLEGAL_IN_ID.search(call_id):
+        return call_id
+    digest = hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{_ILLEGAL_IN_ID.sub('_', call_id)[:50]}_{digest}"
+
+
+def arguments_of(call: ToolCallPart) -> JsonObject:
+    """Return the arguments of a call as an object, the only form that vendors accept back."""
+    return call.args if call.raw_args is None else {"unparsed": call.raw_args}
+
+
+def read_arguments(text: str) -> tuple[JsonObject, str | None]:
+    """Parse a model's arguments into `args` and `raw_args`; only one of them has content."""
+    if not text.strip():
+        return {}, None
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}, text
+    if is_too_deep(value):
+        return {}, TOO_DEEP
+    if isinstance(value, dict):
+        return value, None
+    return {}, None if value is None else text
+
+
+def is_too_deep(value: JsonValue) -> bool:
+    """Return whether a value is nested deeper than a reply may be, so that no message part can hold it."""
+    return any(level > DEEPEST for level, _ in enumerate(layers(value)))
+
+
+async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str, bytes]:
+    """Return the bytes of every sendable blob in `messages`, reading each once, so that encoding stays pure."""
+    found: dict[str, bytes] = {}
+    for message in messages:
+        for part in _blobs_of(message):
+            if part.sha256 not in found and _is_sendable(part.mime_type):
+                found[part.sha256] = await read(part.sha256)
+    return found
+
+
+def _is_sendable(mime_type: str) -> bool:
+    return mime_type in IMAGE_TYPES or mime_type == PDF or is_text(mime_type)
+
+
+def _blobs_of(message: Message) -> Iterator[BlobPart]:
+    match message:
+        case UserMessage():
+            yield from (part for part in message.contents if isinstance(part, BlobPart))
+        case ToolMessage():
+            for result in message.contents:
+                yield from (part for part in result.contents if isinstance(part, BlobPart))
+        case ExpertMessage():
+            return
+        case _:
+            assert_never(message)
+
 
 Write = Callable[[Message, Mapping[str, bytes]], Iterable[JsonObject]]
-"""Writes one message as a format's objects; the mapping has the bytes of the message's blobs."""
+"""Encodes one message as objects of a format; the mapping has the bytes of the message's blobs."""
 
 
 class Transcript(ABC):
-    """The bytes of a list of messages that grows at its end, in one format.
+    """Encoded bytes, in one format, of a list of messages that grows at its end.
 
-    It belongs to one Run, and is kept in the memo of the Run's requests: see `transcript_of`.
+    It belongs to one Run and is kept in the memo of the Run's requests: see `transcript_of`.
     """
 
     def __init__(self, write: Write) -> None:
+        """Start with no message."""
         self._write = write
         self._seen: Sequence[Message] = ()
         self._count = 0
 
     def is_continued_by(self, messages: Sequence[Message]) -> bool:
-        """Whether `messages` begin with those that are written already, which takes the same time at any length."""
+        """Return whether `messages` begin with those already encoded. Takes constant time."""
         if not self._count:
             return True
         return isinstance(messages, History) and isinstance(self._seen, History) and messages.continues(self._seen)
 
     def missing(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Those of `messages` that are not written yet."""
+        """Return the messages that are not encoded yet."""
         return messages[self._count :]
 
     def extend(self, messages: Sequence[Message], blobs: Mapping[str, bytes]) -> None:
-        """Write what is missing. `blobs` has to hold what these messages refer to."""
+        """Encode the missing messages. `blobs` must have all blobs that they refer to."""
         for message in self.missing(messages):
             self._add(message, [to_bytes(one) for one in self._write(message, blobs)])
             self._count += 1
@@ -46,13 +178,14 @@ class Transcript(ABC):
 
     @abstractmethod
     def _add(self, message: Message, written: list[bytes]) -> None:
-        """Keep what a message was written as."""
+        """Keep the encoded objects of a message."""
 
 
 class Items(Transcript):
-    """For a format whose list holds objects that stand for themselves."""
+    """Transcript for a format whose list has independent objects."""
 
     def __init__(self, write: Write) -> None:
+        """Start with an empty list."""
         super().__init__(write)
         self._json = bytearray()
 
@@ -62,14 +195,15 @@ class Items(Transcript):
 
     @property
     def parts(self) -> tuple[bytes | bytearray, ...]:
-        """What stands between the list's brackets, to be joined."""
+        """The content between the list's brackets, in pieces to be joined."""
         return (self._json,)
 
 
 class Turns(Transcript):
-    """For a format whose list holds turns of alternating roles: what one role says in a row is one turn's blocks."""
+    """Transcript for a format with turns of alternating roles: consecutive messages of a role are one turn's blocks."""
 
     def __init__(self, write: Write) -> None:
+        """Start without turns."""
         super().__init__(write)
         self._past = bytearray()
         """All turns but the latest, with a comma after each."""
@@ -87,8 +221,10 @@ class Turns(Transcript):
         self._blocks += written
 
     def parts(self, end: Callable[[list[bytes]], list[bytes]]) -> tuple[bytes | bytearray, ...]:
-        """What stands between the list's brackets, to be joined; `end` makes the latest turn's blocks those of a
-        request, which may be marked or be more."""
+        """Return the content between the list's brackets, in pieces to be joined.
+
+        `end` converts the latest turn's blocks for this request, for example to mark or to add some.
+        """
         return (self._past, _turn(self._role, end(self._blocks))) if self._blocks else ()
 
 
@@ -100,9 +236,10 @@ _T = TypeVar("_T", bound=Transcript)
 
 
 def transcript_of(request: GenerationRequest, key: Hashable, kind: type[_T], make: Callable[[], Write]) -> _T:
-    """The Run's transcript in a format, which the messages of `request` continue; a new one if there is none.
+    """Return the Run's transcript in a format if `request` continues it, or else a new one.
 
-    `key` says all that the writing of a message depends on, but for the blobs; `make` gives what writes.
+    `key` must contain all that the encoding of a message depends on, except blobs. `make` returns the encoding
+    function.
     """
     found = request.memo.get(key)
     if isinstance(found, kind) and found.is_continued_by(request.messages):
@@ -113,7 +250,7 @@ def transcript_of(request: GenerationRequest, key: Hashable, kind: type[_T], mak
 
 
 async def missing_blobs(request: GenerationRequest, transcript: Transcript) -> dict[str, bytes]:
-    """The bytes of the blobs that `transcript` lacks for this request."""
+    """Return the bytes of the blobs that `transcript` lacks for this request."""
     return await load_blobs(transcript.missing(request.messages), request.blobs)
 
 
@@ -124,10 +261,10 @@ class _Head:
 
 
 def head_of(request: GenerationRequest, key: str, settings: object, make: Callable[[], JsonObject]) -> bytes:
-    """The bytes of a body up to its messages: those of an object whose last key has a list, without the end.
+    """Return the bytes of a request body up to its messages: an object whose last key has a list, without its end.
 
-    `make` gives that object, from the request but for its messages, and from `settings`. It is called again when one
-    of them is other than it was, which in a Run is seldom: what a Run's tools are is written once.
+    `make` builds that object from `settings` and the request without its messages. It is called again only when one of
+    them has changed, which is rare within a Run, so that a Run's tools are encoded once.
     """
     asked = (
         settings,
@@ -148,7 +285,7 @@ def head_of(request: GenerationRequest, key: str, settings: object, make: Callab
 
 
 def body_of(head: bytes, items: Iterable[bytes | bytearray]) -> bytes:
-    """A whole body: what `head_of` gives, and the messages, whose bytes are joined."""
+    """Return a whole body: the head from `head_of`, and the joined bytes of the messages."""
     parts = tuple(items)
     comma = b"," if any(parts) and not head.endswith(b"[") else b""
     return b"".join((head, comma, *parts, b"]}"))

@@ -1,7 +1,8 @@
-"""Structured output: what of a schema is sent to a vendor, whose formats each know a part of JSON Schema.
+"""Structured output: the part of a JSON Schema that is sent to a vendor.
 
-What is sent is what Anthropic, OpenAI, Google and Amazon all take. It may ask for less than the schema does, and allows
-no keys beside those that are named: the host checks each result against the schema itself.
+Each vendor supports a part of JSON Schema; what is sent is what Anthropic, OpenAI, Google and Amazon all accept. It may
+require less than the schema does, and allows no keys except those that are named: the host validates each result
+against the schema itself.
 
 Source: Claude API, «Structured outputs», section «JSON Schema limitations»; OpenAI guide, «Structured model outputs»,
 section «Supported schemas»; Gemini API, «Structured outputs»; Amazon Bedrock user guide, «Structured outputs».
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack.ports.provider import GenerationRequest
 
 _TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
@@ -35,20 +36,20 @@ _MOST_VALUES = 500
 
 
 class _NotSendable(Exception):
-    """No vendor would take this."""
+    """A schema that some vendor would refuse."""
 
 
 def schema_for(request: GenerationRequest, setting: bool | None, *, is_known: bool) -> JsonObject | None:
-    """What a vendor is sent of the schema that the result must fit; None for nothing.
+    """Return the schema to send for the Run's result; None to send none.
 
-    `setting` is the user's word; without one, only a model that `is_known` to take a schema is sent one.
+    `setting` is the user's choice. If it is None, only a model that `is_known` to support schemas is sent one.
     """
     is_wanted = is_known if setting is None else setting
     return sendable(request.output) if is_wanted and request.output is not None else None
 
 
 def sendable(schema: JsonObject) -> JsonObject | None:
-    """The schema as every vendor takes it; None if it has what one of them refuses."""
+    """Return the schema in the form that every vendor accepts; None if some vendor would refuse it."""
     try:
         return _Narrowing().of(schema, 1)
     except _NotSendable:
@@ -56,7 +57,7 @@ def sendable(schema: JsonObject) -> JsonObject | None:
 
 
 def is_whole(schema: JsonValue) -> bool:
-    """Whether every property of every object must be there, which OpenAI's strict mode asks for."""
+    """Return whether every property of every object is required, as OpenAI's strict mode demands."""
     if isinstance(schema, list):
         return all(map(is_whole, schema))
     if not isinstance(schema, dict):
@@ -70,12 +71,14 @@ def is_whole(schema: JsonValue) -> bool:
 
 
 class _Narrowing:
-    """Counts as it goes, for vendors bound how much there may be of what."""
+    """Builds the narrowed schema and counts its parts, since vendors limit their number."""
 
     def __init__(self) -> None:
+        """Start all counts at 0."""
         self._properties = self._optional = self._unions = self._values = 0
 
     def of(self, schema: JsonValue, depth: int) -> JsonObject:
+        """Return the narrowed schema. Raises _NotSendable."""
         if not isinstance(schema, dict) or depth > _DEEPEST or set(schema) - _STRUCTURE - _BOUNDS - _REMARKS:
             raise _NotSendable
         found: JsonObject = {"description": schema["description"]} if "description" in schema else {}

@@ -1,5 +1,6 @@
-"""Processes that are killed, and systems that fail, at a place of your choice; and what must hold after that.
+"""Crash tests: kill processes or fail their system calls at chosen places, and check what must hold afterwards.
 
-`faults` counts what a process changes on disk and fails at the n-th; `victims` starts such processes; `evidence` reads
-what a Job has and compares it; `assault` puts them together. `perstack chaos` is made of it.
+`faults` counts the changes that a process makes on disk and fails at the n-th; `processes` starts such processes,
+forked by `fork_server`; `experiment` drives a Job through them, collects what is stored and compares it with an
+undisturbed Job; `generated_script` plays the model. `perstack chaos` uses all of it.
 """

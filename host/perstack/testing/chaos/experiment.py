@@ -1,4 +1,4 @@
-"""One Job, started again and again in a folder of its own, disturbed each time, gone on with until it is done.
+"""Drive one Job in its own folder, disturb its processes, restart it until it is done, and check the result.
 
 with Victims(env) as victims:
     assault = Assault(Target(template, "writer", "go"), victims, room)
@@ -12,79 +12,218 @@ with Victims(env) as victims:
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import count
 from pathlib import Path
+from typing import Literal, get_args
 
+from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
-from perstack.errors import PerstackError
+from perstack.errors import NotFound, PerstackError
 from perstack.host import Host
-from perstack.testing.chaos.evidence import (
-    ChaosFinding,
-    Evidence,
-    check_end,
-    check_lives,
-    check_process,
-    effects_of,
-    evidence_of,
-)
 from perstack.testing.chaos.faults import Fault, FaultKind
-from perstack.testing.chaos.victims import Victim, Victims
+from perstack.testing.chaos.processes import Victim, Victims
+
+# Observations of a Job, and violations found after the processes that drove it were killed.
+
+FindingKind = Literal["lost", "repeated", "wrong"]
+
+_STORED = frozenset(event.model_fields["type"].default for event in get_args(StoredEvent))
+_OF_WORK = frozenset(
+    (
+        "startRun",
+        "finishGeneration",
+        "callTools",
+        "finishToolCall",
+        "callDelegate",
+        "attemptCompletion",
+        "answerQuestion",
+        "decideApproval",
+        "startToolCall",
+        "finishStep",
+        "finishRun",
+    )
+)
+"""Event types that occur equally often in every drive, disturbed or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosFinding:
+    """One violated promise."""
+
+    kind: FindingKind
+    message: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Stored state of a Job at one moment."""
+
+    status: str | None = None
+    """None: it has no event."""
+    question: str | None = None
+    approval: str | None = None
+    """Question id, if the question asks for approval of a call."""
+    text: str | None = None
+    steps: int = 0
+    tokens: int = 0
+    logs: dict[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
+    """Log lines of each Run."""
+    finished: frozenset[str] = frozenset()
+    """Keys of the calls that have a result."""
+    work: Counter[str] = field(default_factory=Counter[str])
+    """Number of events by Expert, step and type."""
+
+
+async def evidence_of(host: Host, job_id: str) -> Evidence:
+    """Return the stored state of a Job, empty if it has not begun. Raises the other errors of `Host.job`."""
+    try:
+        job = await host.job(job_id)
+        logs = await host.logs(job_id)
+    except NotFound:
+        return Evidence()
+    finished, work = set[str](), Counter[str]()
+    for log in logs:
+        for line in log.lines:
+            event = json.loads(line)
+            if event["type"] in _OF_WORK:
+                work[f"{event['expertKey']} {event['stepNumber']} {event['type']}"] += 1
+            if event["type"] == "finishToolCall":
+                finished.add(f"{event['runId']}-{event['stepNumber']}-{event['toolCallId']}")
+    return Evidence(
+        status=job.status,
+        question=job.question,
+        approval=job.asking.id if job.asking is not None and job.asking.call_digest else None,
+        text=job.text,
+        steps=job.total_steps,
+        tokens=job.usage.total_tokens,
+        logs={log.run_id: tuple(log.lines) for log in logs},
+        finished=frozenset(finished),
+        work=work,
+    )
+
+
+def check_process(before: Evidence, victim: Victim, after: Evidence) -> Iterator[ChaosFinding]:
+    """Yield what one process did wrong: changed history, shown events that are not stored, repeated finished calls."""
+    for run_id, lines in before.logs.items():
+        if after.logs.get(run_id, ())[: len(lines)] != lines:
+            yield ChaosFinding("lost", f"{run_id} does not begin any more with what it had")
+    stored = {line for lines in after.logs.values() for line in lines}
+    for line in victim.out.splitlines(keepends=True):
+        if line.endswith(b"\n") and _is_stored(line) and line[:-1] not in stored:
+            yield ChaosFinding("lost", f"an event was shown and is not stored: {line[:120].decode(errors='replace')}")
+    for key in sorted(before.finished & set(victim.began)):
+        yield ChaosFinding("repeated", f"call {key} had its result, and was made again")
+    if "Traceback (most recent call last)" in victim.err:
+        yield ChaosFinding("wrong", f"a traceback: {victim.err.strip().splitlines()[-1]}")
+
+
+def check_lives(effects: frozenset[str], victims: Sequence[Victim]) -> Iterator[ChaosFinding]:
+    """Yield the calls with effects that more than one process made."""
+    began = Counter(key for victim in victims for key in set(victim.began))
+    for key in sorted(key for key in effects if began[key] > 1):
+        yield ChaosFinding("repeated", f"call {key} has an effect, and was made {began[key]} times")
+
+
+async def check_end(host: Host, job_id: str, plain: Evidence, end: Evidence) -> list[ChaosFinding]:
+    """Return the differences between a disturbed Job and the undisturbed one, and what verify and replay find."""
+    found: list[ChaosFinding] = []
+    for word, ours, theirs in (
+        ("status", end.status, plain.status),
+        ("text", end.text, plain.text),
+        ("steps", end.steps, plain.steps),
+        ("tokens", end.tokens, plain.tokens),
+        ("Runs", len(end.logs), len(plain.logs)),
+    ):
+        if ours != theirs:
+            found.append(ChaosFinding("wrong", f"{word}: {ours!r}, and {theirs!r} undisturbed"))
+    found += [ChaosFinding("lost", f"{n} of {what}") for what, n in (plain.work - end.work).items()]
+    found += [ChaosFinding("repeated", f"{n} more of {what}") for what, n in (end.work - plain.work).items()]
+    ids = Counter(json.loads(line)["id"] for lines in end.logs.values() for line in lines)
+    found += [ChaosFinding("repeated", f"event {one} is there {n} times") for one, n in ids.items() if n > 1]
+    for check in (host.verify, host.replay):
+        report = await check(job_id)
+        found += [ChaosFinding("wrong", f"{one.run_id} {one.seq}: {one.message}") for one in report.findings]
+    return found
+
+
+def effects_of(evidence: Evidence) -> frozenset[str]:
+    """Return the keys of the calls that may have an effect."""
+    keys = set[str]()
+    for lines in evidence.logs.values():
+        for event in map(json.loads, lines):
+            if event["type"] == "callTools":
+                keys |= {
+                    f"{event['runId']}-{event['stepNumber']}-{call['id']}"
+                    for call in event["calls"]
+                    if call.get("effect", "sideEffect") == "sideEffect" and call.get("kind", "tool") == "tool"
+                }
+    return frozenset(keys)
+
+
+def _is_stored(line: bytes) -> bool:
+    try:
+        return json.loads(line).get("type") in _STORED
+    except ValueError:
+        return False
+
 
 _MOST_LIVES = 60
-"""Processes of one Job, after which it does not come to an end."""
+"""Maximum number of processes for one Job; with more it counts as never ending."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is started: an Expert of a project."""
+    """The Expert to start, and its project."""
 
     template: Path
-    """A folder with a perstack.toml, which is copied for each Job."""
+    """A folder with a perstack.toml, copied for each Job."""
     expert: str
     query: str
     env: Mapping[str, str]
-    """The environment in which its state is looked at."""
+    """The environment for inspecting the stored state."""
     storage: str | None = None
-    """Where Jobs are kept, if not where perstack.toml says."""
+    """Storage address; None: as perstack.toml says."""
     options: tuple[str, ...] = ("--provider", "scripted")
     answer: str = "yes"
-    """What is answered to every question."""
+    """The answer to every question."""
     job: str = "chaos"
-    """How the ids of the Jobs begin."""
+    """Prefix of the Job ids."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of one Job."""
+    """Result of one Job."""
 
     name: str
-    """What was done to it, so that it can be done again."""
+    """What was done to the Job, precise enough to repeat it."""
     folder: Path
     victims: tuple[Victim, ...]
     end: Evidence
     findings: tuple[ChaosFinding, ...] = ()
 
     def boundaries(self, kind: FaultKind) -> int:
-        """The boundaries of all its processes that a fault of this kind counts."""
+        """Return the number of boundaries in all its processes that a fault of this kind counts."""
         return sum(victim.boundaries(kind) for victim in self.victims)
 
     @property
     def kills(self) -> int:
-        """How many of its processes were killed."""
+        """Number of killed processes."""
         return sum(victim.was_killed for victim in self.victims)
 
     @property
     def errors(self) -> int:
-        """How many errors of the system its processes met."""
+        """Number of processes that met a system error."""
         return sum(victim.reached and not victim.was_killed for victim in self.victims)
 
 
 @dataclass
 class Tally:
-    """What came of many."""
+    """Totals over many trials."""
 
     trials: int = 0
     kills: int = 0
@@ -92,21 +231,22 @@ class Tally:
     findings: list[tuple[str, ChaosFinding]] = field(default_factory=list[tuple[str, ChaosFinding]])
 
     def add(self, trial: Trial) -> None:
-        """One more."""
+        """Add one trial."""
         self.trials += 1
         self.kills += trial.kills
         self.errors += trial.errors
         self.findings += [(trial.name, finding) for finding in trial.findings]
 
     def number(self, kind: str) -> int:
-        """How many findings there are of a kind."""
+        """Return the number of findings of a kind."""
         return sum(finding.kind == kind for _, finding in self.findings)
 
 
 class Assault:
-    """Disturbs one Target. What it keeps of a Job that something was wrong with stays in `room`."""
+    """Disturbs one Target. The files of Jobs with findings stay in `room`."""
 
     def __init__(self, target: Target, victims: Victims, room: Path) -> None:
+        """Start nothing yet."""
         self._target = target
         self._victims = victims
         self._room = room
@@ -114,7 +254,7 @@ class Assault:
         self._plain: Trial | None = None
 
     def plain(self) -> Trial:
-        """The Job that nothing disturbs; others are compared with it. Raises RuntimeError if it does not complete."""
+        """Return the undisturbed Job, the reference for the others. Raises RuntimeError if it does not complete."""
         if self._plain is None:
             trial = self._drive("undisturbed", iter(()), None)
             if trial.findings or trial.end.status not in ("completed", "stoppedByMaxSteps"):
@@ -124,12 +264,12 @@ class Assault:
         return self._plain
 
     def disturbed(self, fault: Fault) -> Trial:
-        """A Job that meets a fault, its boundaries counted over all of its processes."""
+        """Drive a Job that meets a fault, counting boundaries over all of its processes."""
         self.plain()
         return self._drive(f"{fault.kind} at {fault.at}", iter(()), fault)
 
     def killed_after(self, *seconds: float) -> Trial:
-        """A Job whose processes are killed, one after the other, each so long after it began."""
+        """Drive a Job and kill its processes one after the other, each after the given seconds."""
         self.plain()
         return self._drive("killed after " + ", ".join(f"{one:.4f}" for one in seconds), iter(seconds), None)
 
@@ -198,7 +338,7 @@ class Assault:
 
 
 def _rest_of(fault: Fault | None, victims: list[Victim]) -> Fault | None:
-    """The fault as the next process counts it."""
+    """Return the fault with its count reduced by the boundaries of earlier processes; None if they reached it."""
     if fault is None:
         return None
     past = sum(victim.boundaries(fault.kind) for victim in victims)

@@ -1,7 +1,7 @@
-"""Fails at the n-th thing that a process does to its disk: a boundary, counted from 1.
+"""Fail at the n-th boundary of a process: a change that it makes on disk, counted from 1.
 
-A boundary is a write, a rename, a sync, or whatever else changes a file or a folder; of SQLite, a statement that
-changes the database. Only what is done inside `root` counts, so that neither imports nor output do.
+A boundary is a write, a rename, a sync, or any other change of a file or folder; with SQLite, a statement that changes
+the database. Only changes inside `root` count, so that imports and output do not.
 
     prepare()                       # before anything else is imported
     arm(root, Fault("kill", 7))     # this process ends by SIGKILL right before its seventh change
@@ -25,8 +25,8 @@ from typing import Any, Literal, NoReturn, get_args
 from perstack.dataclass import dataclass
 
 FaultKind = Literal["kill", "torn", "EIO", "ENOSPC", "EMFILE"]
-"""`kill`: SIGKILL right before. `torn`: SIGKILL in the middle of a write, right after anything else. The others are
-errors of the system, EMFILE of what opens a file and the others of what changes one."""
+"""`kill`: SIGKILL right before the boundary. `torn`: SIGKILL in the middle of a write, or right after another
+change. The others are system errors: EMFILE when a file is opened, the rest at a change."""
 
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
@@ -39,7 +39,7 @@ _FORMAT = struct.Struct("qqq")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong, and at which boundary of one process; EMFILE counts what opens a file."""
+    """A fault and its boundary within one process. EMFILE counts opened files instead of changes."""
 
     kind: FaultKind
     at: int
@@ -47,29 +47,30 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many boundaries a process came to, and whether its fault was reached."""
+    """Number of boundaries that a process reached, and whether it met its fault."""
 
     changes: int
     opens: int
     reached: bool
 
     def of(self, kind: FaultKind) -> int:
-        """The boundaries that a fault of this kind counts."""
+        """Return the number of boundaries that a fault of this kind counts."""
         return self.opens if kind == "EMFILE" else self.changes
 
 
 class Board:
-    """Counts that outlive the process which makes them: shared with whoever forked it."""
+    """Counts in memory shared with the forking process, so that they outlive the counted process."""
 
     def __init__(self) -> None:
+        """Map the shared memory."""
         self._shared = mmap.mmap(-1, _FORMAT.size)
 
     def write(self, changes: int, opens: int, reached: bool) -> None:
-        """Say how far it is."""
+        """Store the current counts."""
         self._shared[:] = _FORMAT.pack(changes, opens, reached)
 
     def read(self) -> Count:
-        """How far it came."""
+        """Return the last stored counts."""
         changes, opens, reached = _FORMAT.unpack(self._shared[:])
         return Count(changes, opens, bool(reached))
 
@@ -87,13 +88,13 @@ class _Injector:
         self._one_at_a_time = threading.Lock()
 
     def change(self) -> FaultKind | None:
-        """One more change; the fault that it meets, if it does."""
+        """Count a change. Return the fault to inject, or None."""
         with self._one_at_a_time:
             self.changes += 1
             return self._met(self.changes, of_opens=False)
 
     def open(self) -> FaultKind | None:
-        """One more file opened; the fault that it meets, if it does."""
+        """Count an opened file. Return the fault to inject, or None."""
         with self._one_at_a_time:
             self.opens += 1
             return self._met(self.opens, of_opens=True)
@@ -106,7 +107,7 @@ class _Injector:
         return fault.kind if fault is not None and met else None
 
     def is_inside(self, path: object) -> bool:
-        """Whether a path is in the root, as one from the working directory or from a handle is taken to be."""
+        """Return whether a path is inside the root. Relative paths are assumed to be."""
         if isinstance(path, Path | str | bytes):
             text = os.fsdecode(path)
             return not text.startswith("/") or text == self.root or text.startswith(self.root + "/")
@@ -114,14 +115,14 @@ class _Injector:
 
 
 write_uncounted = os.write
-"""Writes without being counted: what looks after a process."""
+"""Writes without counting, for observers of a process."""
 
 _state: dict[str, _Injector] = {}
-"""The injector of this process under its one name, once it is armed."""
+"""The injector of this process, under the only key "armed", once it is armed."""
 
 
 def prepare() -> None:
-    """Put the counters in place. To be called before what is to be counted is imported; they do nothing yet."""
+    """Install the counters, inactive. Must be called before importing what is to be counted."""
     for name in _WRITES:
         _replace(os, name, _writing)
     for name in _BY_HANDLE:
@@ -139,7 +140,7 @@ def prepare() -> None:
 
 
 def arm(root: Path, fault: Fault | None, board: Board) -> None:
-    """From now on count what this process does inside `root`, and fail where the fault says."""
+    """Start counting what this process does inside `root`, and inject the fault."""
     _state["armed"] = _Injector(str(root.resolve()), fault, board)
 
 
@@ -148,7 +149,7 @@ def _replace(module: object, name: str, wrapped: Callable[[Callable[..., Any]], 
         return
     real = getattr(module, name)
     counted = wrapped(real)
-    # who asks what the system can do, as shutil does, asks it of the function
+    # shutil looks functions up in these sets to find out what the system supports
     for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
         if real in able:
             able.add(counted)
@@ -199,20 +200,21 @@ def _pass(injector: _Injector, real: Callable[..., Any], *args: Any, **named: An
 
 
 class _Connection(sqlite3.Connection):
-    """Counts the statements that change the database, and what opens it."""
+    """Counts the opening of the database and the statements that change it."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
+        """Connect, or fail as injected."""
         injector = _state.get("armed")
         if injector is not None and injector.open() is not None:
             raise _sqlite_error("EMFILE")
         super().__init__(*args, **named)
 
     def execute(self, sql: str, /, *args: Any) -> sqlite3.Cursor:
-        """Count, and do."""
+        """Execute a statement, counted."""
         return self._counted(super().execute, sql, args)
 
     def executemany(self, sql: str, /, *args: Any) -> sqlite3.Cursor:
-        """Count, and do."""
+        """Execute statements, counted as one."""
         return self._counted(super().executemany, sql, args)
 
     def _counted(self, real: Callable[..., sqlite3.Cursor], sql: str, args: Iterable[Any]) -> sqlite3.Cursor:
@@ -243,7 +245,7 @@ def _on_audit(event: str, args: tuple[Any, ...]) -> None:
     if injector is None or event != "open":
         return
     path, mode, flags = args
-    # the mode of os.open() is None; a handle that open() is given is no file that is opened
+    # the mode is None for os.open(); open() of a file descriptor opens no file, and is_inside() is false for it
     if not injector.is_inside(path):
         return
     if injector.open() is not None:

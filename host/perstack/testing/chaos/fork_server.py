@@ -1,13 +1,48 @@
-"""The process that victims are forked from: it has imported what they need, so that each begins within milliseconds.
+"""The fork server: a process that has imported what victims need, so that each starts within milliseconds.
 
-It reads an order a line from stdin, and answers each with what became of the process, in one line on stdout.
+It reads one order per line from stdin, and answers each with the result of the process in one line on stdout.
 """
-
-# ruff: noqa: E402 - the counters must be in place before anything is imported that they count
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
+
+from pydantic import BaseModel, PydanticUndefinedAnnotation, ValidationError
+
+from perstack.core.iterations.state import parse_series_event
+from perstack.core.runs.events import parse_event
+from perstack.core.tasks.events import parse_task_event
 from perstack.testing.chaos.faults import Board, Fault, arm, prepare, write_uncounted
+
+# Work that each process would do at the first use of a class, done once before forking.
+
+
+def build_models() -> None:
+    """Build the validators of all imported models, which take most of a process's time."""
+    waiting = BaseModel.__subclasses__()
+    while waiting:
+        model = waiting.pop()
+        waiting += model.__subclasses__()
+        if not model.__pydantic_complete__:
+            with suppress(AttributeError, PydanticUndefinedAnnotation):  # an abstract base
+                model.model_rebuild()
+    for parse in (parse_event, parse_task_event, parse_series_event):
+        with suppress(ValidationError):
+            parse(b"{}")
+
+
+def compile_dataclasses() -> None:
+    """Compile the constructors of all imported dataclasses of perstack."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("perstack"):
+            for made in list(vars(module).values()):
+                if isinstance(made, type):
+                    getattr(made, "__init__")  # noqa: B009 - the access compiles it; type checkers forbid the plain form
+
+
+# ruff: noqa: E402 - the counters must be installed before importing what they count
+
 
 prepare()
 
@@ -16,57 +51,54 @@ import importlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import perstack.engine.toolrun as toolrun
-from perstack.core.commands import Call
+import perstack.engine.runs.tool_calls as toolrun
+from perstack.core.runs.commands import Call
 from perstack.core.runs.state import call_key
-from perstack.engine.catalogue import Catalogue
-from perstack.engine.plugins import load_plugins
-from perstack.engine.session import Session
-from perstack.testing.chaos.ahead import build_models, compile_dataclasses
+from perstack.engine.log.run_session import Session
+from perstack.engine.plugins.registry import load_plugins
+from perstack.engine.plugins.tool_catalogue import Catalogue
 
 _AHEAD = (
-    "perstack.frontends.cli.main",
-    "perstack.frontends.cli.run",
-    "perstack.frontends.cli.resume",
-    "perstack.frontends.cli.answer",
-    "perstack.frontends.cli.iterate",
-    "perstack.frontends.cli.jobs",
-    "perstack.frontends.cli.log",
-    "perstack.frontends.cli.log_print",
-    "perstack.frontends.cli.rewind",
-    "perstack.frontends.cli.task_commands",
-    "perstack.frontends.cli.task_run_due",
-    "perstack.frontends.cli.verify",
+    "perstack.doors.cli.main",
+    "perstack.doors.cli.run",
+    "perstack.doors.cli.resume",
+    "perstack.doors.cli.inbox",
+    "perstack.doors.cli.iterations",
+    "perstack.doors.cli.jobs",
+    "perstack.doors.cli.log",
+    "perstack.doors.cli.log_print",
+    "perstack.doors.cli.files",
+    "perstack.doors.cli.tasks",
+    "perstack.doors.cli.scheduler",
+    "perstack.doors.cli.audit",
     "perstack.host",
-    "perstack.core.policy.programs",
-    "perstack.core.policy.shell",
-    "perstack.engine.driver",
-    "perstack.engine.generation",
-    "perstack.engine.policy_paths",
-    "perstack.engine.rewinding.journal",
-    "perstack.engine.rewinding.rewinder",
-    "perstack.engine.ruling",
-    "perstack.engine.signing",
-    "perstack.engine.snapshots.of_job",
-    "perstack.engine.snapshots.recording",
-    "perstack.engine.verify",
-    "perstack.engine.verify_kept",
-    "perstack.engine.verify_store",
-    "perstack.engine.wiring",
-    "perstack.ports.leases",
-    "perstack.ports.processes.owned",
+    "perstack.core.permissions.programs",
+    "perstack.core.permissions.shell",
+    "perstack.engine.runs.loop",
+    "perstack.engine.runs.generation",
+    "perstack.engine.permissions.rulings",
+    "perstack.engine.files.rewind_journal",
+    "perstack.engine.jobs.rewind",
+    "perstack.engine.permissions.rulings",
+    "perstack.engine.anchors.receipts",
+    "perstack.engine.context.host_context",
+    "perstack.engine.files.snapshots",
+    "perstack.engine.audit.verify",
+    "perstack.engine.audit.audit",
+    "perstack.engine.audit.audit",
+    "perstack.engine.runs.job_context",
+    "perstack.system.file_locks",
+    "perstack.system.processes",
     "perstack.testing.plugin",
-    "perstack_base.answers",
-    "perstack_base.execute",
+    "perstack_base.tool_io",
+    "perstack_base.exec",
     "perstack_base.files",
     "perstack_base.skill",
     "perstack_filesystem.storage",
@@ -84,7 +116,7 @@ _AHEAD = (
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Serve orders until stdin ends."""
     for name in _AHEAD:
         importlib.import_module(name)
     _command()
@@ -101,7 +133,7 @@ def main() -> None:
 
 @cache
 def _command() -> Callable[[], object]:
-    """`perstack`, as it is installed."""
+    """Return the installed entry point `perstack`."""
     (script,) = entry_points(group="console_scripts", name="perstack")
     found: Callable[[], object] = script.load()
     return found
@@ -117,7 +149,7 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
     ends = [signal.SIGKILL, signal.Signals(order["signal"])]
 
     def end(_: int, frame: object) -> None:
-        with suppress(ProcessLookupError):  # it may have ended in this moment
+        with suppress(ProcessLookupError):  # it may have just ended
             os.kill(pid, ends.pop())
         if ends:
             signal.setitimer(signal.ITIMER_REAL, order["most"])
@@ -137,7 +169,7 @@ def _serve(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _become(order: dict[str, Any], board: Board) -> None:
-    """Be the command. Does not return."""
+    """Run the command in the forked process. Does not return."""
     for number, (path, flags) in enumerate(
         (
             (order["stdin"], os.O_RDONLY),
@@ -164,7 +196,7 @@ def _become(order: dict[str, Any], board: Board) -> None:
         code = 0
     except SystemExit as stop:
         code = stop.code
-    except BaseException:  # noqa: BLE001 - what Python would do with it: a traceback and status 1
+    except BaseException:  # noqa: BLE001 - do as Python would: a traceback and status 1
         import traceback
 
         traceback.print_exc()
@@ -175,7 +207,6 @@ def _become(order: dict[str, Any], board: Board) -> None:
 
 
 def _set_ahead(nanoseconds: int) -> None:
-    """Be a process that begins later."""
     now = time.time_ns
 
     def moved() -> int:
@@ -185,7 +216,7 @@ def _set_ahead(nanoseconds: int) -> None:
 
 
 def _keep_a_ledger(path: str) -> None:
-    """Note each call that is really made, and when it has ended, where no fault is."""
+    """Record the beginning and end of each tool call that is really made, without counting these writes."""
     ledger = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     perform = toolrun.perform_call
 

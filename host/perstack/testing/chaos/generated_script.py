@@ -1,4 +1,4 @@
-"""A script for an Expert of which nothing is known but its tools: each is called once, with arguments that fit."""
+"""Generate a script for Experts from their tools: each tool is called once, with arguments that fit its schema."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import Expert
-from perstack.core.tools import ToolSpec
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.skills import ToolSpec
 from perstack.testing.scripted import Cost, Part, Script, ToolUse, Turn
 
 _COST = Cost(input_tokens=10, output_tokens=1)
@@ -17,7 +17,7 @@ _TEXT = "chaos"
 
 
 def script_for(tools: Iterable[tuple[Expert, Sequence[ToolSpec]]]) -> Script:
-    """What each Expert says: one turn for what its tools are of, then a text. Delegates are called all at once."""
+    """Return the script: for each Expert a turn per tool, one with all tools, one with all delegates, then a text."""
     return Script(experts={expert.key: Part(turns=_turns(specs)) for expert, specs in tools})
 
 
@@ -36,7 +36,7 @@ def _use(spec: ToolSpec) -> ToolUse:
 
 
 def sample(schema: JsonValue, depth: int = 0) -> JsonValue:
-    """The least that fits a JSON schema, as far as `type`, `enum`, `const`, `default` and `required` tell."""
+    """Return a small value that fits a JSON schema, judging by `type`, `enum`, `const`, `default` and `required`."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return _TEXT
     for key in ("const", "default"):

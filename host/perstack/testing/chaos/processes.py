@@ -1,4 +1,4 @@
-"""Commands of perstack in processes that are killed, or whose system fails, where the caller says."""
+"""Run perstack commands in processes that are killed, or meet a fault, where the caller says."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from perstack.dataclass import dataclass
 from perstack.testing.chaos.faults import Fault, FaultKind
 
 _MOST_SECONDS = 60.0
-"""How long a command may take that nothing ends."""
+"""Maximum seconds for a command that nothing ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """What became of one process."""
+    """Result of one process."""
 
     argv: tuple[str, ...]
     code: int
-    """Its exit status; -9 if it was killed."""
+    """Exit status; -9 if it was killed."""
     changes: int
-    """How many boundaries it came to."""
+    """Number of boundaries it reached."""
     opens: int
-    """How many files it opened."""
+    """Number of files it opened."""
     reached: bool
-    """Whether its fault was reached."""
+    """Whether it met its fault."""
     seconds: float
     out: bytes
     err: str
     began: tuple[str, ...]
-    """The keys of the calls that it made, in order."""
+    """Keys of the tool calls that it began, in order."""
     ended: tuple[str, ...]
-    """The keys of those that came to an end."""
+    """Keys of the tool calls that it completed."""
 
     @property
     def was_killed(self) -> bool:
@@ -46,41 +46,47 @@ class Victim:
         return self.code == -9
 
     def boundaries(self, kind: FaultKind) -> int:
-        """How many boundaries a fault of this kind counts."""
+        """Return the number of boundaries that a fault of this kind counts."""
         return self.opens if kind == "EMFILE" else self.changes
 
 
 class Victims:
-    """Starts commands in one folder, each a process of its own, forked from one that has imported perstack.
+    """Runs commands in a folder, each in its own process, forked from the fork server.
 
-    A context manager: at its end no process is left of it.
+    As a context manager it leaves no process behind.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        """Start the fork server."""
         self._env = dict(os.environ if env is None else env)
         self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "perstack.testing.chaos.nursery"],
+            [sys.executable, "-P", "-m", "perstack.testing.chaos.fork_server"],
             env=self._env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is for who kills, and not for who is killed
+            start_new_session=True,  # Ctrl-C must reach the test, not the victims
         )
         if self._nursery.stdin is None or self._nursery.stdout is None:
             raise TypeError("a process was started without the pipes that were asked for")
         self._orders, self._answers = self._nursery.stdin, self._nursery.stdout
 
     def with_env(self, env: Mapping[str, str]) -> Victims:
-        """The same, with commands whose environment has these besides. Who made the first of them ends all."""
+        """Return a view on the same fork server whose commands get more variables.
+
+        The original still ends the server.
+        """
         other = copy(self)
         other._env = {**self._env, **env}
         return other
 
     def __enter__(self) -> Victims:
+        """Return self."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """End the fork server."""
         self._orders.close()
         self._nursery.wait(_MOST_SECONDS)
         self._answers.close()
@@ -97,10 +103,10 @@ class Victims:
         env: Mapping[str, str] | None = None,
         ahead: float = 0,
     ) -> Victim:
-        """One command in `folder`, with a fault, or ended `after` seconds `by` a signal. `aside` is a folder for what
-        it reads and prints. Its clock is `ahead` by so many seconds.
+        """Run one command in `folder` and return its result.
 
-        Raises RuntimeError if it cannot be started.
+        It meets the fault, or receives the signal `by` `after` seconds. `aside` is a folder for its input and output.
+        Its clock is `ahead` seconds fast. Raises RuntimeError if the process cannot be started.
         """
         aside.mkdir(exist_ok=True)
         given, out, err, ledger = (aside / name for name in ("in", "out", "err", "ledger"))

@@ -1,1 +1,1 @@
-"""Tests of Experts: running those that definition files have, in folders and storages of their own."""
+"""Tests of Experts: run the tests in definition files, each Job in its own folder and storage."""

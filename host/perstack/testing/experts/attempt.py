@@ -1,60 +1,196 @@
-"""One Job of a test: begun in a folder of its own, driven, answered, and judged."""
+"""One attempt of a test: a Job in its own folder that is driven, answered and judged."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
+import shutil
 import stat
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
 from perstack.config.expert_tests import WrittenTest
-from perstack.config.settings import Overrides
-from perstack.core.base import Fact
-from perstack.core.definitions import Project
-from perstack.core.job import Cost, JobSummary, cost_of
-from perstack.core.judging import JobFacts, Unread, judge
-from perstack.core.policy.calls import PolicyCall
-from perstack.core.statuses import JobStatus
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.base.lifecycle import JobStatus
+from perstack.core.base.records import Fact
+from perstack.core.base.usage import NO_USAGE, Cost, Usage, cost_of
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.jobs.expert_test_results import JobFacts, Unread, judge
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.permissions.calls import PolicyCall
+from perstack.core.recordings.play import HowToRun
 from perstack.dataclass import dataclass
-from perstack.engine.who import this_user
-from perstack.errors import NotFound, PerstackError
+from perstack.engine.plugins.registry import EXTRA_MODULES
+from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
-from perstack.testing.experts.folders import copy_folder, remove_folder
-from perstack.testing.experts.models import model_of
+from perstack.system.regular_files import read_regular
+from perstack.system.user import this_user
+from perstack.testing.recorded import read_recording, recorded
+from perstack.testing.scripted import Script, ScriptedProvider, ScriptLike, load_script
+
+# Temporary folders.
+
+MOST_BYTES = 64 << 20
+MOST_FILES = 20_000
+
+
+def copy_folder(folder: Path, to: Path) -> None:
+    """Copy a folder with its contents.
+
+    Raises UsageError for a folder that is too large, and for a link that leads out of it: writing through the link
+    would change files outside the copy.
+    """
+    left, number = MOST_BYTES, 0
+    root = folder.resolve()
+    for base, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(base, name)
+            found = path.lstat()
+            number += 1
+            left -= found.st_size if stat.S_ISREG(found.st_mode) else 0
+            if left < 0 or number > MOST_FILES:
+                raise UsageError(
+                    f"{folder} has more than {MOST_BYTES >> 20} MiB or {MOST_FILES:,} files, and is copied for each"
+                    " Job: give the test a smaller one"
+                )
+            if stat.S_ISLNK(found.st_mode):
+                leads = path.readlink()
+                if leads.is_absolute() or not path.resolve().is_relative_to(root):
+                    raise UsageError(f"{path} is a link that leads out of {folder}: put a file in its place")
+            elif not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+                raise UsageError(f"{path} is neither a file nor a folder: take it out")
+    shutil.copytree(folder, to, symlinks=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder as far as possible, restoring permissions that a model may have removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        for base, folders, _ in os.walk(folder):
+            for name in folders:
+                if not (path := Path(base, name)).is_symlink():
+                    path.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# The model of a test: a script, a recording, or the real one.
+
+_SCRIPTED = "perstack.testing.plugin"
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Host options that select the model."""
+
+    overrides: Overrides
+    plugins: tuple[object, ...] = ()
+    hides: tuple[str, ...] = field(default=())
+    """Modules to remove from PERSTACK_PLUGINS because `plugins` replaces them."""
+
+    def env(self, env: Environment) -> Environment:
+        """Return the environment for such a Host."""
+        modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",")]
+        if not any(name in self.hides for name in modules):
+            return env
+        kept = ",".join(name for name in modules if name not in self.hides)
+        return Environment(
+            {**env, EXTRA_MODULES: kept}, unconfirmed=env.unconfirmed, files=env.files, left_out=env.left_out
+        )
+
+
+def model_of(written: WrittenTest, overrides: Overrides) -> Played:
+    """Return the model of a test; `overrides` are for the real model. Raises UsageError for an unusable file."""
+    if written.model is None:
+        return Played(overrides)
+    return played_from(written.model, written.test.live)
+
+
+def played_from(path: Path, live: Iterable[str] = ()) -> Played:
+    """Return the options to play a script or a recording.
+
+    With a recording, the tools in `live` really run, in addition to those that write files. Raises UsageError.
+    """
+    script = _script(path)
+    if script is not None:
+        return played_script(script)
+    tools: dict[str, HowToRun] = dict.fromkeys(live, "live")
+    return Played(recorded(path, tools=tools or None))
+
+
+def played_script(script: ScriptLike) -> Played:
+    """Return the options to play a script for every Expert."""
+    return Played(Overrides(provider="scripted"), (ScriptedProvider(script),), (_SCRIPTED,))
+
+
+def check_models(tests: Iterable[WrittenTest]) -> None:
+    """Raise UsageError for the first script or recording that cannot be used."""
+    for written in tests:
+        if written.model is not None:
+            _script(written.model)
+
+
+def _script(path: Path) -> Script | None:
+    """Return the script in a file; None if it is a recording. Raises UsageError."""
+    try:
+        now = path.stat()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    return _read(path, now.st_mtime_ns, now.st_size)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, changed: int, size: int) -> Script | None:
+    """Parse a file once for many Jobs. `changed` is its modification time in ns, part of the cache key."""
+    if size > _MOST_BYTES:
+        raise UsageError(f"{path} is larger than {_MOST_BYTES >> 20} MiB")
+    try:
+        data = read_regular(path, _MOST_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is neither a script nor a recording: {error}") from None
+    if isinstance(found, dict) and "format" in found:
+        read_recording(path)
+        return None
+    return load_script(path)
+
 
 PROJECT_VARIABLE = "PERSTACK_PROJECT"
-"""Names the folder of the definition file to the command of a test."""
+"""Variable that gives a test's command the folder of the definition file."""
 
 _MOST_READ = 8 << 20
-"""Bytes of a file that is judged."""
+"""Maximum bytes of a file that is judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all tests are run with."""
+    """Settings shared by all tests of a run."""
 
     project: Project
     env: Environment
     room: Path
-    """A folder for nothing else: each Job has one of its own in it."""
+    """An empty folder in which each Job gets its own."""
     overrides: Overrides = Overrides()
-    """For tests that ask the real model."""
+    """For tests that use the real model."""
 
 
 class Attempt(Fact):
-    """What became of one Job of a test."""
+    """Result of one Job of a test."""
 
     number: int
-    """From 1."""
+    """Number of the attempt, from 1."""
     reasons: tuple[str, ...] = ()
-    """Why it is not what is expected; nothing if it is."""
+    """Deviations from the expectation; empty if it passed."""
     status: JobStatus | None = None
     """None if the Job did not begin."""
     steps: int = 0
@@ -63,28 +199,31 @@ class Attempt(Fact):
     unpriced_tokens: int = 0
     milliseconds: int = 0
     job: str = ""
-    """Its id; empty if it was not kept."""
+    """Job id; empty if the Job was not kept."""
     folder: str = ""
-    """Where it was kept: the workspace in `workspace`, the storage in `state`."""
+    """Folder of a kept Job: the workspace in `workspace`, the storage in `state`."""
 
     @property
     def passed(self) -> bool:
-        """Whether it is what is expected."""
+        """Whether the Job met the expectation."""
         return not self.reasons
 
     @property
     def storage(self) -> str:
-        """The address of the storage that has the Job."""
+        """Address of the storage that has the Job; empty if it was not kept."""
         return storage_in(Path(self.folder)) if self.folder else ""
 
 
 def storage_in(folder: Path) -> str:
-    """The address of the storage of an attempt, by its folder."""
+    """Return the address of the storage in an attempt's folder."""
     return f"file:{folder / 'state'}"
 
 
 async def attempt(written: WrittenTest, number: int, bench: Bench) -> Attempt:
-    """Run a test once. What it wrote is kept if it failed. Cancelling interrupts the Job, and removes what it wrote."""
+    """Run a test once. Its files are kept if it failed.
+
+    Cancellation interrupts the Job and removes its files.
+    """
     name = f"{slug(written.title)}-{number}"
     folder = bench.room / name
     began = time.monotonic()
@@ -104,16 +243,16 @@ async def attempt(written: WrittenTest, number: int, bench: Bench) -> Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A Job that was driven as a test says, and judged."""
+    """A Job that was driven and judged."""
 
     reasons: tuple[str, ...]
     job: JobSummary | None = None
-    """None if none was begun."""
+    """None if no Job began."""
     facts: JobFacts | None = None
 
 
 async def judged(written: WrittenTest, bench: Bench, folder: Path, job_id: str) -> Judged:
-    """Drive a test's Job in a folder that is not there yet. Raises PerstackError and OSError if it cannot begin."""
+    """Drive a test's Job in a new folder, and judge it. Raises PerstackError and OSError if it cannot begin."""
     test = written.test
     await asyncio.to_thread(_prepare, folder, written.workspace)
     played = model_of(written, bench.overrides)
@@ -165,7 +304,7 @@ def _attempt(number: int, found: Judged) -> Attempt:
 
 
 async def _driven(host: Host, written: WrittenTest, job_id: str) -> str:
-    """Drive the Job, and answer what it asks. Why it was cut short; empty if it was not."""
+    """Drive the Job and answer its questions. Return why it was cut short; empty if it was not."""
     test = written.test
     try:
         async with asyncio.timeout(test.timeout / 1000):
@@ -183,7 +322,7 @@ async def _driven(host: Host, written: WrittenTest, job_id: str) -> str:
 
 
 def facts_of(job: JobSummary, calls: tuple[PolicyCall, ...]) -> JobFacts:
-    """What a Job came to, without its files."""
+    """Return the facts of a Job that are judged, except its files."""
     return JobFacts(
         status=job.status,
         result=job.text or "",
@@ -195,7 +334,7 @@ def facts_of(job: JobSummary, calls: tuple[PolicyCall, ...]) -> JobFacts:
 
 
 def contents(workspace: Path, paths: Iterable[str]) -> Mapping[str, str | Unread]:
-    """What stands in files of a workspace, which a model may have made whatever it likes."""
+    """Return the contents of files in a workspace, safely whatever a model has created there."""
     return {path: _content(workspace, path) for path in paths}
 
 
@@ -222,8 +361,10 @@ def _content(workspace: Path, path: str) -> str | Unread:
 
 
 def apart(project: Project) -> Project:
-    """The project without what reaches beyond a test: nothing of its Jobs is sent to the anchor, and what tools may
-    write besides the workspace they may only read."""
+    """Return the project without effects beyond the test.
+
+    Jobs are not anchored, and tools may only read what they may otherwise write outside the workspace.
+    """
     update: dict[str, object] = {"audit": None, "retention": None, "workspace": None}
     sandbox = project.sandbox
     if sandbox is not None and sandbox.writable:
@@ -233,7 +374,7 @@ def apart(project: Project) -> Project:
 
 
 def without_key(project: Project, env: Environment) -> Environment:
-    """Without the key that signs heads, which no tool may see."""
+    """Return the environment without the key that signs heads, which no tool may see."""
     key = None if project.audit is None else project.audit.signing_key
     return env if key is None or not key.startswith("env:") else env.without(key.removeprefix("env:"))
 
@@ -247,6 +388,6 @@ def _prepare(folder: Path, fixture: Path | None) -> None:
 
 
 def slug(title: str) -> str:
-    """A title as a part of an id and of a folder's name, which no other title has."""
+    """Return a unique form of a title, for ids and folder names."""
     words = re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-")[:60]
     return f"{words or 'test'}-{sha256(title.encode()).hexdigest()[:6]}"

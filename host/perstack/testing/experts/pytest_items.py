@@ -1,4 +1,4 @@
-"""Experts in tests of pytest: what the fixture gives, and the tests of a definition file as pytest's own."""
+"""pytest integration: the bench of the fixture, and the tests of a definition file as pytest items."""
 
 from __future__ import annotations
 
@@ -15,36 +15,45 @@ from pydantic import ValidationError
 
 from perstack.config.expert_tests import WrittenTest, read_tests
 from perstack.config.load import DefinitionFile, load_usable
-from perstack.config.places import find_place
-from perstack.config.settings import Overrides
-from perstack.core.expert_tests import Expected, ExpectedStatus
-from perstack.core.job import Cost, JobSummary
-from perstack.core.judging import judge, matches_call, shown_call
-from perstack.core.keys import FROM_FILE
-from perstack.core.policy.calls import PolicyCall
+from perstack.config.project import find_place
+from perstack.config.trust import environment_of
+from perstack.core.base.usage import Cost
+from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
+from perstack.core.definitions.keys import FROM_FILE
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.jobs.expert_test_results import judge, matches_call, shown_call
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
-from perstack.engine.trust import environment_of
-from perstack.engine.who import this_user
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
-from perstack.testing.experts.attempt import Bench, apart, contents, facts_of, without_key
-from perstack.testing.experts.folders import copy_folder
-from perstack.testing.experts.models import Played, played_from, played_script
+from perstack.system.user import this_user
+from perstack.testing.experts.attempt import (
+    Bench,
+    Played,
+    apart,
+    contents,
+    copy_folder,
+    facts_of,
+    played_from,
+    played_script,
+    without_key,
+)
 from perstack.testing.experts.running import Outcome, run_tests
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A Job that has ended or stopped, and what it came to."""
+    """A Job that has ended or stopped, for assertions."""
 
     job: JobSummary
     workspace: Path
-    """Where its tools worked."""
+    """Working directory of its tools."""
     storage: str
-    """Where it is kept: `perstack log JOB --storage …` shows it."""
+    """Storage address: `perstack log JOB --storage …` shows the Job."""
     calls: tuple[PolicyCall, ...]
-    """Those that were made in all its Runs: `tool`, `skill`, `args`."""
+    """Calls of all its Runs, with `tool`, `skill` and `args`."""
 
     @property
     def text(self) -> str:
@@ -53,15 +62,15 @@ class Ran:
 
     @property
     def cost(self) -> Cost | None:
-        """US dollars; `unknown` if a price is, None if nothing was spent."""
+        """US dollars; `unknown` if a price is unknown, None if nothing was spent."""
         return "unknown" if self.job.unpriced_tokens else self.job.usage.cost_usd
 
     def called(self, rule: str) -> tuple[PolicyCall, ...]:
-        """The calls that a permission rule is about, as it would be under `deny`. Raises ValueError."""
+        """Return the calls that a permission rule matches under `deny`. Raises ValueError for an invalid rule."""
         return tuple(call for call in self.calls if matches_call(rule, call))
 
     def read(self, path: str) -> str:
-        """What stands in a file of the workspace. Raises AssertionError if it is none."""
+        """Return the content of a file in the workspace. Raises AssertionError if it cannot be read."""
         content = contents(self.workspace, (path,))[path]
         if not isinstance(content, str):
             raise AssertionError(f"{path} {content.why}")
@@ -79,9 +88,9 @@ class Ran:
         max_steps: int | None = None,
         max_cost: float | None = None,
     ) -> None:
-        """Raises AssertionError with all that is not as expected. The words mean what they mean in perstack.toml.
+        """Raise AssertionError with all deviations. The arguments mean the same as in perstack.toml.
 
-        Raises UsageError for a rule, a pattern or a path that is wrong.
+        Raises UsageError for an invalid rule, pattern or path.
         """
         given = {
             "status": status,
@@ -105,14 +114,16 @@ class Ran:
             raise AssertionError("\n".join((*reasons, f"{self}", look)))
 
     def __str__(self) -> str:
+        """Return one line with the Job's status and calls."""
         calls = ", ".join(map(shown_call, self.calls)) or "none"
         return f"Job {self.job.id} of {self.job.expert_key}: {self.job.status}; calls: {calls}"
 
 
 class HostBench:
-    """A definition, a model and a workspace of its own, on which Experts are run, each Job on a Host of its own."""
+    """A definition, a model and a workspace on which Experts are run, each Job on its own Host."""
 
     def __init__(self, config: Path, played: Played, folder: Path) -> None:
+        """Keep the settings. Hosts are made when needed."""
         self.config = config
         self.workspace = folder / "workspace"
         self.storage = f"file:{folder / 'state'}"
@@ -121,14 +132,17 @@ class HostBench:
 
     @property
     def script(self) -> ScriptedProvider:
-        """The model that plays a script; its `requests` are what it was sent. Raises UsageError if none does."""
+        """The provider that plays the script; its `requests` are those of the host.
+
+        Raises UsageError without a script.
+        """
         for plugin in self._played.plugins:
             if isinstance(plugin, ScriptedProvider):
                 return plugin
         raise UsageError("no script plays the model of these tests")
 
     def host(self) -> Host:
-        """A Host on all of this, for what `run` does not do; to be entered and left by `async with`."""
+        """Return a Host with these settings, for what `run` cannot do. Enter it with `async with`."""
         project = load_usable(self.config).project
         env = environment_of(project, find_place(self.config.parent, self.config))
         return Host(
@@ -141,14 +155,14 @@ class HostBench:
         )
 
     def run(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
-        """Drive a new Job to its end or stop; `answers` are given to what it asks, one after the other.
+        """Drive a new Job until it ends or stops. `answers` are given to its questions in order.
 
-        Raises what `Host.run` and `Host.answer` raise.
+        Raises the errors of `Host.run` and `Host.answer`.
         """
         return asyncio.run(self.arun(expert, query, answers=answers))
 
     async def arun(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
-        """The same in a coroutine."""
+        """Do what `run` does, as a coroutine."""
         async with self.host() as host:
             job = await host.run(expert, query, job_id=f"test-{next(self._numbers)}")
             for text in answers:
@@ -162,6 +176,7 @@ class MakeBench:
     """Makes benches in the folder of one test."""
 
     def __init__(self, beside: Path, folder: Path) -> None:
+        """Search definitions from `beside` upwards, and make benches in `folder`."""
         self._beside = beside
         self._folder = folder
         self._numbers = count(1)
@@ -174,13 +189,12 @@ class MakeBench:
         workspace: str | Path | None = None,
         live: Iterable[str] = (),
     ) -> HostBench:
-        """A bench whose model plays a script, given in Python or as the path of a file, or a recording.
+        """Return a bench whose model plays a script (a Python object or a file's path) or a recording.
 
-        A path is seen from the definition's folder.
-
-        Without `model` the real one is asked. `config` is a perstack.toml, by default that of the test's folder or
-        above it. `workspace` is a folder whose copy Experts work in, empty if none is named. `live` are tools that are
-        really called although a recording is played. Raises UsageError for what cannot be used.
+        Paths are relative to the definition's folder. Without `model` the real model is used. `config` is a
+        perstack.toml; by default the one in the test's folder or above it. `workspace` is a folder that is copied for
+        the Experts; empty by default. `live` are tools that really run although a recording is played. Raises
+        UsageError for unusable arguments.
         """
         found = find_place(self._beside, config).required()
         folder = self._folder / f"perstack-{next(self._numbers)}"
@@ -202,7 +216,7 @@ class DefinitionItems(pytest.File):
     """A definition file that was named on the command line."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Its tests, each a test of pytest."""
+        """Yield each of its tests as a pytest item."""
         definition = DefinitionFile(self.path)
         try:
             project = definition.loaded(strict=False).project
@@ -220,19 +234,20 @@ class DefinitionItems(pytest.File):
 
 
 class ExpertFailed(Exception):
-    """A test of a definition file is not as expected."""
+    """A test of a definition file that failed."""
 
 
 class DefinitionItem(pytest.Item):
     """One test of a definition file, with all its repeats."""
 
     def __init__(self, *, written: WrittenTest, bench: Bench, **others: object) -> None:
-        super().__init__(**others)  # type: ignore[arg-type]  # pytest's own arguments, of whatever version
+        """Keep the test and its settings."""
+        super().__init__(**others)  # type: ignore[arg-type]  # pytest's own arguments, in any version
         self._written = written
         self._bench = bench
 
     def runtest(self) -> None:
-        """Raises ExpertFailed."""
+        """Run all repeats. Raises ExpertFailed."""
         room = Path(tempfile.mkdtemp(prefix="perstack-test-")).resolve()
         outcome = Outcome(self._written, self._written.test.repeats)
         bench = Bench(self._bench.project, self._bench.env, room)
@@ -248,12 +263,12 @@ class DefinitionItem(pytest.Item):
             raise ExpertFailed("\n".join((passed, *lines, *looks[:1])))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
-        """The reasons alone; of any other error the traceback."""
+        """Return the reasons without a traceback; for any other error the traceback."""
         if isinstance(excinfo.value, ExpertFailed):
             return str(excinfo.value)
         return str(super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Where it stands."""
+        """Return the test's location for reports."""
         _, _, line = self._written.place.rpartition(":")
         return self.path, int(line) - 1, self.name

@@ -1,4 +1,4 @@
-"""A test made of a Job that is there: its recording, and what it came to."""
+"""Make a test from an existing Job: its recording, and its result as the expectation."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
-from perstack.config.added_test import add_test
-from perstack.config.expert_tests import WrittenTest, read_tests
+from perstack.config.expert_tests import WrittenTest, add_test, read_tests
 from perstack.config.load import DefinitionFile
-from perstack.core.expert_tests import Expected, ExpectedStatus, ExpertTest, wrong_name
-from perstack.core.job import JobSummary
-from perstack.core.judging import matches_call, status_word
-from perstack.core.policy.calls import PolicyCall
+from perstack.core.definitions.expert_tests import Expected, ExpectedStatus, ExpertTest, wrong_name
+from perstack.core.jobs.expert_test_results import matches_call, status_word
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
-from perstack.testing.experts.attempt import Bench, contents, judged
-from perstack.testing.experts.folders import remove_folder
+from perstack.testing.experts.attempt import Bench, contents, judged, remove_folder
 
 _MOST_CALLS = 40
 _MOST_FILES = 20
@@ -43,9 +41,9 @@ class Taken:
 async def take_test(
     host: Host, job_id: str, name: str, definition: DefinitionFile, env: Environment, fixture: Path | None = None
 ) -> Taken:
-    """Record a Job, play it in a fresh folder or a copy of `fixture`, and add a test that expects what it came to then.
+    """Record a Job, play it in a fresh folder or a copy of `fixture`, and add a test that expects the result.
 
-    Raises UsageError, before anything is kept, if it cannot be played to the same end, or the name is taken.
+    Raises UsageError if the recording does not play to the same end or the name is taken. Nothing is kept then.
     """
     job = await host.job(job_id)
     project = definition.loaded(strict=False).project
@@ -88,7 +86,7 @@ async def take_test(
 
 
 async def _came_to(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:
-    """What the recording comes to when it is played as the test will play it."""
+    """Return the expectations that the recording fulfils when played as the test will play it."""
     room = await asyncio.to_thread(_room)
     try:
         played = await judged(written, Bench(bench.project, bench.env, room), room / "played", "played")
@@ -116,7 +114,7 @@ def _room() -> Path:
 
 
 def rule_of(call: PolicyCall) -> str:
-    """A permission rule that is about this call, and about calls like it: with its paths, and none of its texts."""
+    """Return a permission rule that matches this call and similar ones: with its paths, without its texts."""
     if call.kind == "delegate":
         return f"delegate/{call.tool}"
     named = {name: names[0] for name, names in call.paths().items() if len(names) == 1 and name in call.args}
@@ -125,7 +123,7 @@ def rule_of(call: PolicyCall) -> str:
 
 
 def _files(workspace: Path, calls: Iterable[PolicyCall]) -> dict[str, str]:
-    """The files that calls with an effect name, each with its first line."""
+    """Return the files named by calls with an effect, each with its first line."""
     named = dict.fromkeys(
         names[0] for call in calls if call.effect != "readOnly" for names in call.paths().values() if len(names) == 1
     )

@@ -1,4 +1,4 @@
-"""All Jobs of many tests: a few at a time, counted as they end."""
+"""Run the Jobs of many tests, a few at a time, and count their results."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ from dataclasses import field
 from pathlib import Path
 
 from perstack.config.expert_tests import WrittenTest
-from perstack.core.job import Cost, cost_of
-from perstack.core.judging import interval
-from perstack.core.usage import NO_USAGE, Usage
+from perstack.core.base.usage import NO_USAGE, Cost, Usage, cost_of
+from perstack.core.jobs.expert_test_results import interval
 from perstack.dataclass import dataclass
-from perstack.testing.experts.attempt import Attempt, Bench, attempt
-from perstack.testing.experts.folders import remove_folder
+from perstack.testing.experts.attempt import Attempt, Bench, attempt, remove_folder
 
 AT_ONCE = 4
 _ROUNDING = 1e-9
 _MOST_KEPT = 10
-"""Jobs of one test."""
+"""Maximum number of failed Jobs kept per test."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a test has come to, so far."""
+    """Results of a test so far."""
 
     written: WrittenTest
     planned: int
-    """How many Jobs it is to have."""
     attempts: list[Attempt] = field(default_factory=list[Attempt])
 
     @property
     def passed(self) -> int:
-        """How many Jobs were as expected."""
+        """Number of Jobs that met the expectation."""
         return sum(one.passed for one in self.attempts)
 
     @property
@@ -42,27 +39,27 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether enough of them were as expected."""
+        """Whether enough Jobs met the expectation."""
         return self.is_whole and self.passed >= self.written.test.pass_rate * self.planned - _ROUNDING
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where its pass rate is with a certainty of 95 %."""
+        """Confidence interval (95 %) of its pass rate."""
         return interval(self.passed, len(self.attempts))
 
     @property
     def usage(self) -> Usage:
-        """Of all its Jobs."""
+        """Token usage of all its Jobs."""
         return sum((one.usage for one in self.attempts), NO_USAGE)
 
     @property
     def unpriced_tokens(self) -> int:
-        """Of all its tokens, those whose price was not known."""
+        """Tokens in `usage` whose price is unknown."""
         return sum(one.unpriced_tokens for one in self.attempts)
 
     @property
     def cost(self) -> Cost | None:
-        """What its Jobs cost together."""
+        """Cost of all its Jobs."""
         return cost_of(self.usage, self.unpriced_tokens)
 
 
@@ -72,9 +69,9 @@ async def run_tests(
     at_once: int = AT_ONCE,
     on_done: Callable[[Outcome], None] = lambda one: None,
 ) -> None:
-    """Run every Job that is planned, and add what becomes of it; `on_done` is called with each test that is whole.
+    """Run all planned Jobs and add their results; `on_done` is called with each completed test.
 
-    Cancelling interrupts those that are at work; what has ended stays counted.
+    Cancellation interrupts running Jobs; finished ones stay counted.
     """
     waiting = _planned(outcomes)
 
@@ -92,7 +89,7 @@ async def run_tests(
 
 
 async def _bounded(one: Attempt, outcome: Outcome) -> Attempt:
-    """The same; of many that failed only the first are kept to be looked at."""
+    """Return the attempt; remove its files if enough failed Jobs of the test are kept already."""
     if not one.folder or sum(bool(other.folder) for other in outcome.attempts) < _MOST_KEPT:
         return one
     await asyncio.to_thread(remove_folder, Path(one.folder))

@@ -1,4 +1,4 @@
-"""The storage contract as tests. Every storage passes all of them.
+"""The storage contract as a test suite. Every storage passes all of it.
 
     from perstack.testing.storage_contract import Opener, StorageContract
 
@@ -10,8 +10,8 @@
                 return Opener(open=lambda: MyStorage(place), address=("my_package.plugin", str(place)))
             return make
 
-The name of each test says what it protects: one that fails names what your storage would do to a Job. The tests need
-pytest and hypothesis, and no plugin of pytest.
+Each test's name says what it protects: a failing test names what your storage would do to a Job. The tests need pytest
+and hypothesis, and no pytest plugin.
 """
 
 from __future__ import annotations
@@ -19,33 +19,25 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    "perstack.testing.contract_logs",
-    "perstack.testing.contract_crashes",
-    "perstack.testing.contract_jobs",
-    "perstack.testing.contract_blobs",
-    "perstack.testing.contract_cache",
-    "perstack.testing.contract_copies",
-    "perstack.testing.contract_local",
-    "perstack.testing.contract_leases",
-    "perstack.testing.contract_spaces",
-    "perstack.testing.contract_model",
-    "perstack.testing.contract_redactions",
-    "perstack.testing.contract_sizes",
+    "perstack.testing.storage_contract.logs",
+    "perstack.testing.storage_contract.crashes",
+    "perstack.testing.storage_contract.jobs",
+    "perstack.testing.storage_contract.blobs",
+    "perstack.testing.storage_contract.caches",
 )
 
-from perstack.testing.contract_blobs import BlobContract  # noqa: E402 - after the registration above
-from perstack.testing.contract_cache import CacheContract  # noqa: E402
-from perstack.testing.contract_copies import CopiesContract  # noqa: E402
-from perstack.testing.contract_crashes import CrashContract  # noqa: E402
-from perstack.testing.contract_jobs import JobContract  # noqa: E402
-from perstack.testing.contract_leases import LeaseContract  # noqa: E402
-from perstack.testing.contract_local import LocalContract  # noqa: E402
-from perstack.testing.contract_logs import LogContract  # noqa: E402
-from perstack.testing.contract_model import ModelContract  # noqa: E402
-from perstack.testing.contract_redactions import ErasureContract, RedactionContract  # noqa: E402
-from perstack.testing.contract_sizes import SizeContract  # noqa: E402
-from perstack.testing.contract_spaces import SpaceContract  # noqa: E402
-from perstack.testing.opener import Opener  # noqa: E402
+# imported after the registration above, so that their assertions are rewritten
+from perstack.testing.storage_contract.blobs import BlobContract, ErasureContract, RedactionContract  # noqa: E402
+from perstack.testing.storage_contract.caches import CacheContract, CopiesContract  # noqa: E402
+from perstack.testing.storage_contract.crashes import CrashContract, LeaseContract  # noqa: E402
+from perstack.testing.storage_contract.jobs import (  # noqa: E402
+    JobContract,
+    LocalContract,
+    SizeContract,
+    SpaceContract,
+)
+from perstack.testing.storage_contract.logs import LogContract, ModelContract  # noqa: E402
+from perstack.testing.storage_fixture import Opener  # noqa: E402
 
 __all__ = ["Opener", "StorageContract"]
 
@@ -65,8 +57,7 @@ class StorageContract(
     ErasureContract,
     SizeContract,
 ):
-    """Every promise of `perstack.ports.storage`; override the fixture `make_opener`.
+    """All promises of `perstack.ports.storage`. Override the fixture `make_opener`.
 
-    What a storage can do besides is found as the host finds it, and asked for only where it is there: else the tests of
-    it are skipped, and say why.
+    Optional abilities are found as the host finds them. The tests of a missing one are skipped with a reason.
     """

@@ -1,22 +1,107 @@
-"""The storage contract: taking the content of a record out, for storages that can."""
-# ruff: noqa: S101 - these are tests
+"""The storage contract: blobs, redaction and erasure."""
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
-from perstack.core.chain import line_of, open_line, without_payload
+from perstack.core.base.chain import line_of, open_line, without_payload
 from perstack.errors import Conflict, NotFound
-from perstack.ports.storage import Erases, Redacts, RunRef
-from perstack.testing.contract_base import ContractBase
-from perstack.testing.opener import JOB, RUN, Opener, new_writer, wait_for
+from perstack.ports.storage import Erases, Measures, Redacts, RunRef, SharesBlobs, Storage
+from perstack.testing.storage_fixture import JOB, RUN, ContractBase, Opener, new_writer, wait_for
+
+# Blobs.
+
+# ruff: noqa: S101 - these are tests
+
+
+NOT_SHARED = "this storage keeps blobs one by one"
+
+
+class BlobContract(ContractBase):
+    """Blobs, which events refer to by sha256."""
+
+    def test_no_byte_of_a_blob_changes_and_its_name_is_its_sha256(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            await storage.create_job(JOB)
+            for data in (b"", b"abc", bytes(range(256)) * 1000, b"\n\r\n"):
+                name = await storage.put_blob(JOB, data)
+                assert name == hashlib.sha256(data).hexdigest()
+                assert await storage.put_blob(JOB, data) == name
+                assert await opener().blob(JOB, name) == data
+
+        wait_for(work())
+
+    def test_many_blobs_are_kept_at_once_and_each_job_has_its_own(self, opener: Opener) -> None:
+        async def work() -> None:
+            one, two = opener(), opener()
+            if not isinstance(one, SharesBlobs) or not isinstance(two, SharesBlobs):
+                pytest.skip(NOT_SHARED)
+            if not isinstance(one, Erases) or not isinstance(two, Erases):
+                pytest.skip("this storage removes no blob alone")
+            many = (*(b"%d" % number * 50 for number in range(40)), b"", b"0" * 50)
+            await one.create_job(JOB)
+            await one.create_job("other")
+            first = await one.put_blob(JOB, many[0])
+            names = await one.put_blobs(JOB, many)
+            assert names == tuple(hashlib.sha256(data).hexdigest() for data in many)
+            assert names[0] == first
+            assert await two.put_blobs("other", many[:30]) == names[:30]
+            assert await two.put_blobs(JOB, many) == names
+            assert sorted(await two.blobs(JOB)) == sorted({*names})
+            await one.remove_blob(JOB, names[1])
+            with pytest.raises(NotFound):
+                await two.blob(JOB, names[1])
+            assert await two.blob("other", names[1]) == many[1]
+            await one.delete_job(JOB)
+            for name, data in zip(names[:30], many, strict=False):
+                assert await opener().blob("other", name) == data
+            with pytest.raises(NotFound):
+                await two.blob(JOB, names[2])
+            with pytest.raises(NotFound):
+                await one.put_blobs("nowhere", many)
+
+        wait_for(work())
+
+    def test_what_jobs_share_takes_room_once_and_goes_with_the_last_of_them(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            if not isinstance(storage, SharesBlobs) or not isinstance(storage, Measures):
+                pytest.skip(NOT_SHARED)
+            many = tuple(bytes([number]) * 20_000 for number in range(50))
+            jobs = ("one", "two", "three")
+            for job in jobs:
+                await storage.create_job(job)
+                await storage.put_blobs(job, many)
+            sizes = await storage.sizes()
+            assert [sizes[job].blobs for job in jobs] == [1_000_000] * 3
+            assert await storage.size() < 2_500_000
+            for job in jobs:
+                await storage.delete_job(job)
+            await storage.create_job("last")
+            if isinstance(storage, Erases):
+                await storage.erase_traces("last")
+            assert await storage.size() < 900_000
+
+        wait_for(work())
+
+    def test_a_missing_blob_is_named_and_never_passes_as_an_empty_one(self, storage: Storage) -> None:
+        wait_for(storage.create_job(JOB))
+        with pytest.raises(NotFound, match="0000"):
+            wait_for(storage.blob(JOB, "0" * 64))
+
+
+# ruff: noqa: S101 - these are tests
+
 
 NOTHING_TAKEN_OUT = "this storage takes nothing out of a log"
 NOTHING_ERASED = "this storage erases nothing"
 
 
 class RedactionContract(ContractBase):
-    """Asked of a storage that is `Redacts`."""
+    """Tests of a storage that is `Redacts`."""
 
     def test_no_process_reads_what_was_taken_out_and_the_log_continues(self, opener: Opener) -> None:
         async def work() -> None:
@@ -58,7 +143,7 @@ class RedactionContract(ContractBase):
 
 
 class ErasureContract(ContractBase):
-    """Asked of a storage that is `Erases`."""
+    """Tests of a storage that is `Erases`."""
 
     def test_a_blob_that_is_removed_is_gone_for_every_process_and_may_be_put_again(self, opener: Opener) -> None:
         async def work() -> None:

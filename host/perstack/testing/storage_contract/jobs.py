@@ -1,23 +1,23 @@
-"""The storage contract: Jobs and Runs, and what is asked of those that are not there."""
-# ruff: noqa: S101 - these are tests
+"""The storage contract: Jobs and Runs, spaces, sizes and local files."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 
 import pytest
 
-from perstack.core.chain import EMPTY_LOG, seal
+from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.ports.storage import Page, RunRef, Storage
-from perstack.testing.contract_base import ContractBase
-from perstack.testing.opener import JOB, RUN, Opener, Writer, new_writer, payload, wait_for
+from perstack.ports.storage import JobSize, LocalStorage, Measures, Page, RunRef, Storage
+from perstack.testing.storage_fixture import JOB, RUN, ContractBase, Opener, Writer, new_writer, payload, wait_for
+
+# ruff: noqa: S101 - these are tests
 
 
 class JobContract(ContractBase):
-    """Which there are, and the end of them."""
+    """Listing and deletion of Jobs and Runs, and calls for missing ones."""
 
     def test_a_new_store_is_empty_and_can_be_looked_at(self, storage: Storage) -> None:
         assert wait_for(storage.jobs()) == Page(())
@@ -183,3 +183,137 @@ class JobContract(ContractBase):
                 assert await storage.read(other.run) == other.written
 
         wait_for(work())
+
+
+# Spaces: separate sets of Jobs.
+
+# ruff: noqa: S101 - these are tests
+
+
+class SpaceContract(ContractBase):
+    """Isolation of spaces from each other."""
+
+    def test_no_space_sees_or_harms_what_is_in_another(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            tasks = storage.space("tasks")
+            await (await new_writer(tasks)).append("a task")
+            await tasks.put_summary(JOB, b"{}")
+            await tasks.put_entry(JOB, 1, b"{}")
+            assert not await storage.has_job(JOB)
+            assert (await storage.jobs()).ids == (await storage.space("others").jobs()).ids == ()
+            assert await storage.entries() == {}
+            await (await new_writer(storage)).append("a job")
+            await storage.put_blob(JOB, b"blob")
+            assert len(await tasks.read(RUN)) == len(await storage.read(RUN)) == 1
+            assert await tasks.read(RUN) != await storage.read(RUN)
+            with pytest.raises(NotFound):
+                await tasks.blob(JOB, "0" * 64)
+            async with storage.lease(JOB, "me"):
+                assert await tasks.lease_info(JOB) is None
+                await tasks.delete_job(JOB)
+            assert await storage.has_job(JOB)
+            assert (await storage.jobs()).ids == (JOB,)
+
+        wait_for(work())
+
+    def test_what_is_in_a_space_outlives_its_process(self, opener: Opener) -> None:
+        written = wait_for(wait_for(new_writer(opener().space("tasks"))).append("x"))
+        later = opener()
+        assert later.space("tasks") is later.space("tasks")
+        assert wait_for(later.space("tasks").read(RUN)) == written
+        assert wait_for(later.space("tasks").jobs()).ids == (JOB,)
+
+    @pytest.mark.parametrize("name", ["", "jobs", "..", "a/b", "Tasks", "x" * 21])
+    def test_no_name_of_a_space_leads_out_of_the_store(self, storage: Storage, name: str) -> None:
+        with pytest.raises(UsageError):
+            storage.space(name)
+
+    def test_two_writers_in_a_space_never_mix_their_histories(self, opener: Opener) -> None:
+        async def work() -> None:
+            one, two = opener().space("tasks"), opener().space("tasks")
+            first = await new_writer(one, RunRef("t", "t-1"))
+            await first.append("begin")
+            second: Writer = first.again(two)
+            await second.append("second")
+            with pytest.raises(Exception, match="another process"):
+                await first.append("first")
+
+        wait_for(work())
+
+
+# Sizes.
+
+# ruff: noqa: S101 - these are tests
+
+
+class SizeContract(ContractBase):
+    """Tests of a storage that is `Measures`."""
+
+    def test_sizes_are_of_what_is_kept_and_of_its_own_space(self, opener: Opener) -> None:
+        async def work() -> None:
+            storage = opener()
+            tasks = storage.space("tasks")
+            if not isinstance(storage, Measures) or not isinstance(tasks, Measures):
+                pytest.skip("this storage does not measure")
+            assert await storage.sizes() == {}
+            lines = await (await new_writer(storage)).append("a", "b" * 5_000)
+            for _ in range(2):
+                await storage.put_blob(JOB, b"x" * 1_000)
+            await storage.put_summary(JOB, b"y" * 100)
+            await storage.create_job("other")
+            await (await new_writer(tasks)).append("a")
+            sizes = await opener_sizes(opener())
+            assert set(sizes) == {JOB, "other"}
+            text = sum(map(len, lines))
+            assert text <= sizes[JOB].logs <= text + 250  # what a storage may add to an append and its list
+            assert (sizes[JOB].blobs, sizes["other"].logs, sizes["other"].blobs) == (1_000, 0, 0)
+            assert sizes[JOB].caches >= 100
+            assert await storage.sizes([JOB, "nowhere"]) == {JOB: sizes[JOB]}
+            assert 0 < (await tasks.sizes())[JOB].logs < 1_000
+            assert await storage.size() >= sizes[JOB].total
+
+        wait_for(work())
+
+
+async def opener_sizes(storage: Storage) -> Mapping[str, JobSize]:
+    """Return the sizes of a storage that measures."""
+    assert isinstance(storage, Measures)
+    return await storage.sizes()
+
+
+# Local files.
+
+# ruff: noqa: S101 - these are tests
+
+
+class LocalContract(ContractBase):
+    """Tests of a storage that is `LocalStorage`."""
+
+    def test_asking_where_a_store_is_makes_nothing(self, storage: Storage) -> None:
+        local = _local(storage)
+        assert all(place.is_absolute() for place in local.places)
+        assert not any(place.exists() for place in (*local.places, local.programs))
+
+    def test_no_file_of_a_store_is_left_open_to_tools(self, storage: Storage) -> None:
+        async def work() -> None:
+            await (await new_writer(storage)).append("x")
+            await storage.put_blob(JOB, b"x")
+            await storage.put_entry(JOB, 1, b"{}")
+            async with storage.lease(JOB, "me"):
+                # `places` must name every file and folder that the store has created
+                around = {found for place in local.places for found in place.parent.iterdir()}
+                assert around <= set(local.places)
+
+        local = _local(storage)
+        folders = {place.parent for place in local.places}
+        if any(found for folder in folders if folder.is_dir() for found in folder.iterdir()):
+            pytest.skip("other files stand beside this store")
+        wait_for(work())
+        assert any(place == local.programs or place in local.programs.parents for place in local.places)
+
+
+def _local(storage: Storage) -> LocalStorage:
+    if not isinstance(storage, LocalStorage):
+        pytest.skip("this storage keeps no files on this machine")
+    return storage

@@ -8,7 +8,7 @@ WANTED = (5, 7, 5)
 
 
 def syllables(line: str) -> int:
-    """About as many as there are groups of vowels, without a silent e at the end of a word."""
+    """Return the approximate number of syllables: the groups of vowels, without a silent e at the end of a word."""
     words = re.findall(r"[a-z']+", line.lower())
     return sum(max(1, len(re.findall(r"[aeiouy]+", re.sub(r"(?<=[^aeiouy])e$", "", word)))) for word in words)
 

@@ -1,34 +1,35 @@
-"""What a person chooses from by a number: past Jobs, open questions, checkpoints."""
+"""Numbered lists to choose from: past Jobs, open questions, checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.plain import one_line
-from perstack.frontends.shared.entry_rows import question_at
-from perstack.frontends.shared.log_entries import Place, places_of
-from perstack.frontends.shared.words import ago, count, shorten, status_of
-from perstack.frontends.tui.view.history import matching, name_of, name_of_place
+from perstack.core.base.text import one_line
+from perstack.doors.shared.job_status import status_of
+from perstack.doors.shared.log_view import Place, places_of, question_at
+from perstack.doors.shared.text import ago, count, shorten
+from perstack.doors.tui.view.history import matching, name_of, name_of_place
 from perstack.host import Host
 
 _MOST = 1_000
-"""Jobs that are looked through: the newest."""
+"""Number of newest Jobs that are searched."""
 
 _SHOWN = 20
 _WIDEST = 200
 
 
 class Lists:
-    """Keeps what was listed last, so that a number says which."""
+    """The latest lists, so that a number identifies an entry."""
 
     def __init__(self, host: Host) -> None:
+        """List Jobs, questions and checkpoints of `host`."""
         self._host = host
         self._jobs: list[str | None] = []
         self._places: Sequence[Place] = ()
         self._of: str | None = None
 
     async def history(self, words: str) -> list[str]:
-        """Past Jobs, newest first. Raises PerstackError."""
+        """Return past Jobs as lines, newest first. Raises PerstackError."""
         page = await self._host.jobs.list(limit=_MOST)
         found = matching(page.jobs, words)
         self._jobs = [job.id for job in found[:_SHOWN]]
@@ -44,7 +45,7 @@ class Lists:
         return [*lines, "/open NUMBER opens one"] if lines else ["no Job has these words" if words else "no Jobs yet"]
 
     async def inbox(self) -> list[str]:
-        """Every open question, the oldest first. Raises PerstackError."""
+        """Return every open question as lines, oldest first. Raises PerstackError."""
         items, now = await self._host.inbox(), self._host.clock.now()
         self._jobs = [item.job_id for item in items]
         lines: list[str] = []
@@ -55,7 +56,7 @@ class Lists:
         return [*lines, "/open NUMBER opens one"] if lines else ["nothing waits for you"]
 
     async def checkpoints(self, job_id: str | None) -> list[str]:
-        """Those of a Job. Raises PerstackError."""
+        """Return the checkpoints of a Job as lines. Raises PerstackError."""
         self._places, self._of = () if job_id is None else places_of(await self._host.logs(job_id)), job_id
         lines = [
             shorten(f"{number}. {name_of_place(one)} {one.expert}{_asks(one)}", _WIDEST)
@@ -64,12 +65,12 @@ class Lists:
         return [*lines, "/branch NUMBER begins another way there"] if lines else ["this Job has no checkpoint yet"]
 
     def job(self, typed: str) -> str | None:
-        """The Job of that number."""
+        """Return the id of the Job with that number; None if there is none."""
         at = _number(typed, len(self._jobs))
         return None if at is None else self._jobs[at]
 
     def place(self, typed: str, job_id: str | None) -> Place | None:
-        """The checkpoint of that number, if those of this Job were listed."""
+        """Return the checkpoint with that number, if the last list was of this Job; otherwise None."""
         at = _number(typed, len(self._places)) if job_id == self._of else None
         return None if at is None else self._places[at]
 

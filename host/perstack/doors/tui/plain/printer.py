@@ -1,77 +1,68 @@
-"""What happens in a Job as plain lines: what the model says as it comes, line by line, and else the rows of its log."""
+"""Events of a Job as plain lines: streamed text line by line, everything else as log rows."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from perstack.core.events import (
-    CallInteractiveTool,
-    CallTools,
-    ErrorRun,
-    Event,
-    FinishGeneration,
-    FinishRun,
-    FinishStep,
-    RequestApproval,
-    SkillDisconnected,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-    StreamText,
-)
-from perstack.core.messages import TextPart, ToolCallPart
+from perstack.core.runs.display_events import SkillDisconnected, StreamText
+from perstack.core.runs.events import ErrorRun, Event, FinishRun, StopRunByInteractiveTool, StopRunByInterrupt
+from perstack.core.runs.messages import TextPart, ToolCallPart
+from perstack.core.runs.step_events import CallInteractiveTool, CallTools, FinishGeneration, FinishStep, RequestApproval
 from perstack.dataclass import dataclass
-from perstack.frontends.shared.approvals import change_of
-from perstack.frontends.shared.live_state import LiveState, Told
-from perstack.frontends.shared.log_rows import Row, run_label
-from perstack.frontends.shared.words import count, shorten
-from perstack.frontends.tui.next_steps import said_plainly
+from perstack.doors.shared.activity import LiveState, Told, timed, todos_words, totals, work_words
+from perstack.doors.shared.event_text import Row, run_label
+from perstack.doors.shared.next_steps import said_plainly
+from perstack.doors.shared.questions import change_of
+from perstack.doors.shared.text import count, shorten
+from perstack.doors.tui.session import Session
+from perstack.doors.tui.view.lines import STATES
 
 _WIDEST = 300
-"""Cells of a row. What the model and a person say is never cut."""
+"""Cells of a row. Text of the model and of a person is never cut."""
 
 _MOST_CHANGE = 40
-"""Lines of an edit."""
+"""Maximum lines of an edit."""
 
 _END = 30
-"""Lines of what was stored before a Job was opened."""
+"""Maximum lines shown of events stored before the Job was opened."""
 
 _LONGEST = 100_000
-"""Characters of the last text that was cut, which is kept."""
+"""Maximum characters kept of the last text that was cut."""
 
 
 @dataclass(slots=True)
 class Coming:
-    """A reply that is coming: what of it has been printed, and what is no whole line yet."""
+    """A streaming reply: the printed part, and the incomplete last line."""
 
     printed: str = ""
     left: str = ""
 
 
 class Printer:
-    """The lines of one Job. What comes from elsewhere is indented, so that it is never taken for a line of ours."""
+    """The lines of one Job. Text from outside is indented, so that it cannot be mistaken for a line of the program."""
 
     def __init__(self, put: Callable[[str], None]) -> None:
+        """Write lines with `put`."""
         self._put = put
         self._is_shown = True
         self._held: deque[str] = deque(maxlen=_END)
         self._left_out = 0
         self._live = LiveState()
-        """What goes on, as of the latest event."""
         self._calls: dict[str, dict[str, ToolCallPart]] = {}
         self._coming: dict[str, Coming] = {}
         self._said_last: dict[str, str] = {}
         self.cut = ""
-        """The whole of the text that was cut last."""
+        """The full text of the line that was cut last."""
 
-    # --- whether it is shown --------------------------------------------------------------------------------------
+    # --- holding output -------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Keep the end of what comes until `show`."""
+        """Keep only the end of the following lines until `show`."""
         self._is_shown = False
 
     def show(self) -> None:
-        """Print what was held, and from now on what comes."""
+        """Print the kept lines, and each following line at once."""
         self._is_shown = True
         if self._left_out:
             self._put(f"{count(self._left_out, 'line')} before these left out; `perstack log` shows all of it")
@@ -81,21 +72,21 @@ class Printer:
         self._left_out = 0
 
     def line(self, text: str) -> None:
-        """A line, now or when it is shown."""
+        """Print a line, now or when the Job is shown."""
         if self._is_shown:
             self._put(text)
             return
         self._left_out += len(self._held) == _END
         self._held.append(text)
 
-    # --- what happens ---------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def remarked(self, word: str, text: str) -> None:
-        """Words of this program."""
+        """Print a message of this program."""
         self.line(f"{word}: {text}")
 
     def heard(self, event: Event, told: Sequence[Told], live: LiveState) -> None:
-        """An event has happened."""
+        """Print an event."""
         self._live = live
         if isinstance(event, ErrorRun | StopRunByInterrupt):
             self._break_off(event.run_id)
@@ -118,7 +109,7 @@ class Printer:
                 self._rows(told)
 
     def _asks_later(self, event: RequestApproval | CallInteractiveTool) -> None:
-        """A person is asked below, with all of it; of a Job that another process drives, when its Runs rest."""
+        """Print that a question must wait. Questions that can be answered now are shown in full below."""
         if self._live.asks_later(event.run_id):
             what = "your answer"
             if isinstance(event, RequestApproval):
@@ -137,7 +128,7 @@ class Printer:
         self.line(f"{self._of(run_id, label)}{row.word}: {shown}".rstrip(": "))
 
     def _of(self, run_id: str, label: str) -> str:
-        """Whose line it is, if it is a delegate's."""
+        """Return the prefix of a delegate's line; empty for the Coordinator."""
         return f"{label} " if self._live.is_delegate(run_id) else ""
 
     def _text(self, prefix: str, lines: Sequence[str]) -> None:
@@ -152,7 +143,7 @@ class Printer:
             self._text(self._of(event.run_id, run_label(event.expert_key, event.run_id)), whole.split("\n"))
 
     def _break_off(self, run_id: str) -> None:
-        """What was coming does not come any more."""
+        """Print the rest of a reply whose generation was cut off."""
         coming = self._coming.pop(run_id, None)
         if coming is not None and coming.left.strip():
             self._text("", [f"{coming.left} …"])
@@ -164,7 +155,7 @@ class Printer:
         self._rows([one for one in told if one.row.word == "thinks"])
         text = "".join(part.text for part in event.message.contents if isinstance(part, TextPart))
         rest = text.removeprefix(coming.printed)
-        if coming.printed and rest == text:  # another text has come of it: a stream was cut off, and begun again
+        if coming.printed and rest == text:  # the stream was cut off, and started again
             self._row(event.run_id, label, Row("again", "the whole of the reply"))
         if rest.strip():
             self._text(self._of(event.run_id, label), rest.strip("\n").split("\n"))
@@ -194,3 +185,24 @@ class Printer:
         elif not is_said and event.text.strip():
             self._text("", event.text.strip("\n").split("\n"))
         self._rows(told[1:])
+
+
+# The status of the shown Job, as lines.
+
+_WIDEST_STATUS = 200
+
+
+def at_work(session: Session, now: int) -> list[str]:
+    """Return the status, each Run's activity and its duration, the todos, and the totals."""
+    live = session.transcript.live
+    found = [STATES[session.state]]
+    for lane in live.lanes.values():
+        works = [work_words(work, now, _WIDEST_STATUS) for work in lane.work.values()]
+        doing = "the model writes" if lane.text else timed(lane.doing or "begins", lane.since, now, _WIDEST_STATUS)
+        found += [f"{lane.label}: {one}" for one in works or [doing]]
+    first = next(iter(live.lanes.values()), None) or live.latest
+    if first is not None and first.todos:
+        found.append(todos_words(first))
+    if live.steps:
+        found.append(", ".join(totals(live, now if session.is_busy else live.began or now)))
+    return found

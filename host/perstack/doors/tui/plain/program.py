@@ -1,33 +1,27 @@
-"""The linear mode of the terminal program: what a typed line does, by how the Job that is shown stands."""
+"""The linear mode's reaction to a typed line, depending on the state of the shown Job."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from perstack.core.answers import DENIES, asked_by, yes_or_no
-from perstack.core.definitions import Expert
-from perstack.core.plain import one_line
-from perstack.core.runs.asking import OpenQuestion
-from perstack.engine.live import LiveProject
+from perstack.core.base.text import one_line
+from perstack.core.definitions.experts import Expert
+from perstack.core.jobs.answers import DENIES, asked_by, yes_or_no
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.log_view import asked_at, is_delegate
+from perstack.doors.shared.next_steps import said_plainly
+from perstack.doors.shared.questions import call_shown, chosen, question_shown
+from perstack.doors.shared.text import count
+from perstack.doors.tui.actions import COMMANDS, OTHERS
+from perstack.doors.tui.plain.lists import Lists
+from perstack.doors.tui.plain.printer import Printer, at_work
+from perstack.doors.tui.session import Session, nothing_held
+from perstack.doors.tui.view.lines import STATES, filtered, hint_of
+from perstack.doors.tui.view.questions import SETTLEMENTS, asking_hint, decision
+from perstack.doors.tui.view.styled_text import clean
+from perstack.engine.permissions.live_project import LiveProject
 from perstack.errors import PerstackError
-from perstack.frontends.shared.approvals import call_shown
-from perstack.frontends.shared.entry_rows import asked_at
-from perstack.frontends.shared.log_entries import is_delegate
-from perstack.frontends.shared.questions import chosen, question_shown
-from perstack.frontends.shared.words import count
-from perstack.frontends.tui.definition import nothing_held
-from perstack.frontends.tui.next_steps import said_plainly
-from perstack.frontends.tui.plain.commands import COMMANDS, OTHERS
-from perstack.frontends.tui.plain.lists import Lists
-from perstack.frontends.tui.plain.printer import Printer
-from perstack.frontends.tui.plain.standing import at_work
-from perstack.frontends.tui.session import Session
-from perstack.frontends.tui.view.asking import SETTLEMENTS, asking_hint, decision
-from perstack.frontends.tui.view.experts import filtered
-from perstack.frontends.tui.view.hints import hint_of
-from perstack.frontends.tui.view.spans import clean
-from perstack.frontends.tui.view.standing import STATES
 from perstack.host import Host
 
 NAMES = {one.name: one for one in COMMANDS}
@@ -35,24 +29,26 @@ _STOPS = "Ctrl-C"
 
 
 class Room:
-    """A Job that is open here, or one to be."""
+    """An open Job, or a future one."""
 
     def __init__(
         self, host: Host, put: Callable[[str], None], on_change: Callable[[Session], None], *, drives: bool
     ) -> None:
+        """Start without a Job; `put` writes its lines."""
         self.printer = Printer(put)
         self.session = Session(host, None, on_change, self.printer, said_plainly, drives=drives)
         self.was_busy = False
         self.asked: str | None = None
-        """The question that has been shown."""
+        """The id of the question that was shown."""
 
     @property
     def name(self) -> str:
+        """The Expert's key, the Job's id, or `new`."""
         return self.session.expert_key or self.session.job_id or "new"
 
 
 class PlainProgram:
-    """Takes lines, and puts lines: nothing else is known of the terminal."""
+    """The program between input lines and output lines; it knows nothing else of the terminal."""
 
     def __init__(
         self,
@@ -63,12 +59,15 @@ class PlainProgram:
         discard: Callable[[], None] = lambda: None,
         drives: bool = False,
     ) -> None:
-        """`discard` drops what was typed before a person is asked something. `drives`: what is answered is driven here,
-        not left to workers."""
+        """Write lines with `put`.
+
+        `discard` drops earlier input before the user is asked something. `drives`: an answered Job is driven here
+        instead of by workers.
+        """
         self.host = host
         self.live = live
         self.left: asyncio.Event = asyncio.Event()
-        """Set when it is to end; nothing is at work by then."""
+        """Set at the end, when no Job is running any more."""
         self._write = put
         self._discard = discard
         self._drives = drives
@@ -76,32 +75,31 @@ class PlainProgram:
         self._front = 0
         self._draft: list[str] = []
         self._experts: list[Expert] = []
-        """Those that were listed last."""
         self._lists = Lists(host)
         self._settles: int | None = None
-        """Which of the open calls is asked about."""
+        """Index of the open call that is being asked about; None if none is."""
         self._asks_to_leave = False
         self._is_leaving = False
 
-    # --- what is shown --------------------------------------------------------------------------------------------
+    # --- display --------------------------------------------------------------------------------------------------
 
     def put(self, text: str) -> None:
-        """Lines, whatever is in them."""
+        """Write text of any origin as lines."""
         for line in clean(text).split("\n"):
             self._write(line.rstrip())
 
     @property
     def room(self) -> Room:
-        """The one that is shown."""
+        """The shown Job."""
         return self._rooms[self._front]
 
     @property
     def sessions(self) -> list[Session]:
-        """Those of all Jobs that are open here."""
+        """The sessions of all open Jobs."""
         return [room.session for room in self._rooms]
 
     def begin(self, expert: str | None = None, query: str | None = None, job_id: str | None = None) -> None:
-        """Begin with the Expert, or the Job, if one is named; at once with the query, if there is one."""
+        """Start with the named Expert or Job, and send the query at once if given."""
         self.put("perstack start, line by line; /help lists what can be done")
         if job_id is not None:
             self._open(job_id)
@@ -115,7 +113,6 @@ class PlainProgram:
             self.room.session.send(query)
 
     def _add(self) -> Room:
-        """Another one, which is shown."""
         if self._rooms:
             self.room.printer.hold()
         room = Room(self.host, self.put, self._on_change, drives=self._drives)
@@ -148,7 +145,7 @@ class PlainProgram:
             self.put(f"{stands}; /job {number} shows it")
 
     def _say_what_next(self) -> None:
-        """What a person may do now; of a question all of it, once."""
+        """Show what the user may do now; a question in full, once."""
         session, room = self.room.session, self.room
         asking = session.open_question
         if asking is None:
@@ -167,10 +164,10 @@ class PlainProgram:
             self.put(call_shown(asking, self.host.workspace) if asking.call_digest else question_shown(asking))
         self.put(f"> {asking_hint(asking)}")
 
-    # --- what is typed --------------------------------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------------------------------
 
     async def typed(self, line: str) -> None:
-        """A line, without its end."""
+        """Handle a line without its end."""
         if self.left.is_set():
             return
         if line.endswith("\\"):
@@ -186,19 +183,19 @@ class PlainProgram:
             self._say(text[1:] if text.startswith("//") else text)
 
     async def ended(self) -> None:
-        """The end of what is typed: a person wants to leave, the second time whatever is at work."""
+        """Handle the end of input: ask to leave, or leave at the second time."""
         self._draft = []
         await (self.leave() if self._asks_to_leave else self.do_quit())
 
     def cut(self) -> None:
-        """A line was longer than the terminal takes: what has come of it is not what was typed."""
+        """Handle a line that the terminal cut off: its text is not what was typed."""
         self._draft = []
         self.put(
             "that line was too long for the terminal, which cut it: it was not sent; end lines with \\ to continue"
         )
 
     def interrupt(self) -> bool:
-        """Ctrl-C. Whether anything was at work that is not being stopped already."""
+        """Handle Ctrl-C. Return False if the Job is being interrupted already."""
         self._draft = []
         self._asks_to_leave = False
         if self._settles is not None:
@@ -221,7 +218,7 @@ class PlainProgram:
         return True
 
     async def leave(self) -> None:
-        """Interrupt what is at work, and leave when that is recorded."""
+        """Interrupt running Jobs, and leave when that is recorded."""
         self._is_leaving = True
         for session in self.sessions:
             session.interrupt()
@@ -252,7 +249,7 @@ class PlainProgram:
             session.send(text)
 
     def _choose(self, typed: str) -> None:
-        """By its number in what was listed last, by its name, or by words of its description."""
+        """Choose an Expert by its number in the last list, its name, or words of its description."""
         every = self.host.experts.all()
         if typed in every:
             self._take(typed)
@@ -362,16 +359,19 @@ class PlainProgram:
                 await self.do_quit()
 
     def do_new(self) -> None:
+        """Choose an Expert for another Job."""
         if self.room.name != "new":
             self._add()
         self._choose("")
 
     def do_jobs(self) -> None:
+        """List the open Jobs."""
         for number, room in enumerate(self._rooms, 1):
             here = ", shown" if room is self.room else ""
             self.put(f"{number}. {one_line(room.name)}: {STATES[room.session.state]}{here}")
 
     def do_job(self, rest: str) -> None:
+        """Show the open Job of that number."""
         if not (rest.isascii() and rest.isdecimal() and len(rest) < 6 and 0 < int(rest) <= len(self._rooms)):
             self.put("which? a number of /jobs")
             return
@@ -389,6 +389,7 @@ class PlainProgram:
             self._say_what_next()
 
     async def do_open(self, rest: str) -> None:
+        """Open a Job by its number in the last list or its id. Raises PerstackError."""
         job_id = self._lists.job(rest) or await self.host.jobs.find(rest or None)
         if job_id is None:
             self.put("which? a number of /history or /inbox, or a Job's id")
@@ -406,6 +407,7 @@ class PlainProgram:
         room.session.watch(job_id)
 
     def do_branch(self, rest: str, *, answers_again: bool) -> None:
+        """Let the next line branch from a listed checkpoint, or answer its question again."""
         session, place = self.room.session, self._lists.place(rest, self.room.session.job_id)
         if place is None or session.is_busy:
             self.put("the Job is at work" if session.is_busy else "where? a number of /checkpoints")
@@ -421,6 +423,7 @@ class PlainProgram:
         self._say_what_next()
 
     def do_resume(self, rest: str = "") -> None:
+        """Follow or resume the shown Job, with a higher limit if one is typed."""
         session, resumption = self.room.session, self.room.session.resumption
         if session.is_elsewhere or session.is_unread:
             session.follow()
@@ -436,10 +439,12 @@ class PlainProgram:
             session.resume()
 
     def do_status(self) -> None:
+        """Print the status of the shown Job."""
         session = self.room.session
         self.put("\n".join(at_work(session, self.host.clock.now())))
 
     async def do_agree(self) -> None:
+        """Accept a changed definition. Raises PerstackError."""
         held = None if self.live is None else self.live.open_change
         if self.live is None or held is None:
             self.put(nothing_held(self.live))
@@ -448,6 +453,7 @@ class PlainProgram:
             self.put("the changed definition is in force")
 
     async def do_quit(self) -> None:
+        """Leave if no Job is driven here, otherwise ask first."""
         jobs = sum(session.is_driven for session in self.sessions)
         if not jobs:
             await self.leave()
@@ -458,5 +464,5 @@ class PlainProgram:
 
 
 def help_lines() -> Sequence[str]:
-    """Every command, and what else can be typed."""
+    """Return a line for every command and other input."""
     return [f"/{' '.join(filter(None, (one.name, one.takes)))}: {one.text}" for one in COMMANDS] + [*OTHERS]

@@ -1,21 +1,81 @@
-"""The linear mode from its beginning to its end."""
+"""The linear mode from start to exit."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import termios
 from contextlib import suppress
 
 from perstack.config.load import LoadedProject
-from perstack.core.plain import plain_text
-from perstack.engine.live import LiveProject
-from perstack.frontends.shared.stopping import INTERRUPTED, leave, on_stop_signals
-from perstack.frontends.tui.definition import changes_of
-from perstack.frontends.tui.next_steps import said_plainly
-from perstack.frontends.tui.plain.keyboard import Keyboard, TooLong
-from perstack.frontends.tui.plain.program import PlainProgram
+from perstack.core.base.text import plain_text
+from perstack.doors.shared.next_steps import said_plainly
+from perstack.doors.shared.signals import INTERRUPTED, leave, on_stop_signals
+from perstack.doors.tui.plain.program import PlainProgram
+from perstack.doors.tui.session import changes_of
+from perstack.engine.permissions.live_project import LiveProject
 from perstack.host import Host
 from perstack.next_steps import Note
+
+# Input lines from a terminal in line mode, which edits them itself.
+
+_LONGEST = 4_094
+"""Maximum bytes of a line: Linux keeps 4,095 of a longer one and drops the rest silently."""
+
+
+class TooLong(str):
+    """A line that the terminal has cut off."""
+
+
+class Keyboard:
+    """A reader of lines within a context manager; it never blocks."""
+
+    def __init__(self, fd: int) -> None:
+        """Read from the terminal `fd`."""
+        self._fd = fd
+        self._left = b""
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def __enter__(self) -> Keyboard:
+        """Start to read."""
+        self._listen()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop reading."""
+        asyncio.get_running_loop().remove_reader(self._fd)
+
+    def _listen(self) -> None:
+        asyncio.get_running_loop().add_reader(self._fd, self._read)
+
+    async def line(self) -> str | None:
+        """Return the next line without its end; None at Ctrl-D or a closed terminal, until more is typed."""
+        if self._lines.empty():
+            self._listen()
+        return await self._lines.get()
+
+    def discard(self) -> None:
+        """Drop earlier input, which cannot be an answer to a new question."""
+        with suppress(termios.error):
+            termios.tcflush(self._fd, termios.TCIFLUSH)
+        self._left = b""
+        while not self._lines.empty():
+            self._lines.get_nowait()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except OSError:
+            data = b""
+        if not data:  # once for each line that is awaited
+            asyncio.get_running_loop().remove_reader(self._fd)
+            self._lines.put_nowait(None)
+            return
+        *whole, self._left = (self._left + data).split(b"\n")
+        for one in whole:
+            text = one.decode("utf-8", "replace").removesuffix("\r")
+            self._lines.put_nowait(TooLong(text) if len(one) >= _LONGEST else text)
 
 
 def run_plain(
@@ -27,9 +87,9 @@ def run_plain(
     job: str | None = None,
     drives: bool = False,
 ) -> int:
-    """Run it until a person leaves; returns the exit status.
+    """Run until the user leaves, and return the exit status.
 
-    SIGTERM, SIGHUP and a terminal that is gone interrupt what is at work first; Ctrl-C interrupts a Job and stays.
+    SIGTERM, SIGHUP and a closed terminal interrupt running Jobs first; Ctrl-C interrupts a Job and stays.
     """
     return asyncio.run(_run(host, loaded, expert, query, job, drives))
 
@@ -47,8 +107,8 @@ async def _run(
 
     def put(line: str) -> None:
         try:
-            print(plain_text(line), flush=True)  # noqa: T201 - it is what this mode is
-        except OSError:  # nobody reads it any more
+            print(plain_text(line), flush=True)  # noqa: T201 - printing is the purpose of this mode
+        except OSError:  # the reader is gone
             if not leaving:
                 stop()
 
@@ -74,7 +134,7 @@ async def _run(
 
 
 async def _typing(program: PlainProgram, keyboard: Keyboard) -> None:
-    """Each line is done before the next one is taken."""
+    """Handle the typed lines one after the other. Runs until cancelled."""
     while True:
         line = await keyboard.line()
         if line is None:
@@ -86,8 +146,10 @@ async def _typing(program: PlainProgram, keyboard: Keyboard) -> None:
 
 
 async def _following(program: PlainProgram, live: LiveProject) -> None:
-    """Use a changed definition. What is wrong with one is said on stderr where it is read: here too, if nobody sees
-    that."""
+    """Use changed definitions. Runs until cancelled.
+
+    A definition's problem is reported on stderr where it is read; it is shown here too if stderr is not a terminal.
+    """
     said: str | None = None
     problem: Note | None = None
     with suppress(asyncio.CancelledError):

@@ -1,21 +1,21 @@
-"""Screens over that of the Jobs. A screen is a module here with a class, and a line in `SCREENS`."""
+"""Screens above that of the Jobs. Each is a class in a module of this package, and a line in `SCREENS`."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
-from perstack.frontends.tui.screens.base import OverScreen, Program
+from perstack.doors.tui.screens.base import OverScreen, Program
 
 SCREENS: dict[str, tuple[str, str]] = {
     "help": ("help", "HelpScreen"),
-    "inbox": ("inbox", "InboxScreen"),
+    "inbox": ("history", "InboxScreen"),
     "history": ("history", "HistoryScreen"),
 }
-"""By the name of the action that opens it: module and class, imported when it is opened."""
+"""Module and class by the name of the opening action; imported when it is opened."""
 
 
 def screen_of(name: str, over: Program) -> OverScreen:
-    """The screen of that name, anew."""
+    """Return a new screen of that name."""
     module, of = SCREENS[name]
     made = getattr(import_module(f"{__name__}.{module}"), of)(over)
     if not isinstance(made, OverScreen):

@@ -1,29 +1,163 @@
-"""What screens that list something share: rows that are read, one of which is chosen and opened."""
+"""Base classes of the screens: a title, a body, a key line; lists to choose from, and pages of texts that fold."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
 from textual.widget import Widget
 
+from perstack.core.base.text import one_line
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.tui.actions import Action
+from perstack.doors.tui.view.styled_text import Line, Span
+from perstack.doors.tui.view.tree import Page, texts_page
+from perstack.doors.tui.widgets.lines import Bar, Choice, LinesView
+from perstack.doors.tui.widgets.tree import NodesView
 from perstack.errors import PerstackError
-from perstack.frontends.tui.next_steps import said
-from perstack.frontends.tui.screens.base import OverScreen, Program
-from perstack.frontends.tui.view.spans import Line, Span
-from perstack.frontends.tui.widgets.choice import Choice
+from perstack.host import Host
+
+# Screens above that of the Jobs; Esc returns.
+
+
+class Program(Protocol):
+    """The part of the application that screens use."""
+
+    @property
+    def host(self) -> Host:
+        """The Host."""
+        ...
+
+    @property
+    def given(self) -> str:
+        """The project's location options, appended to each copied command."""
+        ...
+
+    @property
+    def names_workspace(self) -> bool:
+        """True if the user named the workspace: then a Job of another folder may be rewound in it."""
+        ...
+
+    def show(self, screen: OverScreen) -> None:
+        """Show a screen above the current one."""
+        ...
+
+    def copy(self, text: str) -> None:
+        """Copy to the clipboard and show the text: not every terminal allows programs to copy."""
+        ...
+
+    def open_job(self, job_id: str) -> None:
+        """Leave the screen and show a Job in its tab, or in a new one."""
+        ...
+
+    def branch(self, job_id: str, checkpoint_id: str, *, again: OpenQuestion | None = None) -> None:
+        """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `again`."""
+        ...
+
+    def changed(self, job_id: str) -> None:
+        """Read a Job again wherever it is shown: something was recorded that no driver reports."""
+        ...
+
+
+class OverScreen(Screen[None]):
+    """A screen that Esc closes. `over` is the application."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", show=False)]
+    DEFAULT_CSS = """
+    OverScreen { background: $background; }
+    OverScreen #title { margin: 0 0 1 0; }
+    OverScreen #keys { dock: bottom; }
+    """
+    TITLE_TEXT: ClassVar[str] = ""
+    KEYS: ClassVar[str] = "Esc back"
+    ACTIONS: ClassVar[tuple[Action, ...]] = ()
+    """Actions of this screen in the palette, in addition to the program's."""
+
+    def __init__(self, over: Program) -> None:
+        """Use the application `over`."""
+        super().__init__()
+        self.over = over
+        self._title, self._keys = Bar(id="title"), Bar(id="keys")
+
+    def body(self) -> list[Widget]:
+        """Return the widgets between the title and the key line."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        """Yield the title, the body and the key line."""
+        self.title_line((Span(self.TITLE_TEXT, "strong"),))
+        self.keys_line(self.KEYS)
+        yield self._title
+        yield from self.body()
+        yield self._keys
+
+    def title_line(self, line: Line) -> None:
+        """Set the line above the body."""
+        self._title.set(line)
+
+    def keys_line(self, keys: str) -> None:
+        """Set the line below the body."""
+        self._keys.set((Span(keys, "dim"),))
+
+    def read_again(self, job_id: str) -> None:
+        """Read a Job again if this screen shows it. The base class shows none."""
+
+    def action_back(self) -> None:
+        """Return to the Jobs."""
+        self.dismiss()
+
+
+# A screen of lines that scroll, made for its width.
+
+
+class LinesScreen(OverScreen):
+    """A screen that the arrow and page keys scroll."""
+
+    KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
+
+    def __init__(self, over: Program) -> None:
+        """Use the application `over`."""
+        super().__init__(over)
+        self.lines_view = LinesView(id="lines")
+
+    @abstractmethod
+    def made(self, width: int) -> list[Line]:
+        """Return the lines for that width."""
+
+    def body(self) -> list[Widget]:
+        """Return the lines."""
+        return [self.lines_view]
+
+    def on_mount(self) -> None:
+        """Focus the lines."""
+        self.lines_view.focus()
+
+    def on_resize(self) -> None:
+        """Make the lines again."""
+        self.draw()
+
+    def draw(self) -> None:
+        """Make the lines again and show them from the first."""
+        self.lines_view.show(self.made(max(20, self.size.width - 2)))
+        self.lines_view.scroll_to(y=0, animate=False, immediate=True, force=True)
+
 
 _T = TypeVar("_T")
 
 
 class ListScreen(OverScreen, Generic[_T]):
-    """Up and Down choose a row, Enter opens it."""
+    """A screen with a list of rows: Up and Down choose, Enter opens."""
 
     EMPTY: ClassVar[str] = "There is nothing."
 
     def __init__(self, over: Program) -> None:
+        """Use the application `over`."""
         super().__init__(over)
         self.rows: Sequence[_T] = ()
         self._has_read = False
@@ -32,50 +166,51 @@ class ListScreen(OverScreen, Generic[_T]):
 
     @abstractmethod
     async def read(self) -> Sequence[_T]:
-        """The rows. Raises PerstackError."""
+        """Read and return the rows. Raises PerstackError."""
 
     @abstractmethod
     def line(self, one: _T, is_chosen: bool, width: int) -> Line:
-        """A row as it is shown."""
+        """Return a row as a line."""
 
     @abstractmethod
     def open(self, one: _T) -> None:
-        """Enter was pressed on it."""
+        """Open a row."""
 
     @property
     def shown(self) -> Sequence[_T]:
-        """Those of the rows that are listed."""
+        """The rows that are listed."""
         return self.rows
 
     @property
     def empty(self) -> str:
-        """What is said where there is nothing."""
+        """The text shown if no row is listed."""
         return self.EMPTY
 
     @property
     def chosen(self) -> _T | None:
-        """The row that is chosen, if there is any."""
+        """The chosen row; None if none is listed."""
         return self.shown[self._list.chosen] if self.shown else None
 
     def body(self) -> list[Widget]:
+        """Return the list."""
         return [self._list]
 
     def on_mount(self) -> None:
-        """Textual calls this of each class: those that are made of this one do not."""
+        """Start reading. Textual calls this for each class of the hierarchy, so subclasses must not call it."""
         self.focused_first().focus()
         self.list_again()
         self.reload()
 
     def focused_first(self) -> Widget:
-        """What has the keys."""
+        """Return the widget that has the focus at first."""
         return self._list
 
     def reload(self) -> None:
-        """Read what is listed, and show it."""
+        """Read the rows and show them."""
         self.run_worker(self.read_rows(), exclusive=True, group="rows")
 
     def list_again(self, chosen: int = 0) -> None:
-        """Show the rows as they are now, with that one chosen."""
+        """Show the current rows, with one of them chosen."""
         those = self.shown
 
         def row(at: int, is_chosen: bool, width: int) -> Line:
@@ -87,19 +222,19 @@ class ListScreen(OverScreen, Generic[_T]):
         self.show_head()
 
     def show_head(self) -> None:
-        """The title and the keys are other ones, if they depend on what is listed."""
+        """Update the title and the key line if they depend on the rows."""
 
     def first_chosen(self) -> int:
-        """Which row is chosen when all has been read."""
+        """Return the index of the row to choose after reading."""
         return 0
 
     async def read_rows(self) -> None:
-        """Take in what is listed, and show it; what cannot be read is said once."""
+        """Read the rows and show them; an error is notified once."""
         before, self._problem = self._problem, ""
         try:
             self.rows = await self.read()
         except PerstackError as error:
-            self._problem = error.said(said)
+            self._problem = error.said(tui_phrase)
             if self._problem != before:
                 self.notify(self._problem, severity="error", markup=False)
         self._has_read = True
@@ -110,3 +245,45 @@ class ListScreen(OverScreen, Generic[_T]):
         message.stop()
         if self.chosen is not None:
             self.open(self.chosen)
+
+
+# Titled texts that fold.
+
+
+class PageScreen(OverScreen):
+    """A page of items. Up and Down choose, Enter folds, Ctrl+O folds all."""
+
+    KEYS = "Up, Down choose   Enter unfolds   ^O all   PgUp, PgDn   Esc back"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+o", "fold_all", show=False)]
+
+    def __init__(self, over: Program) -> None:
+        """Use the application `over`."""
+        super().__init__(over)
+        self.page = NodesView(Page(), over.host.clock.now, follows=False, id="page")
+
+    def body(self) -> list[Widget]:
+        """Return the page."""
+        return [self.page]
+
+    def on_mount(self) -> None:
+        """Focus the page."""
+        self.page.focus()
+
+    def action_fold_all(self) -> None:
+        """Unfold all items; if all are unfolded, fold them."""
+        self.page.fold_all()
+
+
+class TextsScreen(PageScreen):
+    """A page of given texts."""
+
+    def __init__(self, over: Program, title: str, texts: Sequence[tuple[str, str]]) -> None:
+        """Show these texts, as pairs of title and text."""
+        super().__init__(over)
+        self._shown = title
+        self._texts = texts
+
+    def on_mount(self) -> None:
+        """Show the texts."""
+        self.title_line((Span(one_line(self._shown), "strong"),))
+        self.page.begin(texts_page(self._texts))

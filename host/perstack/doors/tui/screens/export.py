@@ -1,4 +1,4 @@
-"""A Job, or a checkpoint, written to a file or to folders."""
+"""The screen that writes a Job or a checkpoint to a file or folders."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
-from perstack.core.plain import one_line
-from perstack.errors import PerstackError
-from perstack.frontends.shared.exporting import (
+from perstack.core.base.text import one_line
+from perstack.doors.shared.export import (
     OWN_FORMS,
     document_of,
     folders_of,
@@ -23,26 +22,25 @@ from perstack.frontends.shared.exporting import (
     write_new_file,
     write_new_files,
 )
-from perstack.frontends.shared.words import count, pad, shorten
-from perstack.frontends.tui.next_steps import said
-from perstack.frontends.tui.screens.base import Program
-from perstack.frontends.tui.screens.listing import ListScreen
-from perstack.frontends.tui.view.spans import Line, Span
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.text import count, pad, shorten
+from perstack.doors.tui.screens.base import ListScreen, Program
+from perstack.doors.tui.view.styled_text import Line, Span
+from perstack.errors import PerstackError
 
 _CHECKPOINT = "checkpoint"
 
 
 class Form(NamedTuple):
-    """Something that can be written."""
+    """A format to write."""
 
     name: str
     what: str
     place: str
-    """Where, if nothing else is typed."""
 
 
 class ExportScreen(ListScreen[Form]):
-    """Up and Down choose the form; the place is typed below, and Enter writes it."""
+    """The export screen: Up and Down choose the format; the path is typed below, and Enter writes it."""
 
     TITLE_TEXT = "Export"
     KEYS = "Up, Down choose the form   type where   Enter writes it   Esc back"
@@ -56,18 +54,22 @@ class ExportScreen(ListScreen[Form]):
     """
 
     def __init__(self, over: Program, job_id: str, checkpoint_id: str | None) -> None:
+        """Export a Job, or also one of its checkpoints."""
         super().__init__(over)
         self._job_id = job_id
         self._checkpoint_id = checkpoint_id
         self._input = Input(id="where", select_on_focus=False)
 
     def body(self) -> list[Widget]:
+        """Return the list of formats and the input of the path."""
         return [self._list, self._input]
 
     def focused_first(self) -> Widget:
+        """Return the input of the path."""
         return self._input
 
     async def read(self) -> Sequence[Form]:
+        """Return the formats."""
         found = [Form(name, OWN_FORMS.get(name, "folders of another program"), self._where(name))
                  for name in forms_of(self.over.host)]  # fmt: skip
         if self._checkpoint_id is not None:
@@ -79,15 +81,17 @@ class ExportScreen(ListScreen[Form]):
         return f"{self._job_id}.{name}" if name in OWN_FORMS else f"{self._job_id}-{name}"
 
     def line(self, one: Form, is_chosen: bool, width: int) -> Line:
+        """Return a format's line."""
         name = pad(one_line(one.name), 12)
         return (Span(name, "strong" if is_chosen else ""), Span(shorten(one.what, max(8, width - 12)), "dim"))
 
     def show_head(self) -> None:
+        """Show what is exported, and the suggested path."""
         self.title_line((Span("Export  ", "strong"), Span(one_line(self._checkpoint_id or self._job_id))))
         self._name_place()
 
     def action_form(self, step: int) -> None:
-        """The next form, or the one before."""
+        """Choose the next or previous format."""
         self._list.action_choose(step)
         self._name_place()
 
@@ -96,6 +100,7 @@ class ExportScreen(ListScreen[Form]):
             self._input.value = self.chosen.place
 
     def open(self, one: Form) -> None:
+        """Suggest the path of the format."""
         self._name_place()
 
     @on(Input.Submitted)
@@ -107,7 +112,7 @@ class ExportScreen(ListScreen[Form]):
         try:
             written = await self._written(form, where)
         except PerstackError as error:
-            self.notify(error.said(said), severity="error", markup=False)
+            self.notify(error.said(tui_phrase), severity="error", markup=False)
             return
         self.notify(one_line(written), title="written", markup=False)
         self.dismiss()

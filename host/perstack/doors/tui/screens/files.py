@@ -1,24 +1,88 @@
-"""A rewind: what it would change is shown, a person agrees to just that, and it can be undone."""
+"""Screens for changes of files, and for a rewind: the user agrees to exactly what is shown, and can undo it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from perstack.core.plain import one_line
-from perstack.engine.rewinding.rewinder import Rewind
-from perstack.engine.who import this_user
+from perstack.core.base.text import one_line
+from perstack.doors.shared.command_lines import rewind
+from perstack.doors.shared.file_changes import nothing_to_rewind, stat_words
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.tui.screens.base import LinesScreen, Program
+from perstack.doors.tui.view.history import files_lines, plan_lines, words_lines
+from perstack.doors.tui.view.styled_text import Line, Span
+from perstack.engine.jobs.files import FilesDiff
+from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import PerstackError
-from perstack.frontends.shared.command_lines import rewind
-from perstack.frontends.shared.patch import stat_words
-from perstack.frontends.shared.rewinding import nothing_to_rewind
-from perstack.frontends.tui.next_steps import said
-from perstack.frontends.tui.screens.base import Program
-from perstack.frontends.tui.screens.lines import LinesScreen
-from perstack.frontends.tui.view.files import plan_lines, words_lines
-from perstack.frontends.tui.view.spans import Line, Span
+from perstack.system.user import this_user
+
+# Changes of files: by a Job, a Run or a step, between two checkpoints, or from one until now.
+
+
+class Compared(NamedTuple):
+    """A comparison, in the form that `host.jobs.diff` takes."""
+
+    title: str
+    what: str | None = None
+    run_id: str | None = None
+
+
+class FilesScreen(LinesScreen):
+    """The screen of changed files; Tab shows the next comparison if there are several."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "view(1)", show=False, priority=True),
+        Binding("shift+tab", "view(-1)", show=False, priority=True),
+    ]
+
+    def __init__(self, over: Program, job_id: str, views: Sequence[Compared]) -> None:
+        """Show the first of the views."""
+        super().__init__(over)
+        self._job_id = job_id
+        self._views = views
+        self._at = 0
+        self._found: dict[int, FilesDiff | str] = {}
+        """The result of each view, or the error message."""
+
+    def on_mount(self) -> None:
+        """Show the first comparison."""
+        if len(self._views) > 1:
+            self.keys_line("Tab other comparison   Up, Down, PgUp, PgDn scroll   Esc back")
+        self._show()
+
+    def action_view(self, step: int) -> None:
+        """Show the next or previous comparison."""
+        self._at = (self._at + step) % len(self._views)
+        self._show()
+
+    def made(self, width: int) -> list[Line]:
+        """Return the lines of the current comparison."""
+        found = self._found.get(self._at)
+        if found is None:
+            return words_lines("…", width, "dim")
+        if isinstance(found, str):
+            return words_lines(found, width, "warn")
+        return files_lines(found.files, width) or words_lines(f"{found.of}: no file was changed", width, "dim")
+
+    def _show(self) -> None:
+        titles = (Span(f"{one.title}  ", "person" if at == self._at else "dim") for at, one in enumerate(self._views))
+        self.title_line((Span("Files  ", "strong"), *titles))
+        self.draw()
+        if self._at not in self._found:
+            self.run_worker(self._read(self._at), exclusive=True, group="files")
+
+    async def _read(self, at: int) -> None:
+        view = self._views[at]
+        try:
+            self._found[at] = await self.over.host.jobs.diff(self._job_id, view.what, run_id=view.run_id)
+        except PerstackError as error:
+            self._found[at] = error.said(tui_phrase)
+        if at == self._at:
+            self.draw()
+
 
 _LOOKING = "Esc back"
 _ASKING = "y change these files   Up, Down, PgUp, PgDn scroll   Esc change nothing"
@@ -26,7 +90,7 @@ _DONE = "u undo it   Esc back"
 
 
 class RewindScreen(LinesScreen):
-    """`y` changes the files that are shown; then `u` shows what it takes to undo that."""
+    """The rewind screen: `y` changes the shown files; afterwards `u` shows the undoing plan."""
 
     KEYS = _LOOKING
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -37,7 +101,7 @@ class RewindScreen(LinesScreen):
     def __init__(
         self, over: Program, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
     ) -> None:
-        """`then` is done when the files are those of the checkpoint."""
+        """`then` is called when the files are those of the checkpoint."""
         super().__init__(over)
         self._job_id = job_id
         self._checkpoint_id = checkpoint_id
@@ -48,6 +112,7 @@ class RewindScreen(LinesScreen):
         self._is_at_work = True
 
     def on_mount(self) -> None:
+        """Read the plan."""
         self._look()
 
     def action_agree(self) -> None:
@@ -58,18 +123,19 @@ class RewindScreen(LinesScreen):
             self.run_worker(self._rewind(plan), group="rewind")
 
     def action_undo(self) -> None:
-        """Show what a rewind to the files of before would change."""
+        """Show the plan that restores the previous files."""
         if self._done is not None and self._done.undo is not None:
             self._checkpoint_id, self._then = self._done.undo, None
             self._plan = self._done = None
             self._look()
 
     def action_back(self) -> None:
-        """Not while files are being changed: what comes of it is to be seen."""
+        """Return to the previous screen, except while files are being changed: the outcome must be seen."""
         if not (self._is_at_work and self._plan is not None):
             super().action_back()
 
     def made(self, width: int) -> list[Line]:
+        """Return the lines of the plan, the outcome or the error."""
         if self._problem:
             return words_lines(self._problem, width, "bad")
         done, plan = self._done, self._plan
@@ -100,7 +166,7 @@ class RewindScreen(LinesScreen):
                 self._job_id, self._checkpoint_id, elsewhere=self.over.names_workspace
             )
         except PerstackError as error:
-            self._problem = error.said(said)
+            self._problem = error.said(tui_phrase)
         self._is_at_work = False
         if self._plan is not None and not self._plan.files and self._then is not None:
             self._then()
@@ -117,7 +183,7 @@ class RewindScreen(LinesScreen):
                 by=this_user("start"),
             )
         except PerstackError as error:
-            self._problem, self._plan = error.said(said), None
+            self._problem, self._plan = error.said(tui_phrase), None
         self._is_at_work = False
         if self._done is not None:
             self.over.changed(self._done.job_id)

@@ -1,4 +1,4 @@
-"""Ctrl+Q while Jobs are at work: keep waiting, or interrupt them; and what may be done while that takes long."""
+"""The help screen (F1), and the question whether to quit while Jobs are running (Ctrl+Q)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,68 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
+from textual.widget import Widget
 
-from perstack.frontends.shared.words import count
-from perstack.frontends.tui.view.spans import Line, Span
-from perstack.frontends.tui.widgets.lines import LinesView
+from perstack.doors.shared.text import count, pad
+from perstack.doors.tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
+from perstack.doors.tui.screens.base import OverScreen, Program
+from perstack.doors.tui.view.styled_text import Line, Span, wrap
+from perstack.doors.tui.widgets.lines import LinesView
+
+# The help: every key and its effect.
+
+_COLUMN = 12
+
+
+def help_lines(width: int) -> list[Line]:
+    """Return the lines for every key."""
+    found: list[Line] = []
+    of_actions = [(action.shown, action.text) for action in ACTIONS if action.shown]
+    of_history = [(action.shown, action.text) for action in OF_HISTORY]
+    for title, rows in (
+        ("Keys", of_actions),
+        ("While you type, and look", OTHER_KEYS),
+        ("In the History, from a Job, a Run or a checkpoint", of_history),
+    ):
+        found += [(Span(f"  {title}", "strong"),), ()]
+        for key, text in rows:
+            first, *others = wrap(text, max(10, width - _COLUMN - 4))
+            found.append((Span(f"  {pad(key, _COLUMN)}", "person"), Span(first)))
+            found += [(Span(" " * (_COLUMN + 2)), Span(other)) for other in others]
+        found.append(())
+    return found
+
+
+class HelpScreen(OverScreen):
+    """The screen of keys."""
+
+    TITLE_TEXT = "Help"
+    KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
+
+    def __init__(self, over: Program) -> None:
+        """Use the application `over`."""
+        super().__init__(over)
+        self.id = "help-screen"
+
+    def body(self) -> list[Widget]:
+        """Return the lines."""
+        return [LinesView(id="help")]
+
+    def on_mount(self) -> None:
+        """Show the keys and focus them."""
+        self._show()
+        self.query_one("#help").focus()
+
+    def on_resize(self) -> None:
+        """Break the lines again."""
+        self._show()
+
+    def _show(self) -> None:
+        self.query_one("#help", LinesView).show(help_lines(self.size.width - 2))
 
 
 class QuitScreen(ModalScreen[None]):
-    """Whether to leave. Once that is said, nothing else can be begun: what is waited for may be a dead storage."""
+    """The question whether to quit. After the answer nothing else can be started; a dead storage may take long."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,w,enter", "stay", show=False),
@@ -29,7 +83,7 @@ class QuitScreen(ModalScreen[None]):
     """
 
     def __init__(self, jobs: int, leave: Callable[[], None], leave_at_once: Callable[[], None]) -> None:
-        """`leave` interrupts what is at work, and leaves when that is recorded; `leave_at_once` waits for nothing."""
+        """`leave` interrupts running Jobs and exits when that is recorded; `leave_at_once` exits without waiting."""
         super().__init__()
         self._jobs = jobs
         self._leave = leave
@@ -38,6 +92,7 @@ class QuitScreen(ModalScreen[None]):
         self._lines = LinesView(self._asked())
 
     def compose(self) -> ComposeResult:
+        """Yield the box with the question."""
         with Vertical():
             yield self._lines
 
@@ -51,6 +106,7 @@ class QuitScreen(ModalScreen[None]):
         ]
 
     def action_stay(self) -> None:
+        """Close the question, unless the program is leaving already."""
         if not self._is_leaving:
             self.dismiss()
 

@@ -1,31 +1,34 @@
-"""F2: Jobs, newest first, filtered by typing; one is opened, or looked at."""
+"""The History (F2), which lists Jobs and filters them by typing, and the Inbox (F3)."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Key
 
-from perstack.core.job import JobSummary
+from perstack.core.jobs.summary import JobSummary
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.tui.screens.base import ListScreen, Program
+from perstack.doors.tui.screens.job import JobScreen
+from perstack.doors.tui.view.history import job_line, matching
+from perstack.doors.tui.view.lines import inbox_line
+from perstack.doors.tui.view.styled_text import Line, Span
+from perstack.engine.jobs.inbox import InboxItem
 from perstack.errors import PerstackError
-from perstack.frontends.tui.next_steps import said
-from perstack.frontends.tui.screens.base import Program
-from perstack.frontends.tui.screens.job import JobScreen
-from perstack.frontends.tui.screens.listing import ListScreen
-from perstack.frontends.tui.view.history import job_line, matching
-from perstack.frontends.tui.view.spans import Line, Span
 
 _PAGE = 200
-"""Jobs that are read before they are shown."""
+"""Jobs that are read before the first are shown."""
 
 _MOST = 10_000
-"""Jobs that are listed: the newest."""
+"""Maximum Jobs that are listed, the newest."""
 
 
 class HistoryScreen(ListScreen[JobSummary]):
-    """Enter opens a Job in a tab; Tab looks at its Runs, checkpoints and events."""
+    """The History: Enter opens a Job in a tab; Tab shows its Runs, checkpoints and events."""
 
     TITLE_TEXT = "History"
     KEYS = "type to filter   Up, Down choose   Enter opens   Tab looks into it   Esc back"
@@ -35,30 +38,32 @@ class HistoryScreen(ListScreen[JobSummary]):
     ]
 
     def __init__(self, over: Program) -> None:
+        """Use the application `over`."""
         super().__init__(over)
         self._typed = ""
         self._after: str | None = None
-        """Where the Jobs continue that have not been read."""
+        """Cursor of the Jobs that are not read yet."""
 
     async def read(self) -> Sequence[JobSummary]:
+        """Return the newest Jobs, and start to read the older ones."""
         page = await self.over.host.jobs.list(limit=_PAGE)
         self._after = page.next
         self.run_worker(self._read_on(), exclusive=True, group="more")
         return page.jobs
 
     async def _read_on(self) -> None:
-        """The older ones, while the newest are looked at."""
+        """Read the older Jobs while the newest are shown."""
         try:
             while self._after is not None and len(self.rows) < _MOST:
                 page = await self.over.host.jobs.list(limit=_PAGE, after=self._after)
                 self._after, self.rows = page.next, [*self.rows, *page.jobs]
                 self.list_again(self._list.chosen)
         except PerstackError as error:
-            self.notify(error.said(said), severity="error", markup=False)
+            self.notify(error.said(tui_phrase), severity="error", markup=False)
 
     @property
     def empty(self) -> str:
-        """What is said where there is nothing, of as many as have been read."""
+        """The text shown if no Job matches, with the number of those read so far."""
         if not self._typed:
             return "There are no Jobs yet."
         if self._after is None:
@@ -66,34 +71,92 @@ class HistoryScreen(ListScreen[JobSummary]):
         return f"None of the newest {len(self.rows):,} Jobs has these words."
 
     def line(self, one: JobSummary, is_chosen: bool, width: int) -> Line:
+        """Return a Job's line."""
         return job_line(one, is_chosen, width)
 
     def open(self, one: JobSummary) -> None:
-        """Show it in a tab."""
+        """Show the Job in a tab."""
         self.over.open_job(one.id)
 
     @property
     def shown(self) -> Sequence[JobSummary]:
+        """The Jobs that match the typed text."""
         return matching(self.rows, self._typed)
 
     def show_head(self) -> None:
+        """Show the typed text in the title."""
         self.title_line((Span(self.TITLE_TEXT, "strong"), Span(f"  {self._typed}▏")))
 
     def on_key(self, event: Key) -> None:
-        """What is typed filters the Jobs."""
+        """Filter the Jobs by the typed text."""
         if event.character is not None and event.character.isprintable():
             event.stop()
             self._filter(self._typed + event.character)
 
     def action_less(self) -> None:
-        """Take a character back."""
+        """Delete the last typed character."""
         self._filter(self._typed[:-1])
 
     def action_look(self) -> None:
-        """Show what the Job that is chosen consists of."""
+        """Show the Runs, checkpoints and events of the chosen Job."""
         if self.chosen is not None:
             self.over.show(JobScreen(self.over, self.chosen.id))
 
     def _filter(self, typed: str) -> None:
         self._typed = typed
         self.list_again()
+
+
+# The Inbox (F3): every open question of all Jobs and tasks.
+
+_PAUSE = 1.0
+"""Minimum seconds until it is read again, since others ask and answer meanwhile."""
+
+_SHARE = 20
+"""Minimum pause after a reading, as a multiple of its duration."""
+
+
+class InboxScreen(ListScreen[InboxItem]):
+    """The Inbox; Enter opens the Job that asks."""
+
+    TITLE_TEXT = "Inbox"
+    KEYS = "Up, Down choose   Enter opens   Esc back"
+    EMPTY = "Nothing waits for you."
+    _at = 0
+
+    def reload(self) -> None:
+        """Read the questions, and repeat that while the screen is shown."""
+        self.run_worker(self._read_on(), exclusive=True, group="rows")
+
+    async def _read_on(self) -> None:
+        while True:
+            began = time.monotonic()
+            await self.read_rows()
+            await asyncio.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
+
+    async def read(self) -> Sequence[InboxItem]:
+        """Return the open questions, and find the one to keep chosen."""
+        found = await self.over.host.inbox()
+        ids = [one.id for one in found]
+        stays = next((one.id for one in self.rows[self._list.chosen :] if one.id in ids), None)
+        self._at = self._list.chosen if stays is None else ids.index(stays)
+        return found
+
+    def first_chosen(self) -> int:
+        """Return the index of the question that was chosen; if it was answered, of the one after it."""
+        return self._at
+
+    def line(self, one: InboxItem, is_chosen: bool, width: int) -> Line:
+        """Return a question's line."""
+        return inbox_line(one, is_chosen, self.over.host.clock.now(), width)
+
+    def open(self, one: InboxItem) -> None:
+        """Show the Job in a tab, where it is answered. A task is answered on the command line."""
+        if one.job_id is not None:
+            self.over.open_job(one.job_id)
+        elif one.next_steps:
+            self.notify("; ".join(map(tui_phrase, one.next_steps)), title="No answer helps", markup=False)
+        elif one.damaged:
+            self.notify(one.text, severity="error", markup=False)
+        elif one.task_id is not None:
+            self.notify(f"perstack answer {one.task_id} ANSWER", title="A task is answered by a command", markup=False)

@@ -1,7 +1,8 @@
-"""What a Job consists of: its tree of Runs, its checkpoints, its events; or those of one Run."""
+"""Screens of a Job or one of its Runs: the tree of Runs, the checkpoints and the events."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias, assert_never
 
@@ -9,22 +10,276 @@ from textual.binding import Binding, BindingType
 from textual.events import Key
 from textual.widget import Widget
 
-from perstack.core.run_tree import PlacedRun
-from perstack.engine.read import RunLog
+from perstack.core.base.text import one_line
+from perstack.core.jobs.checkpoints import Checkpoint
+from perstack.core.jobs.summary import PlacedRun
+from perstack.doors.shared.checkpoints import new_in
+from perstack.doors.shared.command_lines import CommandLine, of_checkpoint, of_job, of_run
+from perstack.doors.shared.log_view import Entry, Place, asked_at, branches, expert_of, in_order, is_delegate, places_of
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.text import cells, shorten
+from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
+from perstack.doors.tui.screens.base import ListScreen, OverScreen, PageScreen, Program, TextsScreen
+from perstack.doors.tui.screens.export import ExportScreen
+from perstack.doors.tui.screens.files import Compared, FilesScreen, RewindScreen
+from perstack.doors.tui.view.history import event_line, event_texts, name_of_place, place_line, run_line, words_lines
+from perstack.doors.tui.view.items import Remark
+from perstack.doors.tui.view.styled_text import Line, Span
+from perstack.doors.tui.view.tree import Fact, Page, checkpoint_page, new_page
+from perstack.doors.tui.widgets.lines import LinesView
+from perstack.engine.log.run_log import RunLog
 from perstack.errors import PerstackError
-from perstack.frontends.shared.log_entries import Entry, Place, expert_of, in_order, is_delegate, places_of
-from perstack.frontends.shared.run_tree import branches
-from perstack.frontends.tui.actions import bindings_of
-from perstack.frontends.tui.next_steps import said
-from perstack.frontends.tui.screens.base import Program
-from perstack.frontends.tui.screens.checkpoint import CheckpointScreen
-from perstack.frontends.tui.screens.listing import ListScreen
-from perstack.frontends.tui.screens.of_job import OfJob
-from perstack.frontends.tui.screens.texts import TextsScreen
-from perstack.frontends.tui.view.files import words_lines
-from perstack.frontends.tui.view.history import event_line, event_texts, place_line, run_line
-from perstack.frontends.tui.view.spans import Line, Span
-from perstack.frontends.tui.widgets.lines import LinesView
+
+# Command lines for the same actions; Enter copies one.
+
+
+class CommandsScreen(ListScreen[CommandLine]):
+    """A list of commands and their effects."""
+
+    TITLE_TEXT = "Command lines"
+    KEYS = "Up, Down choose   Enter copies   Esc back"
+
+    def __init__(self, over: Program, commands: Sequence[CommandLine]) -> None:
+        """List these commands."""
+        super().__init__(over)
+        self._commands = commands
+
+    async def read(self) -> Sequence[CommandLine]:
+        """Return the commands."""
+        return self._commands
+
+    def line(self, one: CommandLine, is_chosen: bool, width: int) -> Line:
+        """Return a command's line."""
+        text = shorten(one_line(one.text), width)
+        left = width - cells(text) - 2
+        return (
+            Span(text, "strong" if is_chosen else ""),
+            Span(f"  {shorten(one.what, left)}" if left > 8 else "", "dim"),
+        )
+
+    def open(self, one: CommandLine) -> None:
+        """Copy the whole command."""
+        self.over.copy(one.text)
+
+
+# Actions on a Job, one of its Runs, or a checkpoint.
+
+
+class OfJob(OverScreen):
+    """Base class with these actions by key; each names what it needs if that is missing."""
+
+    ACTIONS: ClassVar[tuple[Action, ...]] = OF_HISTORY
+    marked: str | None = None
+    """The checkpoint that files are compared with."""
+
+    @property
+    @abstractmethod
+    def job_id(self) -> str:
+        """The Job's id."""
+
+    @property
+    @abstractmethod
+    def run_id(self) -> str | None:
+        """The chosen Run, or the Run that this screen is limited to; None for the whole Job."""
+
+    @property
+    @abstractmethod
+    def expert(self) -> str:
+        """The Expert that continues the Job; empty if unknown."""
+
+    @property
+    @abstractmethod
+    def place(self) -> Place | None:
+        """The chosen checkpoint, if any."""
+
+    @abstractmethod
+    def marked_another(self) -> None:
+        """Show that another checkpoint is marked."""
+
+    def keys_that_fit(self, *first: str) -> str:
+        """Return the key line with the most useful keys that fit."""
+        keys = [*first, "o opens", "b branches", "d files", "r rewinds", "k commands", "x exports", "F1 every key"]
+        end = "Esc back"
+        while len("   ".join((*keys, end))) > self.size.width - 2 and len(keys) > 1:
+            keys.pop(-2)
+        return "   ".join((*keys, end))
+
+    # --- continuing -----------------------------------------------------------------------------------------------
+
+    def action_open_job(self) -> None:
+        """Show the Job in a tab."""
+        self.over.open_job(self.job_id)
+
+    def action_branch(self) -> None:
+        """Branch from the chosen checkpoint."""
+        place = self._needed()
+        if place is not None:
+            self.over.branch(self.job_id, place.id)
+
+    def action_answer_again(self) -> None:
+        """Answer the question of the chosen checkpoint again, in a branch."""
+        place = self._needed()
+        if place is None:
+            return
+        again = None if is_delegate(place.entry.log) else asked_at(place)
+        if not place.asks:
+            self.notify("Nothing was asked at this checkpoint: choose one that says «asks».", markup=False)
+        elif again is None:
+            self.notify("A delegate asked this: only what the Coordinator asked is answered again.", markup=False)
+        else:
+            self.over.branch(self.job_id, place.id, again=again)
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def action_branch_with_files(self) -> None:
+        """Rewind the files to the chosen checkpoint, then branch from it."""
+        place = self._needed()
+        if place is not None:
+            job_id, at = self.job_id, place.id
+            self.over.show(RewindScreen(self.over, job_id, at, then=lambda: self.over.branch(job_id, at)))
+
+    def action_rewind(self) -> None:
+        """Show the rewind to the chosen checkpoint."""
+        place = self._needed()
+        if place is not None:
+            self.over.show(RewindScreen(self.over, self.job_id, place.id))
+
+    def action_mark(self) -> None:
+        """Mark the chosen checkpoint, or remove its mark."""
+        place = self._needed()
+        if place is not None:
+            self.marked = None if self.marked == place.id else place.id
+            self.marked_another()
+
+    def action_files(self) -> None:
+        """Show changes of files by the checkpoint's step, the Run or the Job."""
+        self.over.show(FilesScreen(self.over, self.job_id, self._compared()))
+
+    def _compared(self) -> list[Compared]:
+        place, run_id = self.place, self.run_id
+        if place is None:
+            of_run = [] if run_id is None else [Compared(f"of {run_id}", run_id=run_id)]
+            return [*of_run, Compared(f"of {self.job_id}")]
+        marked = self.marked
+        from_mark = [] if marked in (None, place.id) else [Compared("since the mark", f"{marked}..{place.id}")]
+        step, now = Compared(f"of step {place.entry.step}", place.id), Compared("from there until now", f"{place.id}..")
+        return [*from_mark, step, now]
+
+    # --- copying --------------------------------------------------------------------------------------------------
+
+    def action_copy(self) -> None:
+        """Copy the id of the checkpoint, the Run or the Job."""
+        self.over.copy(self.run_id or self.job_id if self.place is None else self.place.id)
+
+    def action_commands(self) -> None:
+        """Show the command lines."""
+        self.over.show(CommandsScreen(self.over, self._commands()))
+
+    def action_export(self) -> None:
+        """Show the export of the Job or the chosen checkpoint."""
+        self.over.show(ExportScreen(self.over, self.job_id, None if self.place is None else self.place.id))
+
+    def _commands(self) -> list[CommandLine]:
+        place, given = self.place, self.over.given
+        of_place = (
+            []
+            if place is None
+            else of_checkpoint(self.job_id, place.id, place.expert, given, asks=place.asks, marked=self.marked)
+        )
+        return [
+            *of_place,
+            *([] if self.run_id is None else of_run(self.run_id, given)),
+            *of_job(self.job_id, self.expert, given),
+        ]
+
+    def _needed(self) -> Place | None:
+        if self.place is None:
+            self.notify("Choose a checkpoint first: Tab goes to them.", severity="warning", markup=False)
+        return self.place
+
+
+# A checkpoint: the messages as the model sees them there, or those that are new in it.
+
+_ALL, _NEW = _CHECKPOINT_VIEWS = ("Messages", "New since the step before")
+
+
+class CheckpointScreen(OfJob, PageScreen):
+    """The checkpoint screen; Tab switches between all and new messages."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab,shift+tab", "view", show=False, priority=True),
+        *bindings_of(OfJob.ACTIONS),
+    ]
+
+    def __init__(self, over: Program, job_id: str, place: Place, *, marked: str | None = None) -> None:
+        """Show a checkpoint of a Job; `marked` is the one that files are compared with."""
+        super().__init__(over)
+        self._job_id = job_id
+        self._place = place
+        self.marked = marked
+        self._view = _ALL
+        self._pages: dict[str, Page] = {}
+        self._checkpoint: Checkpoint | None = None
+
+    def on_mount(self) -> None:
+        """Show the messages."""
+        self._show()
+
+    def action_view(self) -> None:
+        """Show the other view."""
+        self._view = _NEW if self._view == _ALL else _ALL
+        self._show()
+
+    def _show(self) -> None:
+        self.marked_another()
+        if self._view in self._pages:
+            self.page.begin(self._pages[self._view])
+        else:
+            self.page.begin(Page([Fact("", "…")]))
+            self.run_worker(self._read(self._view), exclusive=True, group="page")
+
+    async def _read(self, view: str) -> None:
+        host = self.over.host
+        try:
+            checkpoint = self._checkpoint
+            if checkpoint is None:
+                checkpoint = self._checkpoint = await host.checkpoint(self._place.id, job_id=self._job_id)
+            page = checkpoint_page(checkpoint) if view == _ALL else new_page(checkpoint, await new_in(host, checkpoint))
+        except PerstackError as error:
+            page = Page([Remark("error", error.said(tui_phrase), "bad")])
+        self._pages[view] = page
+        if view == self._view:
+            self.page.begin(page)
+
+    # --- targets of the actions -----------------------------------------------------------------------------------
+
+    @property
+    def job_id(self) -> str:
+        """The Job of the checkpoint."""
+        return self._job_id
+
+    @property
+    def expert(self) -> str:
+        """The Expert of the checkpoint."""
+        return self._place.expert
+
+    @property
+    def run_id(self) -> str | None:
+        """The Run of the checkpoint."""
+        return self._place.run_id
+
+    @property
+    def place(self) -> Place | None:
+        """The checkpoint."""
+        return self._place
+
+    def marked_another(self) -> None:
+        """Show the mark in the title."""
+        mark = "● " if self.marked == self._place.id else ""
+        views = (Span(f"  {one}", "person" if one == self._view else "dim") for one in _CHECKPOINT_VIEWS)
+        self.title_line((Span(mark, "person"), Span(name_of_place(self._place), "strong"), *views))
+        self.keys_line(self.keys_that_fit("Tab other view", "Enter unfolds"))
+
 
 One: TypeAlias = PlacedRun | Place | Entry
 _RUNS, _PLACES, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
@@ -32,7 +287,7 @@ _EMPTY = {_RUNS: "This Job has no Run yet.", _PLACES: "There is no checkpoint ye
 
 
 class JobScreen(OfJob, ListScreen[One]):
-    """Tab goes from the Runs to the checkpoints and the events; Enter opens what is chosen."""
+    """The Job screen: Tab switches between Runs, checkpoints and events; Enter opens the chosen row."""
 
     DEFAULT_CSS = """
     JobScreen #damage { display: none; dock: bottom; margin: 1 0; padding: 0 1; }
@@ -44,7 +299,7 @@ class JobScreen(OfJob, ListScreen[One]):
     ]
 
     def __init__(self, over: Program, job_id: str, run_id: str | None = None) -> None:
-        """With a Run only what is of that."""
+        """Show a Job, or only one of its Runs."""
         super().__init__(over)
         self._job_id = job_id
         self._run_id = run_id
@@ -53,36 +308,38 @@ class JobScreen(OfJob, ListScreen[One]):
         self._logs: Sequence[RunLog] = ()
         self._tree: Sequence[PlacedRun] = ()
         self._damage = LinesView(id="damage")
-        """Why there is no more of it than what is listed."""
+        """The reason why not everything is listed."""
         self._drawn: dict[str, str] = {}
-        """What stands before each Run in the tree."""
+        """The line prefix of each Run in the tree."""
         self._chosen: dict[str, int] = {}
-        """What was chosen in each view that was left."""
+        """The index that was chosen in each view that was left."""
         self._stays_at: str | None = None
-        """The checkpoint that stays chosen when all is read again."""
+        """The checkpoint that stays chosen when everything is read again."""
         self._number = ""
-        """The digits that were typed last."""
 
     def body(self) -> list[Widget]:
+        """Return the list and the damage."""
         return [self._list, self._damage]
 
     def on_resize(self) -> None:
+        """Break the damage's lines again."""
         self._show_damage()
 
     def _show_damage(self) -> None:
         damaged = [log.damage for log in self._logs if log.damage is not None]
-        lines = words_lines(damaged[0].said(said), max(20, self.size.width - 4), "bad") if damaged else []
+        lines = words_lines(damaged[0].said(tui_phrase), max(20, self.size.width - 4), "bad") if damaged else []
         self._damage.display = bool(lines)
         self._damage.styles.height = min(len(lines), self.size.height // 2)
         self._damage.show(lines)
 
-    # --- what is listed -------------------------------------------------------------------------------------------
+    # --- rows -----------------------------------------------------------------------------------------------------
 
     async def read(self) -> Sequence[One]:
+        """Read the logs, start to read the tree, and return the rows of the view."""
         host = self.over.host
         self._logs = await host.logs(self._job_id, run_id=self._run_id)
         self._show_damage()
-        if self._run_id is None:  # of a Job that is at work it takes long
+        if self._run_id is None:  # for a running Job, the tree takes long
             self.run_worker(self._read_tree(), exclusive=True, group="tree")
         return self._rows()
 
@@ -90,7 +347,7 @@ class JobScreen(OfJob, ListScreen[One]):
         try:
             self._tree = await self.over.host.jobs.tree(self._job_id)
         except PerstackError as error:
-            self.notify(error.said(said), severity="error", markup=False)
+            self.notify(error.said(tui_phrase), severity="error", markup=False)
             return
         self._drawn = {one.run.id: before for one, before in zip(self._tree, branches(self._tree), strict=True)}
         if self._view == _RUNS:
@@ -105,7 +362,7 @@ class JobScreen(OfJob, ListScreen[One]):
         return places_of(self._logs)
 
     def first_chosen(self) -> int:
-        """The latest is looked at first, but the Runs from the one that began."""
+        """Return the index to choose: the kept checkpoint, otherwise the last row, or the first of the Runs."""
         stays_at, self._stays_at = self._stays_at, None
         for at, one in enumerate(self.rows if stays_at is not None else ()):
             if isinstance(one, Place) and one.id == stays_at:
@@ -113,13 +370,14 @@ class JobScreen(OfJob, ListScreen[One]):
         return self._chosen.get(self._view, 0 if self._view == _RUNS else -1)
 
     def read_again(self, job_id: str) -> None:
-        """The checkpoint that is chosen stays so."""
+        """Read the Job again and keep the chosen checkpoint."""
         if job_id == self._job_id:
             self._chosen[self._view] = self._list.chosen
             self._stays_at = None if self.place is None else self.place.id
             self.reload()
 
     def line(self, one: One, is_chosen: bool, width: int) -> Line:
+        """Return the line of a Run, a checkpoint or an event."""
         match one:
             case PlacedRun():
                 return run_line(one, self._drawn.get(one.run.id, ""), is_chosen, width)
@@ -131,19 +389,20 @@ class JobScreen(OfJob, ListScreen[One]):
                 assert_never(one)
 
     def show_head(self) -> None:
+        """Show the views in the title."""
         views = (Span(f"  {one}", "person" if one == self._view else "dim") for one in self._views)
         self.title_line((Span(self._run_id or self._job_id, "strong"), *views))
         self.keys_line(self.keys_that_fit("Tab other view", "Enter opens"))
 
     @property
     def empty(self) -> str:
-        """What is said where there is nothing."""
+        """The text shown if nothing is listed."""
         return _EMPTY[self._view]
 
-    # --- what a person does ---------------------------------------------------------------------------------------
+    # --- user actions ---------------------------------------------------------------------------------------------
 
     def open(self, one: One) -> None:
-        """A Run's own checkpoints and events; the messages of a checkpoint; all that an event says."""
+        """Open a Run's checkpoints and events, a checkpoint's messages, or an event's full text."""
         match one:
             case PlacedRun():
                 self.over.show(JobScreen(self.over, self._job_id, one.run.id))
@@ -155,14 +414,14 @@ class JobScreen(OfJob, ListScreen[One]):
                 assert_never(one)
 
     def action_view(self, step: int) -> None:
-        """The next of Runs, checkpoints and events, or the one before."""
+        """Show the next or previous of Runs, checkpoints and events."""
         self._chosen[self._view] = self._list.chosen
         self._view = self._views[(self._views.index(self._view) + step) % len(self._views)]
         self.rows = self._rows()
         self.list_again(self.first_chosen())
 
     def on_key(self, event: Key) -> None:
-        """Digits go to the first row of the step of that number."""
+        """Go to the first row of the step with the typed number."""
         if event.character is None or not (event.character.isascii() and event.character.isdecimal()):
             self._number = ""
             return
@@ -172,28 +431,33 @@ class JobScreen(OfJob, ListScreen[One]):
         if at is not None and self._view != _RUNS:
             self._list.choose_at(at)
 
-    # --- what actions are about -----------------------------------------------------------------------------------
+    # --- targets of the actions -----------------------------------------------------------------------------------
 
     @property
     def job_id(self) -> str:
+        """The shown Job."""
         return self._job_id
 
     @property
     def expert(self) -> str:
+        """The Coordinator's Expert; empty before the logs are read."""
         log = next((log for log in self._logs if not is_delegate(log)), None)
         return "" if log is None else expert_of(log)
 
     @property
     def run_id(self) -> str | None:
+        """The chosen Run, or the one that the screen is limited to."""
         one = self.chosen
         return one.run.id if isinstance(one, PlacedRun) else self._run_id
 
     @property
     def place(self) -> Place | None:
+        """The chosen checkpoint, if a checkpoint is chosen."""
         one = self.chosen
         return one if isinstance(one, Place) else None
 
     def marked_another(self) -> None:
+        """Show the mark in the list."""
         self.list_again(self._list.chosen)
 
 

@@ -1,18 +1,78 @@
-"""What History shows, as lines: Jobs, and of one its Runs, checkpoints and events."""
+"""Lines of the History: Jobs, and a Job's Runs, checkpoints, events and changes of files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from perstack.core.job import JobSummary
-from perstack.core.plain import one_line
-from perstack.core.run_tree import PlacedRun
-from perstack.frontends.shared.entry_rows import calls_before, question_at, rows_of
-from perstack.frontends.shared.log_entries import Entry, Place, expert_of
-from perstack.frontends.shared.log_rows import Around, run_label
-from perstack.frontends.shared.run_tree import how_words
-from perstack.frontends.shared.words import cells, count, local_time, pad, run_status_of, shorten, status_of
-from perstack.frontends.tui.view.spans import Line, Span, Style
+from perstack.core.base.text import one_line
+from perstack.core.files.text_diff import FileDiff
+from perstack.core.jobs.summary import JobSummary, PlacedRun
+from perstack.doors.shared.event_text import Around, run_label
+from perstack.doors.shared.file_changes import (
+    LineKind,
+    definition_warnings,
+    file_rows,
+    kept_lines,
+    patch,
+    shown_line,
+    stat_words,
+)
+from perstack.doors.shared.job_status import run_status_of, status_of
+from perstack.doors.shared.log_view import Entry, Place, calls_before, expert_of, how_words, question_at, rows_of
+from perstack.doors.shared.text import cells, count, local_time, pad, shorten
+from perstack.doors.tui.view.styled_text import TAB, Line, Span, Style, pieces, wrap
+from perstack.engine.jobs.rewind import Rewind
+
+# Changes of files as lines: the files, then every line that differs.
+
+_STYLES: dict[LineKind, Style] = {"file": "strong", "hunk": "call", "+": "add", "-": "remove", " ": ""}
+_CHANGES: dict[str, Style] = {"added": "add", "removed": "remove", "changed": "warn"}
+_WIDEST = 100_000
+"""Maximum lines shown of a patch; the command line shows all."""
+
+
+def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
+    """Return the files with their line counts, then the lines."""
+    if not files:
+        return []
+    found: list[Line] = []
+    for change, path, lines in file_rows(files):
+        label = f"{pad(change, 8)} {one_line(lines)}  "
+        first, *others = pieces(path.replace("\t", TAB), max(8, width - cells(label) - 2))
+        found.append((Span("  "), Span(label, _CHANGES.get(change, "")), Span(first)))
+        found += [(Span(" " * (2 + cells(label))), Span(other)) for other in others]
+    found += [(), (Span(f"  {stat_words(files)}", "dim"),), ()]
+    for kind, line in patch(files):
+        style = _STYLES[kind]
+        found += [(Span("  "), Span(piece, style)) for piece in _broken(shown_line(kind, line), width - 2)]
+        if len(found) > _WIDEST:
+            return [*found, (Span("  … and more lines", "dim"),)]
+    return found
+
+
+def plan_lines(plan: Rewind, width: int) -> list[Line]:
+    """Return a rewind's changes and the files it leaves unchanged."""
+    return [
+        *_said(definition_warnings(plan), width, "warn"),
+        *_said(kept_lines(plan), width, "dim"),
+        *files_lines(plan.files, width),
+    ]
+
+
+def words_lines(text: str, width: int, style: Style = "") -> list[Line]:
+    """Return the text as lines broken between words."""
+    return [(Span("  "), Span(line, style)) for line in wrap(text, max(8, width - 4))]
+
+
+def _said(texts: Iterable[str], width: int, style: Style) -> list[Line]:
+    found = [line for text in texts for line in words_lines(text, width, style)]
+    return [*found, ()] if found else []
+
+
+def _broken(text: str, width: int) -> list[str]:
+    line = text.replace("\t", TAB)
+    return [line] if len(line) <= width and line.isascii() else pieces(line, width)
+
 
 _STANDS: dict[str, tuple[str, Style]] = {
     "finishStep": ("", ""),
@@ -25,7 +85,7 @@ _STANDS: dict[str, tuple[str, Style]] = {
     "stopRunByInterrupt": ("interrupted", "warn"),
     "startRewind": ("before a rewind", "warn"),
 }
-"""Why a Run stands at a checkpoint, by the event that makes it."""
+"""Why a Run stands at a checkpoint, by the type of the event that made it."""
 
 _COLOUR_OF: dict[str, Style] = {
     "completed": "good",
@@ -35,7 +95,6 @@ _COLOUR_OF: dict[str, Style] = {
     "running": "call",
     "queued": "call",
 }
-"""Of how a Job, or a Run, stands."""
 
 _COLOURS: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "cyan": "call"}
 _WORD = 9
@@ -43,24 +102,24 @@ _LABEL = 18
 
 
 def name_of(job: JobSummary) -> str:
-    """A Job in one line: `{expertKey} - {totalSteps} steps ({jobId}) ({startedAt})`."""
+    """Return a Job in one line: `{expertKey} - {totalSteps} steps ({jobId}) ({startedAt})`."""
     began = f"{local_time(job.started_at):%Y-%m-%d %H:%M}"
     return one_line(f"{job.expert_key} - {count(job.total_steps, 'step')} ({job.id}) ({began})")
 
 
 def name_of_place(place: Place) -> str:
-    """A checkpoint in one line: `Step {stepNumber} ({checkpointId})`."""
+    """Return a checkpoint in one line: `Step {stepNumber} ({checkpointId})`."""
     return one_line(f"Step {place.entry.step} ({place.id})")
 
 
 def matching(jobs: Sequence[JobSummary], typed: str) -> tuple[JobSummary, ...]:
-    """Those in whose line or query every word that was typed stands."""
+    """Return the Jobs whose line or query contains every typed word."""
     words = typed.lower().split()
     return tuple(job for job in jobs if all(word in f"{name_of(job)} {one_line(job.query)}".lower() for word in words))
 
 
 def job_line(job: JobSummary, is_chosen: bool, width: int) -> Line:
-    """A Job, with what it was asked and where it stands."""
+    """Return a Job's line with its query and status."""
     status = "damaged" if job.damaged else status_of(job)
     name = shorten(name_of(job), max(20, width - cells(status) - 5))
     left = width - 5 - cells(name) - cells(status)
@@ -74,7 +133,7 @@ def job_line(job: JobSummary, is_chosen: bool, width: int) -> Line:
 
 
 def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
-    """A Run at its place in the tree: its id, its Expert, how it stands, how it came to be."""
+    """Return a Run's line in the tree: its id, Expert, status and origin."""
     run = one.run
     status = run_status_of(run)
     style = _COLOUR_OF.get(run.status, "warn")
@@ -92,7 +151,7 @@ def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
 
 
 def place_line(place: Place, is_chosen: bool, width: int, *, is_marked: bool = False) -> Line:
-    """A checkpoint, with the Expert whose it is and why the Run stands there."""
+    """Return a checkpoint's line with its Expert and why the Run stands there."""
     word, style = _STANDS.get(place.type, (place.type, "dim"))
     mark = "● " if is_marked else ""
     label = shorten(run_label(place.expert, place.run_id), _LABEL)
@@ -109,7 +168,7 @@ def place_line(place: Place, is_chosen: bool, width: int, *, is_marked: bool = F
 
 
 def event_line(entry: Entry, is_chosen: bool, width: int) -> Line:
-    """An event in one line: when, whose, in which step, and the first of what it says."""
+    """Return an event's line: its time, Run, step and first row."""
     at = f"{local_time(entry.timestamp):%H:%M:%S}"
     label = pad(one_line(run_label(expert_of(entry.log), entry.log.run_id)), _LABEL if width >= 70 else 10)
     row = next(iter(rows_of(entry, _around(entry))), None)
@@ -127,7 +186,7 @@ def event_line(entry: Entry, is_chosen: bool, width: int) -> Line:
 
 
 def event_texts(entry: Entry) -> list[tuple[str, str]]:
-    """Everything that an event says, each under its word."""
+    """Return everything that an event says, as pairs of word and text."""
     return [(row.word, row.text) for row in rows_of(entry, _around(entry))] or [(entry.type, "")]
 
 

@@ -1,4 +1,4 @@
-"""What was typed before, and the names of files that may be completed."""
+"""The history of typed texts, and completion of file names."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from perstack.core.plain import plain_text
+from perstack.core.base.text import plain_text
 
 _AT = re.compile(r"(?:^|\s)@([^\s@]*)\Z")
 _MOST = 200
-"""Of what was typed before."""
+"""Maximum texts in the history."""
 
 _MOST_LOOKED_AT = 5_000
-"""Entries of folders."""
+"""Maximum directory entries that are read."""
 
 
 class Typed:
-    """What was typed before, the latest last; a person goes back in it and forth."""
+    """The history of typed texts, the latest last, with a current position."""
 
     def __init__(self, before: Iterable[str] = ()) -> None:
+        """Start with earlier texts, the latest last."""
         self._texts = list(before)[-_MOST:]
         self._at = len(self._texts)
         self._draft = ""
 
     def keep(self, text: str) -> None:
-        """It was sent."""
+        """Add a sent text and go to the end."""
         if text.strip() and text not in self._texts[-1:]:
             self._texts = [*self._texts, text][-_MOST:]
         self._at = len(self._texts)
 
     def back(self, now: str) -> str | None:
-        """What was typed before that; None if there is nothing."""
+        """Return the previous text; None at the beginning. `now` is the text being typed."""
         if self._at == len(self._texts):
             self._draft = now
         if not self._at:
@@ -42,7 +43,7 @@ class Typed:
         return self._texts[self._at]
 
     def forth(self) -> str | None:
-        """What was typed after that, and at last what was being typed."""
+        """Return the next text, and after the last the one that was being typed; None at the end."""
         if self._at == len(self._texts):
             return None
         self._at += 1
@@ -50,30 +51,31 @@ class Typed:
 
 
 def named_at(before: str) -> str | None:
-    """The beginning of a file's name after an `@`, at the end of what stands before the cursor; None if none is."""
+    """Return the beginning of a file name after an `@` directly before the cursor; None without one."""
     found = _AT.search(before)
     return None if found is None else found[1]
 
 
 class Files:
-    """Files and folders of the workspace, by the beginning of a name.
+    """Completion of files and folders of the workspace by the beginning of a name.
 
-    It is asked at each key. A part of a name is looked for in all folders once: what more is typed of it only leaves
-    some of what was found. Names that a terminal cannot show, or that are no UTF-8, are left out.
+    It is called at each key. A part of a name is searched in all folders once; further letters only filter the result.
+    Names that a terminal cannot show, or that are not UTF-8, are left out.
     """
 
     def __init__(self, workspace: Path) -> None:
+        """Complete paths below `workspace`."""
         self._workspace = workspace
         self._part = ""
         self._found: list[str] = []
-        """Those below the workspace that have `_part` in them."""
+        """The paths below the workspace that contain `_part`."""
 
     def forget(self) -> None:
-        """No name is being typed: the next time files may be others."""
+        """Forget the search, since files may have changed when the next name is typed."""
         self._part = ""
 
     def meant(self, beginning: str, most: int = 8) -> list[str]:
-        """Those that are meant by it: by their path, or anywhere by a part of a name."""
+        """Return the paths that begin like this, or that contain this part of a name anywhere."""
         folder, _, name = beginning.rpartition("/")
         if ".." in Path(folder).parts or Path(beginning).is_absolute():
             return []
@@ -92,7 +94,7 @@ class Files:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # it stands where nothing may be looked at
+    except OSError:  # its folder may not be read
         return False
 
 

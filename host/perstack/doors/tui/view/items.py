@@ -1,4 +1,4 @@
-"""What a lane consists of: what was said, calls and their results, and remarks."""
+"""The items of a Run's branch: texts, tool calls with their results, and notes."""
 
 from __future__ import annotations
 
@@ -7,52 +7,55 @@ from collections.abc import Iterable, Iterator
 
 from pydantic import JsonValue
 
-from perstack.core.messages import ToolCallPart
-from perstack.frontends.shared.approvals import change_of
-from perstack.frontends.shared.live_words import whole_seconds
-from perstack.frontends.shared.words import brief, cells, count, duration, shorten
-from perstack.frontends.tui.view.nodes import Lane, Looks, Node
-from perstack.frontends.tui.view.spans import Line, Span, Style, clean, one, settled, wrap, wrap_line
+from perstack.core.runs.messages import ToolCallPart
+from perstack.doors.shared.activity import whole_seconds
+from perstack.doors.shared.questions import change_of
+from perstack.doors.shared.text import brief, cells, count, duration, shorten
+from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, settled, wrap, wrap_line
+from perstack.doors.tui.view.tree import Lane, Looks, Node
 
 MOST_LINES = 400
-"""Of one result that is unfolded; a log has all of it."""
+"""Maximum lines of an unfolded result; the log has all of it."""
 
 _MOST_SAID = 5_000
-"""Of a text of the model."""
+"""Maximum lines of a text of the model."""
 
 _FOLDED_THOUGHT = 2
 _FOLDED_CHANGE = 12
-"""Lines of a folded thought, and of an edit."""
+"""Lines of a folded edit."""
 
 _LONGEST = 200_000
-"""Characters of one text that are looked at."""
+"""Maximum characters of one text that are processed."""
 
 
 _MARKS: dict[Style, str] = {"good": "✓", "bad": "✗", "warn": "!", "ask": "?"}
 
 _TELLING = ("error", "output", "stdout", "content", "text", "message", "result")
-"""Names under which results that are JSON say what a person looks for, the first of them first."""
+"""Keys whose value is the essence of a JSON result, most important first."""
 
 
 class Said(Node):
-    """A text: a person's query, the model's, or its reasoning."""
+    """A text: the user's query, the model's reply, or its reasoning."""
 
     __slots__ = ("has_gap", "mark", "style", "text")
 
     def __init__(self, text: str, *, mark: str = "", style: Style = "", is_thought: bool = False) -> None:
+        """Show the text, folded at first if it `is_thought`."""
         super().__init__()
         self.text = text[:_LONGEST]
         self.mark = mark
         self.has_gap = False
-        """Whether an empty line parts it from what stands before it."""
+        """True if an empty line separates it from the item before."""
         self.style: Style = "dim" if is_thought else style
         self.is_open = not is_thought
 
     @property
-    def can_fold(self) -> bool:  # type: ignore[override]  # of others it is a constant
+    def can_fold(self) -> bool:  # type: ignore[override]  # a constant in other classes
+        """True if it is dim, as a thought is."""
         return self.style == "dim"
 
     def make(self, looks: Looks) -> list[Line]:
+        """Return the wrapped text; of a folded thought the first lines."""
         indent = 2
         texts = wrap(self.text.strip("\n"), looks.width - indent)
         more = len(texts) - (_MOST_SAID if self.is_open else _FOLDED_THOUGHT)
@@ -67,34 +70,36 @@ class Said(Node):
 
 
 class Stream(Node):
-    """A text while it comes. What more of it does not change is broken once, however long it gets."""
+    """A streaming text. Lines that further text cannot change are broken only once, however long it becomes."""
 
     __slots__ = ("_done", "_pieces", "_rest", "_width", "has_gap", "is_thought")
 
     def __init__(self, *, is_thought: bool) -> None:
+        """Start without text."""
         super().__init__()
         self.is_thought = is_thought
         self.has_gap = False
         self._pieces: list[str] = []
         self._done: list[Line] = []
-        """Lines that stay as they are."""
+        """The final lines."""
         self._rest = ""
-        """What has come after them."""
+        """The text after them."""
         self._width: int = 0
 
     @property
     def text(self) -> str:
-        """All that has come."""
+        """The whole text so far."""
         return "".join(self._pieces)
 
     def hears(self, delta: str) -> None:
-        """More of it has come."""
+        """Append streamed text."""
         text = clean(delta)
         self._pieces.append(text)
         self._rest += text
         self.changed()
 
     def make(self, looks: Looks) -> list[Line]:
+        """Return the lines, breaking only the text that is not final."""
         width = max(1, looks.width - 2)
         if width != self._width:
             self._done.clear()
@@ -114,30 +119,31 @@ class Stream(Node):
 
 
 class Call(Node):
-    """A call of a tool: what it is for, how long it took, and what came of it."""
+    """A tool call: its arguments, duration and result."""
 
     __slots__ = ("_shown", "began", "change", "error", "is_own", "name", "part", "progress", "result", "took", "waits")
 
     can_fold = True
 
     def __init__(self, name: str, part: ToolCallPart | None, began: int | None) -> None:
+        """Show a call; `part` is None if its arguments are unknown, `began` None before it runs."""
         super().__init__()
         self.name = name
         self.part = part
         self.began = began
-        """When it began to be run; None if it was not, or has its result."""
+        """Start of the execution in milliseconds since 1970; None if it has not begun or has a result."""
         self.took = 0
         self.result: str | None = None
         self.error = False
         self.is_own = False
-        """Whether the loop itself answers it: its result says nothing new."""
+        """True if the loop itself answers it: its result then shows nothing new."""
         self.progress = ""
         self.waits = ""
-        """What it waits for before it is run."""
         self._shown, self.change = _change_by(part)
-        """The arguments that stand in the lines of a difference, and those."""
+        """The arguments shown by a diff, and the diff's lines."""
 
     def make(self, looks: Looks) -> list[Line]:
+        """Return the head line and what is shown below it."""
         return [self._head(looks), *self._below(looks)]
 
     def _head(self, looks: Looks) -> Line:
@@ -151,7 +157,7 @@ class Call(Node):
         return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(words), Span(gap), Span(took, "dim"))
 
     def _words(self) -> str:
-        """Its arguments, but for those that stand below it as a difference."""
+        """Return the arguments except those shown by the diff."""
         if self.part is None:
             return ""
         args = {name: value for name, value in self.part.args.items() if name not in self._shown}
@@ -178,7 +184,6 @@ class Call(Node):
                 yield _under(one(first, width, "bad" if self.error else "dim"))
 
     def _change(self, width: int) -> Iterator[Line]:
-        """What an edit changes, as a difference."""
         most = MOST_LINES if self.is_open else _FOLDED_CHANGE
         for text in self.change[:most]:
             yield (Span("    "), *difference(text, width))
@@ -186,7 +191,7 @@ class Call(Node):
             yield (Span("    "), Span(f"… {count(len(self.change) - most, 'more line')}", "dim"))
 
     def _whole(self, width: int) -> Iterator[Line]:
-        """Every argument that is not shown as a difference, and the whole result."""
+        """Yield every argument that the diff does not show, and the whole result."""
         for name, value in () if self.part is None else self.part.args.items():
             if name not in self._shown:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -196,17 +201,19 @@ class Call(Node):
 
 
 class Remark(Node):
-    """What the host says: a retry, a limit, an answer that was given. One text, under a mark."""
+    """A note of the host: a retry, a limit, an answer. A text with a mark."""
 
     __slots__ = ("style", "text", "word")
 
     def __init__(self, word: str, text: str, style: Style = "warn") -> None:
+        """Show the text after a mark and the word."""
         super().__init__()
         self.word = word
         self.text = text
         self.style: Style = style
 
     def make(self, looks: Looks) -> list[Line]:
+        """Return the word and the wrapped text."""
         texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MOST_LINES]
         first: Line = (
             Span(f"{_MARKS.get(self.style, '·')} ", self.style),
@@ -218,38 +225,41 @@ class Remark(Node):
 
 
 class Doing(Node):
-    """What a Run does while nothing of it is to be seen."""
+    """The activity of a Run while it has no visible item."""
 
     __slots__ = ("since", "words")
 
     def __init__(self, words: str, since: int) -> None:
+        """Show the words; `since` is in milliseconds since 1970."""
         super().__init__()
         self.words = words
         self.since = since
 
     def make(self, looks: Looks) -> list[Line]:
+        """Return the words and their duration."""
         took = looks.now - self.since
         words = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
         return [(Span("· ", "dim"), *one(words, looks.width - 2, "dim"))]
 
 
 class RunLane(Lane):
-    """A Run, with what a line says of it if it is a delegate."""
+    """A Run's branch; for a delegate, with a head line about it."""
 
     __slots__ = ("began", "ended", "label", "query", "run_id", "status", "steps")
 
     def __init__(self, run_id: str, label: str, query: str = "") -> None:
+        """Start without items; `query` is shown in a delegate's head line."""
         super().__init__()
         self.run_id = run_id
         self.label = label
         self.query = query
         self.status: Style = "call"
-        """How it stands."""
         self.began: int | None = None
         self.ended: int | None = None
         self.steps = 0
 
     def make(self, looks: Looks) -> list[Line]:
+        """Return the head line: status, label, query, steps and duration."""
         sign = "▾" if self.is_open else "▸"
         until = looks.now if self.ended is None else self.ended
         took = "" if self.began is None or until - self.began < 1000 else whole_seconds(until - self.began)
@@ -275,7 +285,7 @@ def _change_by(part: ToolCallPart | None) -> tuple[tuple[str, ...], tuple[str, .
         return (), ()
     shown, lines = change_of(part.tool_name, part.args)
     if lines:
-        return shown, lines[2:]  # the path stands in the line above
+        return shown, lines[2:]  # the head line already shows the path
     whole = part.args.get("text")
     if part.tool_name != "writeTextFile" or not isinstance(whole, str):
         return (), ()
@@ -283,7 +293,7 @@ def _change_by(part: ToolCallPart | None) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def gist(result: str) -> str:
-    """The line of a result that says most; of JSON its text, or its values."""
+    """Return the most telling line of a result; of JSON, its text or its values."""
     text = result.strip()
     if text.startswith("{") and len(text) <= _LONGEST:
         try:
@@ -298,13 +308,13 @@ def gist(result: str) -> str:
 
 
 def difference(text: str, width: int) -> Line:
-    """A line of a diff."""
+    """Return a line of a diff."""
     style: Style = "add" if text.startswith("+") else "remove" if text.startswith("-") else "dim"
     return (Span(shorten_keeping(text, width), style),)
 
 
 def shorten_keeping(text: str, width: int) -> str:
-    """The text cut to the width, its spaces as they are."""
+    """Return the text cut to the width, with its spaces kept."""
     line = clean(text).replace("\n", " ")
     return line if cells(line) <= width else shorten(line, width)
 

@@ -1,39 +1,37 @@
-"""What waits for a person: a question, a call that needs approval, or calls that a crash left open."""
+"""Lines for questions, approvals, and calls that a crash left without a result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from perstack.core.answers import ALWAYS, accepted, asked_by
-from perstack.core.events import Settlement
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.resuming import UnsettledCall
-from perstack.frontends.shared.approvals import change_of, value_shown
-from perstack.frontends.shared.questions import question_shown
-from perstack.frontends.shared.words import cells
-from perstack.frontends.tui.view.items import difference
-from perstack.frontends.tui.view.spans import Line, Span, clean, pieces, wrap
+from perstack.core.jobs.answers import ALWAYS, accepted, asked_by
+from perstack.core.jobs.resuming import UnsettledCall
+from perstack.core.runs.events import Settlement
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.questions import change_asked, head_shown, question_shown, value_shown
+from perstack.doors.shared.text import cells
+from perstack.doors.tui.view.items import difference
+from perstack.doors.tui.view.styled_text import Line, Span, clean, pieces, wrap
 
 SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
     "d": ("done", "it was done"),
     "r": ("retry", "it is run again"),
     "a": ("ask", "you are asked"),
 }
-"""By the key that is pressed."""
 
 
 CHOSEN = "❯ "
-"""Before the call that a key is about."""
+"""The mark before the call that a key settles."""
 
 
 def asking_lines(asking: OpenQuestion, workspace: Path, width: int) -> list[Line]:
-    """All of what is asked: every argument, and of an edit what it changes."""
+    """Return the whole question: every argument, and for an edit its diff."""
     if not asking.call_digest:
         first, *others = wrap(question_shown(asking), width)
         return [(Span(first, "ask"),), *((Span(one),) for one in others)]
-    left_out, change = change_of(asking.tool_name, asking.args, workspace)
-    found: list[Line] = [(Span(one, "ask"),) for one in wrap(asking.text, width)]
+    left_out, change = change_asked(asking, workspace)
+    found: list[Line] = [(Span(one, "ask"),) for line in head_shown(asking) for one in wrap(line, width)]
     for name, value in asking.args.items():
         if name not in left_out:
             found += _argument(name, value_shown(value, asking), width)
@@ -42,7 +40,7 @@ def asking_lines(asking: OpenQuestion, workspace: Path, width: int) -> list[Line
 
 
 def asking_hint(asking: OpenQuestion) -> str:
-    """What is answered how."""
+    """Return the hint how to answer."""
     asked = asked_by(asking)
     if asking.call_digest:
         offers = [f"{number} {ALWAYS} {rule}" for number, rule in enumerate(asking.offers, 1)]
@@ -53,7 +51,7 @@ def asking_hint(asking: OpenQuestion) -> str:
 
 
 def decision(asking: OpenQuestion, key: str) -> str | None:
-    """What a key says to a call: a yes, or one for more than this call; None for any other key."""
+    """Return the answer that a key gives to a call: a yes, or one for more than this call; None for other keys."""
     if key in ("y", "Y"):
         return asked_by(asking).options[0]
     if key in ("a", "A"):
@@ -66,7 +64,7 @@ def decision(asking: OpenQuestion, key: str) -> str | None:
 def unsettled_lines(
     calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement], chosen: int, width: int
 ) -> list[Line]:
-    """The calls that began and have no result, and what was said of each."""
+    """Return the calls without a result and the settlement chosen for each."""
     found: list[Line] = [
         (Span(line, "warn"),)
         for line in wrap("Its process ended while these calls were at work. What became of them?", width)
@@ -98,7 +96,7 @@ def _argument(name: str, value: str, width: int) -> list[Line]:
 
 
 def _in_pieces(text: str, width: int) -> list[str]:
-    """A line of a difference is approved of: none of it is left out. What follows has its sign too."""
+    """Return a diff's line in pieces without losing text that the user approves; continued pieces keep its sign."""
     line = clean(text).replace("\n", " ")
     first, *others = pieces(line, width)
     return [first, *(f"{line[:1]}  {one}" for more in others for one in pieces(more, width - 3))]

@@ -1,20 +1,20 @@
-"""Lines of styled text, and how a text is broken into them."""
+"""Lines of styled text, and breaking a text into lines."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from perstack.core.plain import plain_text
-from perstack.frontends.shared.words import cells, shorten
+from perstack.core.base.text import plain_text
+from perstack.doors.shared.text import cells, shorten
 
 Style = Literal["", "dim", "rule", "person", "expert", "call", "good", "bad", "warn", "ask", "add", "remove", "strong"]
-"""What a text is, not how it looks: that is the theme's."""
+"""The meaning of a text; the theme decides its look."""
 
 TAB = "    "
 
 
 class Span(NamedTuple):
-    """A piece of a line. Its text has no control character: `spans` and `wrap` see to it."""
+    """A piece of a line, without control characters: `clean` and `wrap` remove them."""
 
     text: str
     style: Style = ""
@@ -24,27 +24,27 @@ Line: TypeAlias = tuple[Span, ...]
 
 
 def clean(text: str) -> str:
-    """Text from outside, without all that a terminal would obey, tabs as spaces."""
+    """Return text from outside without control sequences, with tabs as spaces."""
     return plain_text(text.replace("\r\n", "\n")).replace("\t", TAB)
 
 
 def one(text: str, width: int, style: Style = "") -> Line:
-    """The text on one line, cut to the width."""
+    """Return the text on one line, cut to the width."""
     return (Span(shorten(text, max(1, width)), style),)
 
 
 def text_of(line: Line) -> str:
-    """The line without its styles."""
+    """Return the line without its styles."""
     return "".join(span.text for span in line)
 
 
 def cells_of(line: Line) -> int:
-    """The columns that it takes."""
+    """Return the terminal columns that the line takes."""
     return sum(cells(span.text) for span in line)
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The text in lines of at most that many cells, broken between words; its own line ends stay."""
+    """Return the text in lines of at most `width` cells, broken between words; its own line ends are kept."""
     found: list[str] = []
     for line in clean(text).split("\n"):
         found += wrap_line(line.rstrip(), max(1, width))
@@ -52,7 +52,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def wrap_line(line: str, width: int) -> list[str]:
-    """One clean line. What follows the first break is indented as the line was."""
+    """Break one clean line; continued lines are indented like it."""
     if len(line) <= width and (line.isascii() or cells(line) <= width):
         return [line]
     found, rest = settled(line, width)
@@ -61,8 +61,10 @@ def wrap_line(line: str, width: int) -> list[str]:
 
 
 def settled(line: str, width: int) -> tuple[list[str], str]:
-    """Of one clean line to which more may be added the lines that this does not change, and what is left: broken with
-    what is added it comes to the lines that all of it comes to."""
+    """Return the final lines of a growing clean line, and the rest.
+
+    Breaking the rest with further text yields the same lines as breaking all of it.
+    """
     rest = line.lstrip(" ")
     indent = _indent_of(line, width)
     room = width - len(indent)
@@ -81,7 +83,7 @@ def _indent_of(line: str, width: int) -> str:
 
 
 def pieces(line: str, width: int) -> list[str]:
-    """One clean line in pieces of at most that many cells, broken anywhere: every character is in one."""
+    """Return one clean line in pieces of at most `width` cells, broken anywhere, without losing a character."""
     found, used = [""], 0
     for char in line:
         wide = cells(char)
@@ -94,7 +96,7 @@ def pieces(line: str, width: int) -> list[str]:
 
 
 def _fitting(text: str, width: int) -> str:
-    """As much of the beginning as fits, up to the end of a word if there is one."""
+    """Return as much of the beginning as fits, up to a word's end if possible."""
     width = max(1, width)
     if text.isascii():
         if len(text) <= width:

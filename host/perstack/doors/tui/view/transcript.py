@@ -1,104 +1,107 @@
-"""What has happened in a Job, folded from its events to lanes of items.
+"""The history of a Job, folded from its events into branches of items, one a Run.
 
-Pure: the time comes with the events. `LiveState` says what goes on; this keeps what was, and where it is shown.
+Pure: times come from the events. `LiveState` holds the current state; this keeps the past and where it is shown.
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from perstack.core.definitions import Expert
-from perstack.core.events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    CloseRun,
-    CompactHistory,
-    DecideApproval,
-    ErrorRun,
-    Event,
-    FinishGeneration,
-    FinishRewind,
-    FinishRun,
-    FinishStep,
-    FinishToolCall,
+from perstack.core.definitions.experts import Expert
+from perstack.core.runs.display_events import (
     InitializeRuntime,
-    QueueRun,
-    RecordSnapshot,
-    RedactEvent,
-    RejectResult,
-    RequestApproval,
-    ResumeRun,
-    Retry,
-    ShrinkResults,
     SkillConnected,
     SkillDisconnected,
     SkillStarting,
     SkillStderr,
-    StartCompaction,
-    StartGeneration,
+    StreamReasoning,
+    StreamText,
+    ToolProgress,
+    WaitForEndpoint,
+)
+from perstack.core.runs.events import (
+    CloseRun,
+    ErrorRun,
+    Event,
+    FinishRewind,
+    FinishRun,
+    QueueRun,
+    RedactEvent,
+    RejectResult,
+    ResumeRun,
     StartRewind,
     StartRun,
-    StartSample,
-    StartToolCall,
     StopRunByDelegate,
     StopRunByExceededBudget,
     StopRunByExceededMaxSteps,
     StopRunByInteractiveTool,
     StopRunByInterrupt,
-    StreamReasoning,
-    StreamText,
-    SwitchModel,
-    ToolProgress,
-    WaitForEndpoint,
     WidenPermissions,
 )
-from perstack.core.messages import TextPart, ThinkingPart, text_of
-from perstack.frontends.shared.live_state import LiveState, Told
-from perstack.frontends.shared.log_rows import run_label
-from perstack.frontends.tui.view.items import Call, Doing, Remark, RunLane, Said, Stream
-from perstack.frontends.tui.view.nodes import Looks, Node, Placed, visible_folds
-from perstack.frontends.tui.view.spans import Style
+from perstack.core.runs.messages import TextPart, ThinkingPart, text_of
+from perstack.core.runs.step_events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    CompactHistory,
+    DecideApproval,
+    FinishGeneration,
+    FinishStep,
+    FinishToolCall,
+    RecordSnapshot,
+    RequestApproval,
+    Retry,
+    ShrinkResults,
+    StartCompaction,
+    StartGeneration,
+    StartSample,
+    StartToolCall,
+    SwitchModel,
+)
+from perstack.doors.shared.activity import LiveState, Told
+from perstack.doors.shared.event_text import run_label
+from perstack.doors.tui.view.items import Call, Doing, Remark, RunLane, Said, Stream
+from perstack.doors.tui.view.styled_text import Style
+from perstack.doors.tui.view.tree import Looks, Node, Placed, visible_folds
 
 _STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
-"""Of the colours that rows of a log have."""
 
 
 class Transcript:
-    """What the events so far come to."""
+    """The items that the events so far add up to."""
 
     def __init__(self) -> None:
+        """Start without events."""
         self.live = LiveState()
         self.root = RunLane("", "")
-        """The Coordinator's Runs, one after the other, and below their calls those of delegates."""
+        """The Coordinator's Runs in order, with those of delegates below their calls."""
         self._lanes: dict[str, RunLane] = {}
         self._calls: dict[tuple[str, str], Call] = {}
-        """By Run and id: those that have no result yet."""
+        """Calls without a result, by Run and id."""
         self._approvals: dict[tuple[str, str], str] = {}
-        """Of those that need an approval and have none the rule that asks for it."""
+        """The rule of each call that waits for approval, by Run and call."""
         self._last_text: dict[str, str] = {}
-        """What a Run's model said last."""
         self._ended_at = ""
-        """The event with which the latest Run of the Coordinator was completed."""
+        """The event that completed the Coordinator's latest Run."""
 
-    # --- what is shown --------------------------------------------------------------------------------------------
+    # --- display --------------------------------------------------------------------------------------------------
 
     def height(self, looks: Looks) -> int:
-        """How many lines there are."""
+        """Return the number of lines."""
         return self.root.height(looks)
 
     def lines(self, first: int, last: int, looks: Looks) -> list[Placed]:
-        """Those from `first` up to, not including, `last`."""
+        """Return the lines from `first` up to, not including, `last`."""
         return list(self.root.slice(first, last, looks))
 
     def top_of(self, node: Node, looks: Looks) -> int:
-        """The line at which an item begins."""
+        """Return the line at which an item begins."""
         return self.root.top_of(node, looks)
 
     def tick(self) -> bool:
-        """Time has passed: what is at work is to be shown anew. Whether anything is."""
+        """Invalidate the running items, whose durations change with time. Return whether anything is running."""
         for lane in self.live.lanes.values():
             shown = self._lanes.get(lane.run_id)
             if shown is not None:
@@ -110,20 +113,20 @@ class Transcript:
         return bool(self.live.lanes)
 
     def foldable(self) -> list[Node]:
-        """What may be folded, in the order of the lines, without what stands in a folded lane."""
+        """Return the items that can fold in line order, without those in a folded branch."""
         return visible_folds(self.root)
 
     def greet(self, expert: Expert | None) -> None:
-        """Say who is about to work."""
+        """Add the Expert's description to an empty transcript."""
         if expert is not None and not self.root.items:
             self.root.add(Said(expert.description or "It is ready.", mark=expert.key, style="dim"))
 
     def remark(self, word: str, text: str, style: Style = "warn") -> None:
-        """Words of this program, at the end."""
+        """Add a message of this program at the end."""
         self.root.add(Remark(word, text, style))
 
     def rest(self) -> bool:
-        """Nobody is at work: what was going on is so no longer. Whether anything was."""
+        """Mark everything as stopped, since no process drives the Job. Return whether anything was running."""
         was_at_work = bool(self.live.lanes)
         for run_id, lane in self._lanes.items():
             self._quiet(run_id)
@@ -141,7 +144,7 @@ class Transcript:
     # --- events ---------------------------------------------------------------------------------------------------
 
     def take(self, event: Event) -> list[Told]:  # noqa: C901 - one case for each kind of event
-        """An event has happened; returns the rows that the log has of it."""
+        """Apply an event and return its log rows."""
         told = self.live.take(event)
         match event:
             case InitializeRuntime() | SkillStarting() | SkillConnected() | SkillStderr():
@@ -221,7 +224,7 @@ class Transcript:
         return told
 
     def _say_when_asked(self) -> None:
-        """A Job that another process drives asks for an approval when all of its Runs have come to rest."""
+        """Update the words of calls that wait for approval: a followed Job asks only when all its Runs have stopped."""
         for key, rule in self._approvals.items():
             when = " when the other delegates have stopped" if self.live.asks_later(key[0]) else ""
             call, words = self._calls.get(key), f"needs your approval{when} ({rule})"
@@ -230,7 +233,7 @@ class Transcript:
                 call.changed()
 
     def _lane(self, run_id: str, expert_key: str) -> RunLane:
-        """Where the items of a Run go: a Coordinator's into the whole, a delegate's into its own lane."""
+        """Return the branch of a Run's items: the root for a Coordinator, its own for a delegate."""
         lane = self._lanes.get(run_id)
         if lane is None:
             lane = self._lanes[run_id] = self.root
@@ -239,7 +242,7 @@ class Transcript:
         return lane
 
     def _add(self, run_id: str, node: Node) -> None:
-        """At the end of a Run's items, in place of what it was said to do."""
+        """Add an item at the end of a Run, replacing its activity."""
         lane = self._lanes.get(run_id, self.root)
         self._drop_doing(lane)
         if isinstance(node, Said | Stream):
@@ -251,7 +254,7 @@ class Transcript:
             lane.drop_last()
 
     def _does(self, run_id: str) -> None:
-        """At the end of its items stands what a Run does, if nothing else shows it."""
+        """Show a Run's activity at its end, if no item shows it."""
         lane, live = self._lanes.get(run_id), self.live.lanes.get(run_id)
         if lane is None:
             return
@@ -261,7 +264,7 @@ class Transcript:
             if last.words == words:
                 return
             lane.drop_last()
-        if words and live is not None and not isinstance(last, RunLane):  # a delegate's lane says what it waits for
+        if words and live is not None and not isinstance(last, RunLane):  # a delegate's branch shows what it waits for
             lane.add(Doing(words, live.since))
 
     def _shows(self, event: WaitForEndpoint | StreamText | StreamReasoning | ToolProgress) -> None:
@@ -285,7 +288,7 @@ class Transcript:
                 assert_never(event)
 
     def _quiet(self, run_id: str) -> None:
-        """Take away what came of a reply that is whole now, or that will not become whole."""
+        """Remove the streamed text of a reply that is complete now or never will be."""
         lane = self._lanes.get(run_id, self.root)
         while lane.items and isinstance(lane.items[-1], Stream | Doing):
             lane.drop_last()
@@ -368,7 +371,7 @@ class Transcript:
         lane.changed()
 
     def _break_off(self, run_id: str) -> None:
-        """What had come of a reply when a person stopped it stays to be read. No log has it."""
+        """Keep the streamed part of a reply that the user interrupted. No log has it."""
         lane = self._lanes.get(run_id, self.root)
         self._drop_doing(lane)
         last = lane.items[-1] if lane.items else None

@@ -1,45 +1,49 @@
-"""The tree of what is shown of a Job: items, and lanes of items, one a Run.
+"""The tree of displayed items: items, and branches of items, one a Run.
 
-A lane knows where each of its items begins, so that the lines of a screen are found without making those of a whole
-Job: a Job of thousands of steps costs what is looked at.
+A branch knows where each item begins, so the lines of a screen are found without rendering a whole Job: the cost of a
+Job with thousands of steps is that of its visible part.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from perstack.frontends.tui.view.spans import Line, Span
+from perstack.core.jobs.checkpoints import Checkpoint
+from perstack.core.runs.messages import AnyMessage
+from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, parts_of, standing_of
+from perstack.doors.shared.text import count, pad, shorten
+from perstack.doors.tui.view.styled_text import Line, Span, Style, wrap
 
 BAR = Span("│ ", "rule")
-"""Before each line of a lane below another."""
+"""Prefix of each line of a nested branch."""
 
 
 class Looks(NamedTuple):
-    """What lines are made for."""
+    """The parameters of rendering."""
 
     width: int
     now: int = 0
-    """Milliseconds since 1970: how long what is at work has been."""
+    """Milliseconds since 1970, for durations of running items."""
 
 
 class Placed(NamedTuple):
-    """A line of the whole, and what it belongs to."""
+    """A line and the item it belongs to."""
 
     line: Line
     node: Node
 
 
 class Node:
-    """Something with lines of its own."""
+    """An item with lines."""
 
     __slots__ = ("_made", "_made_for", "at", "is_open", "parent")
 
     can_fold = False
-    """Whether it has more to show, or less."""
 
     def __init__(self) -> None:
+        """Start folded, and without a parent."""
         self.parent: Lane | None = None
         self.at = 0
         """Its index in the parent."""
@@ -48,77 +52,78 @@ class Node:
         self._made_for: int | None = None
 
     def make(self, looks: Looks) -> list[Line]:
-        """Its lines, anew."""
+        """Return newly rendered lines."""
         raise NotImplementedError
 
     def lines(self, looks: Looks) -> list[Line]:
-        """Its lines, each no wider than `looks.width`."""
+        """Return the lines, each at most `looks.width` wide; cached until `changed` or another width."""
         if self._made_for != looks.width:
             self._made, self._made_for = self.make(looks), looks.width
         return self._made
 
     def height(self, looks: Looks) -> int:
-        """How many they are."""
+        """Return the number of lines."""
         return len(self.lines(looks))
 
     def changed(self) -> None:
-        """Its lines are to be made anew."""
+        """Invalidate the cached lines."""
         self._made_for = None
         if self.parent is not None:
             self.parent.touch(self.at)
 
     def fold(self) -> None:
-        """Show more of it, or less."""
+        """Toggle between folded and unfolded."""
         self.is_open = not self.is_open
         self.changed()
 
     def slice(self, first: int, last: int, looks: Looks) -> Iterator[Placed]:
-        """Its lines from `first` up to, not including, `last`."""
+        """Yield the lines from `first` up to, not including, `last`."""
         for line in self.lines(looks)[first:last]:
             yield Placed(line, self)
 
 
 class Lane(Node):
-    """A Run: a line that says what it is, unless it is the first, and below it what happened in it."""
+    """A Run's branch: a head line unless it is the root, and its items below."""
 
     __slots__ = ("_clean", "_tops", "_width", "items")
 
     can_fold = True
 
     def __init__(self) -> None:
+        """Start unfolded, and without items."""
         super().__init__()
         self.items: list[Node] = []
         self._tops: list[int] = [0]
-        """Where each item begins, and where the last ends, as far as `_clean` says."""
+        """The first line of each item and the end of the last; valid up to `_clean`."""
         self._clean = 0
         self._width = 0
         self.is_open = True
 
     @property
     def has_head(self) -> bool:
-        """Whether it stands below another."""
+        """True if it is below another branch."""
         return self.parent is not None
 
     def add(self, node: Node) -> None:
-        """At its end."""
+        """Add an item at the end."""
         node.parent, node.at = self, len(self.items)
         self.items.append(node)
         self.touch(node.at)
 
     def drop_last(self) -> None:
-        """Take the last item away."""
+        """Remove the last item."""
         self.items.pop()
         self.touch(len(self.items))
 
     def touch(self, at: int) -> None:
-        """The item there, and so where those after it begin, is another now."""
+        """Invalidate the positions from that item on."""
         self._clean = min(self._clean, at)
         del self._tops[self._clean + 1 :]
         if self.parent is not None:
             self.parent.touch(self.at)
 
     def body(self, looks: Looks) -> int:
-        """How many lines its items have, and from now on where each begins."""
+        """Return the number of lines of its items, and update their positions."""
         inner = self._inner(looks)
         if self._width != inner.width:
             self._width, self._clean = inner.width, 0
@@ -130,9 +135,11 @@ class Lane(Node):
         return tops[-1]
 
     def height(self, looks: Looks) -> int:
+        """Return the number of lines, of a folded branch that of its head."""
         return int(self.has_head) + (self.body(looks) if self.is_open else 0)
 
     def slice(self, first: int, last: int, looks: Looks) -> Iterator[Placed]:
+        """Yield the lines from `first` up to, not including, `last`."""
         if self.has_head:
             if first == 0 and last > 0:
                 yield Placed(self.make(looks)[0], self)
@@ -148,7 +155,7 @@ class Lane(Node):
             at += 1
 
     def top_of(self, node: Node, looks: Looks) -> int:
-        """The line of the whole at which an item below this lane begins."""
+        """Return the line of the whole tree at which an item below this branch begins."""
         top, one = 0, node
         while one is not self and one.parent is not None:
             lane = one.parent
@@ -162,7 +169,7 @@ class Lane(Node):
 
 
 def visible_folds(lane: Lane) -> list[Node]:
-    """What may be folded in a lane, in the order of its lines, without what stands in a folded one."""
+    """Return the items of a branch that can fold in line order, without those in a folded one."""
     found: list[Node] = []
     for item in lane.items:
         if item.can_fold:
@@ -170,3 +177,135 @@ def visible_folds(lane: Lane) -> list[Node]:
         if isinstance(item, Lane) and item.is_open:
             found += visible_folds(item)
     return found
+
+
+# Titled texts that fold: the messages of a checkpoint, those that are new, an event's full text.
+
+_FOLDED = 6
+"""Lines of a folded text."""
+
+_MOST = 5_000
+"""Maximum lines of an unfolded text; the log has all of it."""
+
+_LONGEST = 200_000
+"""Maximum characters of a text that are processed."""
+
+_BEGINNING = 2_000
+"""Characters of a folded text that are processed."""
+
+_FACT = 10
+
+
+class Titled(Node):
+    """A titled text, of which the beginning is shown until it is unfolded."""
+
+    __slots__ = ("sign", "text", "title")
+
+    can_fold = True
+
+    def __init__(self, title: str, text: str, *, sign: str = "", is_open: bool = False) -> None:
+        """`sign` is `+` for a new text, `-` for a removed one."""
+        super().__init__()
+        self.title = title
+        self.text = text[:_LONGEST]
+        self.sign = sign
+        self.is_open = is_open
+
+    def make(self, looks: Looks) -> list[Line]:
+        """Return the title and the shown part of the text."""
+        style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
+        texts, rest = self._below(looks)
+        return [
+            (Span(f"{self.sign or '─'} ", style or "rule"), Span(shorten(self.title, looks.width - 2), "expert")),
+            *((Span("  "), Span(text, style)) for text in texts),
+            *([(Span(f"  {rest}", "dim"),)] if rest else []),
+            (),
+        ]
+
+    def height(self, looks: Looks) -> int:
+        """Return the number of lines without rendering: of ten thousand messages few are ever seen."""
+        texts, rest = self._below(looks)
+        return len(texts) + bool(rest) + 2
+
+    def _below(self, looks: Looks) -> tuple[list[str], str]:
+        """Return the lines of the text, and a note about omitted ones."""
+        said = self.text if self.is_open else self.text[:_BEGINNING]
+        texts = wrap(said.strip("\n"), looks.width - 2)
+        most = _MOST if self.is_open else _FOLDED
+        if len(said) < len(self.text):
+            return texts[:most], "…"
+        return texts[:most], f"… {count(len(texts) - most, 'more line')}" if len(texts) > most else ""
+
+
+class Fact(Node):
+    """A short text next to its name."""
+
+    __slots__ = ("name", "text")
+
+    def __init__(self, name: str, text: str) -> None:
+        """Show `text` next to `name`."""
+        super().__init__()
+        self.name = name
+        self.text = text
+
+    def make(self, looks: Looks) -> list[Line]:
+        """Return the name and the first lines of the text."""
+        width = max(8, looks.width - _FACT - 2)
+        texts = wrap(self.text[:_LONGEST], width)[:_FOLDED]
+        return [(Span(f"  {pad('' if at else self.name, _FACT)}", "dim"), Span(text)) for at, text in enumerate(texts)]
+
+
+class Page:
+    """Items one below the other."""
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        """Start with these items."""
+        self._root = Lane()
+        for node in nodes:
+            self._root.add(node)
+
+    def height(self, looks: Looks) -> int:
+        """Return the number of lines."""
+        return self._root.height(looks)
+
+    def lines(self, first: int, last: int, looks: Looks) -> list[Placed]:
+        """Return the lines from `first` up to, not including, `last`."""
+        return list(self._root.slice(first, last, looks))
+
+    def foldable(self) -> list[Node]:
+        """Return the items that can fold, in line order."""
+        return visible_folds(self._root)
+
+    def top_of(self, node: Node, looks: Looks) -> int:
+        """Return the line at which an item begins."""
+        return self._root.top_of(node, looks)
+
+
+def checkpoint_page(checkpoint: Checkpoint) -> Page:
+    """Return a page of a checkpoint's facts and its messages as the model sees them."""
+    return Page([*_facts(checkpoint, ()), *_message_nodes(checkpoint.messages, "")])
+
+
+def new_page(checkpoint: Checkpoint, found: MessagesDiff) -> Page:
+    """Return a page of the messages removed since the previous step, and of the new ones."""
+    since = found.since or "the beginning"
+    first = [
+        ("since", since),
+        ("no more", count(len(found.gone), "message")),
+        ("new", count(len(found.new), "message")),
+    ]
+    return Page([*_facts(checkpoint, first), *_message_nodes(found.gone, "-"), *_message_nodes(found.new, "+")])
+
+
+def texts_page(texts: Sequence[tuple[str, str]]) -> Page:
+    """Return a page of unfolded texts."""
+    return Page([Titled(title, text, is_open=True) for title, text in texts])
+
+
+def _facts(checkpoint: Checkpoint, first: Sequence[tuple[str, str]]) -> list[Node]:
+    return [*(Fact(name, text) for name, text in (("status", standing_of(checkpoint)), *first, *facts_of(checkpoint))),
+            Fact("", "")]  # fmt: skip
+
+
+def _message_nodes(messages: Iterable[AnyMessage], sign: str) -> list[Node]:
+    return [Titled(title, text, sign=sign) for message in messages for title, text in parts_of(message)]

@@ -1,4 +1,4 @@
-"""Where a person types: several lines, what was typed before, and names of files."""
+"""The input: several lines, history, and completion of file names."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from textual import events
 from textual.message import Message
 from textual.widgets import TextArea
 
-from perstack.core.plain import plain_text
-from perstack.frontends.tui.view.typed import Files, Typed, named_at
+from perstack.core.base.text import plain_text
+from perstack.doors.tui.view.input import Files, Typed, named_at
 
 _LONGEST_PASTE = 100_000
-"""Characters: it takes most of a second to show so many, in which nothing else is done."""
+"""Maximum characters of a paste: showing these takes most of a second, which blocks everything else."""
 
 
 class Composer(TextArea):
-    """Enter sends, Ctrl+J makes a new line."""
+    """The input area. Enter sends, Ctrl+J starts a new line."""
 
     DEFAULT_CSS = """
     Composer {
@@ -35,9 +35,10 @@ class Composer(TextArea):
     """
 
     class Completing(Message):
-        """What may be meant by what was typed; nothing: no file is being named."""
+        """The candidates for the file name being typed; empty if none is."""
 
         def __init__(self, names: list[str]) -> None:
+            """Report these candidates."""
             super().__init__()
             self.names = names
 
@@ -50,8 +51,10 @@ class Composer(TextArea):
         choose: Callable[[int], None],
         id: str | None = None,
     ) -> None:
-        """`enter` takes what was typed, and `choose` Up or Down where there is a list to choose from: at once, as the
-        keys that follow may be here already. A message would come after them."""
+        """Pass sent text to `enter`, and Up or Down to `choose` while there is a list to choose from.
+
+        They are called directly, because further keys may be queued already and a message would arrive after them.
+        """
         super().__init__(id=id, highlight_cursor_line=False)
         self._enter = enter
         self._choose = choose
@@ -60,7 +63,7 @@ class Composer(TextArea):
         self._files = Files(workspace)
         self._names: list[str] = []
         self.chooses = False
-        """Whether Up and Down are for a list beside it."""
+        """True if Up and Down move in a list next to the input."""
 
     async def _on_key(self, event: events.Key) -> None:
         if self._is_handled(event):
@@ -70,7 +73,7 @@ class Composer(TextArea):
         await super()._on_key(event)
 
     async def _on_paste(self, event: events.Paste) -> None:
-        # what the library does at a paste comes after this, with the text that is left here
+        # the library handles a paste after this method, with the text left in the event
         if len(event.text) > _LONGEST_PASTE:
             event.prevent_default()
             self.notify(
@@ -79,7 +82,7 @@ class Composer(TextArea):
                 markup=False,
             )
             return
-        # a terminal sends a line's end as it sends Enter
+        # a terminal sends a line end as it sends Enter
         event.text = plain_text(event.text.replace("\r\n", "\n").replace("\r", "\n"))
 
     def _is_handled(self, event: events.Key) -> bool:
@@ -89,7 +92,7 @@ class Composer(TextArea):
                 self._enter(self.text)
                 return True
             case "ctrl+j" | "shift+enter" | "alt+enter":
-                # here and not by a binding, which would come after what is typed next
+                # not by a binding, which would run after the keys typed next
                 self.insert("\n")
                 return True
             case "up" | "down" if self.chooses:
@@ -103,7 +106,7 @@ class Composer(TextArea):
                 return False
 
     def sent(self, *, keep: bool = True) -> None:
-        """What was typed is taken."""
+        """Clear the input after sending, and add it to the history if `keep`."""
         if keep:
             self._typed.keep(self.text)
         self.text = ""
@@ -115,7 +118,7 @@ class Composer(TextArea):
         return text is not None
 
     def on_text_area_changed(self) -> None:
-        """A file may be being named."""
+        """Update the candidates for a file name."""
         row, column = self.cursor_location
         beginning = named_at(self.document.get_line(row)[:column])
         names: list[str] = []
@@ -128,7 +131,7 @@ class Composer(TextArea):
             self.post_message(self.Completing(names))
 
     def complete(self) -> bool:
-        """Take the first name of a file that may be meant; whether there was one."""
+        """Complete the first candidate, and return whether there was one."""
         if self._names:
             self._take(self._names[0])
         return bool(self._names)

@@ -1,17 +1,22 @@
-"""Lines of styled text, drawn: a widget has as many as there are, and draws those that are seen."""
+"""Widgets that draw styled lines: scrolling lines, a single line, and rows of which one is chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeAlias
 
 from rich.segment import Segment
 from rich.style import Style as RichStyle
+from textual import events
+from textual.binding import Binding, BindingType
 from textual.geometry import Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from perstack.frontends.tui.view.spans import Line, Style, cells_of
+from perstack.doors.tui.view.styled_text import Line, Span, Style, cells_of
+
+# Scrolling lines; only the visible ones are drawn.
 
 _PREFIX = "lines--"
 STYLES: tuple[Style, ...] = (
@@ -20,7 +25,7 @@ STYLES: tuple[Style, ...] = (
 
 
 class LinesView(ScrollView, can_focus=True):
-    """Lines that scroll. What text is in them is text: nothing in it is read as markup or as a control."""
+    """Lines that scroll. Their text is never interpreted as markup or control sequences."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"{_PREFIX}{style}" for style in STYLES} | {f"{_PREFIX}cursor"}
     DEFAULT_CSS = """
@@ -44,40 +49,41 @@ class LinesView(ScrollView, can_focus=True):
     """
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
+        """Show these lines."""
         super().__init__(id=id, classes=classes)
         self._lines: Sequence[Line] = lines
         self._looks: dict[tuple[str, bool], RichStyle] = {}
 
     def show(self, lines: Sequence[Line]) -> None:
-        """These from now on."""
+        """Show these lines."""
         self._lines = lines
         self.measure()
         self.refresh()
 
     def whole_height(self) -> int:
-        """How many lines there are, at the width of now."""
+        """Return the number of lines at the current width."""
         return len(self._lines)
 
     def measure(self) -> None:
-        """Take the height of all lines for what is scrolled in."""
+        """Update the scrolled height."""
         self.virtual_size = Size(self.size.width, self.whole_height())
 
     def on_resize(self) -> None:
-        """Lines may be broken at another width now. Of a class and those that it is made of each has its turn."""
+        """Measure again, since lines may break differently. Textual calls this for each class of the hierarchy."""
         self.measure()
 
     def notify_style_update(self) -> None:
-        """The theme may be another."""
+        """Drop the cached styles, since the theme may have changed."""
         super().notify_style_update()
         self._looks.clear()
 
     def render_line(self, y: int) -> Strip:
-        """The line at that row of the window."""
+        """Return the line at that row of the window."""
         at = y + round(self.scroll_y)
         return self.strip(self._lines[at] if at < len(self._lines) else ())
 
     def strip(self, line: Line, *, has_cursor: bool = False) -> Strip:
-        """A line as it is drawn, filled to the width."""
+        """Return a line as a strip, filled to the width."""
         width = self.size.width
         segments = [Segment(span.text, self.look(span.style, has_cursor=has_cursor)) for span in line]
         strip = Strip(segments, cells_of(line))
@@ -85,7 +91,7 @@ class LinesView(ScrollView, can_focus=True):
         return strip.crop_extend(0, width, base)
 
     def look(self, style: Style, *, has_cursor: bool = False) -> RichStyle:
-        """How a style looks in the theme of now."""
+        """Return the look of a style in the current theme."""
         key = (style, has_cursor)
         if key not in self._looks:
             found = self.get_component_rich_style(f"{_PREFIX}{style}") if style else self.rich_style
@@ -93,3 +99,131 @@ class LinesView(ScrollView, can_focus=True):
                 found += RichStyle(bgcolor=self.get_component_rich_style(f"{_PREFIX}cursor").bgcolor)
             self._looks[key] = found
         return self._looks[key]
+
+
+# A single line drawn from spans.
+
+
+class Bar(LinesView, can_focus=False):
+    """A line that never scrolls; a click reports the index of its span."""
+
+    DEFAULT_CSS = """
+    Bar { height: 1; scrollbar-size: 0 0; padding: 0 1; }
+    """
+
+    class Clicked(Message):
+        """A click on the span with this index."""
+
+        def __init__(self, bar: Bar, number: int) -> None:
+            """Report the span `number` of `bar`."""
+            super().__init__()
+            self.bar = bar
+            self.number = number
+
+    def set(self, line: Line) -> None:
+        """Show this line."""
+        if [*self._lines] != [line]:
+            self.show([line])
+
+    def on_click(self, event: events.Click) -> None:
+        """Report the clicked span."""
+        left = event.x - 1
+        for number, span in enumerate(self._lines[0] if self._lines else ()):
+            left -= cells_of((span,))
+            if left < 0:
+                self.post_message(self.Clicked(self, number))
+                return
+
+
+Row: TypeAlias = Callable[[int, bool, int], Line]
+"""Return a row by its index from 0, whether it is chosen, and its width in cells."""
+
+
+class Choice(LinesView):
+    """A list: Up and Down choose, Enter opens. Only visible rows are made."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "choose(-1)", show=False),
+        Binding("down", "choose(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("home", "choose_at(0)", show=False),
+        Binding("end", "choose_at(-1)", show=False),
+        Binding("enter", "open", show=False),
+    ]
+
+    class Opened(Message):
+        """Enter on a row, or a click on the chosen row."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        """Start without rows."""
+        super().__init__(id=id)
+        self.chosen = 0
+        self.count = 0
+        self._row: Row = lambda at, is_chosen, width: ()
+        self._empty = ""
+
+    def offer(self, count: int, row: Row, *, chosen: int = 0, empty: str = "") -> None:
+        """Show these rows; `empty` is shown if there are none."""
+        self.count, self._row, self._empty = count, row, empty
+        self.measure()
+        self.choose_at(chosen)
+        self.call_after_refresh(self._into_view)
+
+    def choose_at(self, at: int) -> None:
+        """Choose a row and scroll to it; a negative index counts from the end."""
+        at = self.count + at if at < 0 else at
+        self.chosen = max(0, min(at, self.count - 1))
+        self._into_view()
+        self.refresh()
+
+    def action_choose(self, step: int) -> None:
+        """Move the choice by `step` rows."""
+        self.choose_at(max(0, self.chosen + step))
+
+    def action_page(self, pages: int) -> None:
+        """Move the choice by pages."""
+        self.choose_at(max(0, self.chosen + pages * max(1, self.size.height - 1)))
+
+    def action_choose_at(self, at: int) -> None:
+        """Choose a row; a negative index counts from the end."""
+        self.choose_at(at)
+
+    def action_open(self) -> None:
+        """Open the chosen row."""
+        if self.count:
+            self.post_message(self.Opened())
+
+    def on_resize(self) -> None:
+        """Keep the chosen row visible, also when a scrollbar has appeared."""
+        self.measure()
+        self._into_view()
+        self.call_after_refresh(self._into_view)
+
+    def whole_height(self) -> int:
+        """Return the number of rows, at least that of the text for no rows."""
+        return max(self.count, 2)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked row, or open it if it was chosen."""
+        at = event.y + round(self.scroll_y)
+        if at < self.count:
+            was = self.chosen
+            self.choose_at(at)
+            if was == at:
+                self.post_message(self.Opened())
+
+    def _into_view(self) -> None:
+        top = round(self.scroll_y)
+        if self.size.height and not top <= self.chosen < top + self.size.height:
+            above = 0 if self.chosen < top else self.size.height - 1
+            self.scroll_to(y=max(0, self.chosen - above), animate=False, immediate=True, force=True)
+
+    def render_line(self, y: int) -> Strip:
+        """Return the row at that line of the window."""
+        at = y + round(self.scroll_y)
+        if at < self.count:
+            is_chosen = at == self.chosen
+            width = self.scrollable_content_region.width  # `size` includes the scrollbar
+            return self.strip(self._row(at, is_chosen, width), has_cursor=is_chosen)
+        return self.strip((Span(f"  {self._empty}", "dim"),) if at == 1 and not self.count else ())

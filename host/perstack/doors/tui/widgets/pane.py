@@ -1,4 +1,4 @@
-"""A tab: a Job with its transcript, what it asks, the input and how it stands; or the Experts to choose from."""
+"""A tab: a Job's transcript, question, input and status line; or the Experts to choose from."""
 
 from __future__ import annotations
 
@@ -11,28 +11,25 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 
-from perstack.core.answers import asked_by
-from perstack.core.definitions import Expert
-from perstack.frontends.shared.live_state import LiveState
-from perstack.frontends.shared.questions import chosen
-from perstack.frontends.tui.session import Session
-from perstack.frontends.tui.view.experts import expert_lines, filtered
-from perstack.frontends.tui.view.hints import hint_of
-from perstack.frontends.tui.view.spans import Line, Span, one
-from perstack.frontends.tui.view.standing import standing_line
-from perstack.frontends.tui.view.typed import Typed
-from perstack.frontends.tui.widgets.asking import AskPanel, refusal
-from perstack.frontends.tui.widgets.bar import Bar
-from perstack.frontends.tui.widgets.composer import Composer
-from perstack.frontends.tui.widgets.lines import LinesView
-from perstack.frontends.tui.widgets.transcript import TranscriptView
+from perstack.core.definitions.experts import Expert
+from perstack.core.jobs.answers import asked_by
+from perstack.doors.shared.activity import LiveState
+from perstack.doors.shared.questions import chosen
+from perstack.doors.tui.session import Session
+from perstack.doors.tui.view.input import Typed
+from perstack.doors.tui.view.lines import expert_lines, filtered, hint_of, standing_line
+from perstack.doors.tui.view.styled_text import Line, Span, one
+from perstack.doors.tui.widgets.composer import Composer
+from perstack.doors.tui.widgets.lines import Bar, LinesView
+from perstack.doors.tui.widgets.question_panel import AskPanel, refusal
+from perstack.doors.tui.widgets.tree import TranscriptView
 
 _QUIET = 0.7
-"""Seconds without a key after which what asks may take the keys: what is being typed is no answer to it."""
+"""Seconds without a key before a question takes the focus: a key being typed is no answer to it."""
 
 
 class JobPane(Vertical):
-    """All that is seen of one tab."""
+    """The contents of one tab."""
 
     DEFAULT_CSS = """
     JobPane { height: 1fr; }
@@ -44,9 +41,10 @@ class JobPane(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "other", show=False, priority=True)]
 
     class Chosen(Message):
-        """An Expert was chosen, or a Job begun: the tab has another name."""
+        """An Expert was chosen or a Job begun, so the tab's name changed."""
 
     def __init__(self, session: Session, typed: Typed, *, id: str) -> None:
+        """Show a session; `typed` is the input's history."""
         super().__init__(id=id)
         self.session = session
         self._view = TranscriptView(session.transcript, session.host.clock.now, id="transcript")
@@ -58,12 +56,13 @@ class JobPane(Vertical):
         self._standing = Bar(id="standing")
         self._chosen: str | None = None
         self._found_by = ""
-        """What was typed when it was chosen."""
+        """The filter text at the time of the choice."""
         self._refuses = False
-        """Whether words for a no are being typed."""
+        """True if a reason for a no is being typed."""
         self._typed_at = 0.0
 
     def compose(self) -> ComposeResult:
+        """Yield the widgets from top to bottom."""
         yield self._view
         yield self._experts
         yield self._panel
@@ -72,19 +71,19 @@ class JobPane(Vertical):
         yield self._standing
 
     def on_mount(self) -> None:
-        """Begin with what there is."""
+        """Focus the input and show the session."""
         self.screen.set_focus(self.composer)
-        self._typed_at = time.monotonic()  # who has opened it may still be typing: what asks takes no keys at once
+        self._typed_at = time.monotonic()  # the user may still be typing: a question takes no keys at once
         self.update()
 
     def on_resize(self) -> None:
-        """What asks has a share of the height."""
+        """Draw the question again, which takes a share of the height."""
         self._panel.draw()
 
-    # --- what is shown --------------------------------------------------------------------------------------------
+    # --- display --------------------------------------------------------------------------------------------------
 
     def update(self) -> None:
-        """Show how things are now."""
+        """Show the session's current state."""
         session = self.session
         is_choosing = session.expert_key is None and session.job_id is None
         self._experts.display, self._view.display = is_choosing, not is_choosing
@@ -107,21 +106,21 @@ class JobPane(Vertical):
         self.show_standing()
 
     def show_standing(self) -> None:
-        """The line below."""
+        """Show the status line."""
         session, width = self.session, max(20, self.size.width - 2)
-        live = LiveState() if session.is_reading else session.transcript.live  # a part would give wrong totals
+        live = LiveState() if session.is_reading else session.transcript.live  # a partial state would show wrong totals
         line = standing_line(live, session.state, session.host.clock.now(), width, session.began)
         self._standing.set(line)
 
     def tick(self) -> None:
-        """A second has passed."""
+        """Update durations; called every second."""
         if self.session.is_busy:
             if self.session.transcript.tick():
                 self._view.update()
             self.show_standing()
 
     def _give_keys(self) -> None:
-        """The keys are for what asks once nothing has been typed for a moment; a text that is begun goes first."""
+        """Focus the question once nothing was typed for a moment; a begun text has priority."""
         if self._panel.has_focus or not self._panel.takes_keys or self._refuses or self.composer.text:
             return
         left = _QUIET - (time.monotonic() - self._typed_at)
@@ -134,7 +133,7 @@ class JobPane(Vertical):
         self.composer.placeholder = hint_of(self.session, refuses=self._refuses)
 
     def _offered(self) -> list[Expert]:
-        """The Experts that what is typed now finds; of those that other words found none stays chosen."""
+        """Return the Experts that the typed text finds, and choose the first if the choice is not among them."""
         experts = filtered(self.session.host.experts.all(), self.composer.text)
         keys = [one.key for one in experts]
         if self._chosen not in keys or self._found_by != self.composer.text:
@@ -153,7 +152,7 @@ class JobPane(Vertical):
         at = [one.key for one in experts].index(self._chosen) + len(head) if self._chosen is not None else 0
         self._experts.scroll_to(y=max(0, at - self._experts.size.height + 2), animate=False)
 
-    # --- what a person does ---------------------------------------------------------------------------------------
+    # --- user actions ---------------------------------------------------------------------------------------------
 
     @on(Composer.Changed)
     def _typing(self) -> None:
@@ -174,8 +173,7 @@ class JobPane(Vertical):
             self._names.set((Span("Tab ", "person"), *one("   ".join(message.names), self.size.width - 8, "dim")))
 
     def action_other(self) -> None:
-        """To what asks, if it takes keys; else to what has happened, and back to the input. A file that is being named
-        is completed."""
+        """Complete a file name; otherwise focus the question if it takes keys, the transcript, or the input again."""
         if self.composer.has_focus and self.composer.complete():
             return
         if (self._panel.takes_keys or self._panel.scrolls) and not self._panel.has_focus and not self._refuses:
@@ -186,18 +184,18 @@ class JobPane(Vertical):
             self.to_composer()
 
     def scroll_pages(self, pages: int) -> None:
-        """Show what is further up or down: of what asks while it has the keys, else of what has happened."""
+        """Scroll the question while it has the focus, otherwise the transcript."""
         if self._panel.has_focus:
             self._panel.scroll_pages(pages)
         else:
             self._view.scroll_relative(y=pages * max(1, self._view.size.height - 2), animate=False)
 
     def to_composer(self) -> None:
-        """The next key is for the input."""
+        """Focus the input."""
         self.screen.set_focus(self.composer)
 
     def interrupt(self) -> None:
-        """Stop what is at work; if nothing is, leave what was being decided."""
+        """Leave the refusal being typed, otherwise interrupt the session."""
         if self._refuses:
             self._refuses = False
             self._panel.take_focus()
@@ -234,7 +232,7 @@ class JobPane(Vertical):
         session.send(text)
 
     def choose(self, key: str | None) -> None:
-        """This Expert is to work in this tab."""
+        """Choose the Expert of this tab."""
         if key is not None:
             self.session.expert_key = key
             self.composer.sent(keep=False)
@@ -243,7 +241,7 @@ class JobPane(Vertical):
             self.post_message(self.Chosen())
 
     def resume(self) -> None:
-        """Continue what is stopped; if calls are open, a person looks at them first."""
+        """Resume the Job; if calls have no result, the user settles them first."""
         if self.session.unsettled and not self._panel.has_focus:
             self._panel.take_focus()
         elif self.session.is_elsewhere or self.session.is_unread:
@@ -277,5 +275,5 @@ class JobPane(Vertical):
 
     @property
     def view(self) -> TranscriptView:
-        """What has happened."""
+        """The transcript's widget."""
         return self._view

@@ -1,4 +1,4 @@
-"""What waits for a person, shown and answered in place."""
+"""A question, approval or unsettled call, shown and answered in place."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
-from perstack.core.answers import DENIES
-from perstack.core.runs.asking import OpenQuestion
-from perstack.frontends.shared.words import count
-from perstack.frontends.tui.session import Session
-from perstack.frontends.tui.view.asking import (
+from perstack.core.jobs.answers import DENIES
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.text import count
+from perstack.doors.tui.session import Session
+from perstack.doors.tui.view.questions import (
     CHOSEN,
     SETTLEMENTS,
     UNSETTLED_HINT,
@@ -24,15 +24,15 @@ from perstack.frontends.tui.view.asking import (
     decision,
     unsettled_lines,
 )
-from perstack.frontends.tui.view.spans import Line, Span, wrap
-from perstack.frontends.tui.widgets.lines import LinesView
+from perstack.doors.tui.view.styled_text import Line, Span, wrap
+from perstack.doors.tui.widgets.lines import LinesView
 
 _SHARE = 0.6
-"""Of the height of a tab: the rest is for what has happened."""
+"""Maximum share of a tab's height; the transcript keeps the rest."""
 
 
 class AskPanel(Vertical, can_focus=True, can_focus_children=False):
-    """An approval is given by one key while this has the focus; a question is answered below it."""
+    """The panel. While it has the focus, one key decides an approval; a question is answered in the input below."""
 
     DEFAULT_CSS = """
     AskPanel {
@@ -48,21 +48,24 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     """
 
     class Answered(Message):
-        """What was said by a key."""
+        """An answer given by a key."""
 
         def __init__(self, text: str) -> None:
+            """Report this answer."""
             super().__init__()
             self.text = text
 
     class Refusing(Message):
-        """A no, to which words may be added."""
+        """A no, to which a reason may be added."""
 
     class Settled(Message):
-        """The open calls are as they were said to be: the Job is to be resumed."""
+        """The open calls are settled: the Job can be resumed."""
 
     def __init__(self, workspace: Path, typed_on: Callable[[events.Key], None], leave: Callable[[], None]) -> None:
-        """`typed_on` takes a key after the one that decided, which is meant for the input, and `leave` gives the input
-        the keys: at once, as those that follow may be here already."""
+        """Pass a key after the deciding one to `typed_on`, and give the focus to the input with `leave`.
+
+        They are called directly, because further keys may be queued already.
+        """
         super().__init__()
         self._typed_on = typed_on
         self._leave = leave
@@ -72,35 +75,36 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._asking: OpenQuestion | None = None
         self._chosen = 0
         self._has_decided = False
-        """Whether a key has decided: those that were typed on decide nothing more."""
+        """True if a key has decided: further keys decide nothing."""
         self._room = 0
-        """Lines of what is asked that are seen at once."""
+        """Number of question lines visible at once."""
         self._at_chosen = 0
-        """The line at which the chosen one of the open calls begins."""
+        """The first line of the chosen open call."""
         self._lines = LinesView()
         self._hint = LinesView(classes="hint")
 
     def compose(self) -> ComposeResult:
+        """Yield the question and the hint."""
         yield self._lines
         yield self._hint
 
     @property
     def is_shown(self) -> bool:
-        """Whether anything waits."""
+        """True if there is something to answer."""
         return bool(self.display)
 
     @property
     def scrolls(self) -> bool:
-        """Whether there is more of it than is seen at once."""
+        """True if it has more lines than are visible."""
         return self.is_shown and self._lines.whole_height() > self._room
 
     @property
     def takes_keys(self) -> bool:
-        """Whether it is answered by a key, rather than by words."""
+        """True if it is answered by keys rather than text."""
         return self.is_shown and (self._asking is None or bool(self._asking.call_digest))
 
     def show(self, session: Session) -> bool:
-        """What a Job waits for, if anything. Whether that is news."""
+        """Show what the session waits for. Return whether that is something new."""
         before = (self._asking, self.is_shown)
         self._session, self._asking = session, session.open_question
         is_unsettled = session.resume_from is None and bool(session.unsettled) and not session.is_busy
@@ -113,7 +117,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         return self.is_shown and is_news
 
     def draw(self) -> None:
-        """Show it in the room that there is."""
+        """Draw it within the available height."""
         if self._session is None or not self.is_shown:
             return
         width = max(20, (self.size.width or self.screen.size.width - 4) - 3)
@@ -131,8 +135,8 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._hint.styles.height = len(hints)
 
     def _hints(self, hint: str, lines: Sequence[Line], width: int) -> list[str]:
-        """What is answered how, which is always seen, and how the rest of what is asked comes into sight."""
-        is_away = self.screen.focused is not self  # `has_focus` follows only after `on_focus`
+        """Return the hint lines, which are always visible, and set the room for the question."""
+        is_away = self.screen.focused is not self  # `has_focus` changes only after `on_focus`
         away = "Tab, then " if is_away else ""
         if self._has_decided:
             hint = "Esc takes it back"
@@ -151,17 +155,17 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         return "PgUp, PgDn" if self._asking is None else "Up, Down, PgUp, PgDn"
 
     def on_resize(self) -> None:
-        """Lines are broken anew."""
+        """Break the lines again."""
         self.draw()
 
     def take_focus(self) -> None:
-        """Have the keys at once: the next one is for this."""
+        """Take the focus at once, so that the next key goes here."""
         self._has_decided = self._is_leaving = False
         self.screen.set_focus(self)
         self.draw()
 
     def hand_over(self) -> None:
-        """The input has the keys, as soon as it has those that came here before."""
+        """Give the focus to the input after the queued keys."""
         self._is_leaving = True
         if not self._is_in_turn:
             self._leave_in_turn()
@@ -175,17 +179,19 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             self._leave()
 
     def on_focus(self) -> None:
+        """Update the hint, which depends on the focus."""
         self.draw()
 
     def on_blur(self) -> None:
+        """Update the hint, which depends on the focus."""
         self.draw()
 
     def scroll_pages(self, pages: int) -> None:
-        """Show what is further up or down of what is asked."""
+        """Scroll the question."""
         self._lines.scroll_relative(y=pages * max(1, self._room - 1), animate=False)
 
     def on_key(self, event: events.Key) -> None:
-        """One key decides on a call, or says what became of one."""
+        """Decide an approval or settle a call by one key."""
         is_typed = event.is_printable or event.key in ("enter", "backspace")
         if is_typed and (self._has_decided or not self.takes_keys):
             self._typed_on(events.Key(event.key, event.character))
@@ -226,5 +232,5 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
 
 def refusal(words: str) -> str:
-    """A no, with a text for the model if there are any."""
+    """Return a no, with a reason for the model if there is one."""
     return f"{DENIES}: {words}" if words.strip() else DENIES

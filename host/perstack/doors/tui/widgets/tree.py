@@ -1,4 +1,4 @@
-"""Items that fold, drawn: only what is seen costs anything."""
+"""Widgets that draw a tree of items that fold; only visible lines cost anything."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.reactive import Reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from perstack.frontends.tui.view.nodes import Looks, Node, Placed
-from perstack.frontends.tui.widgets.lines import LinesView
+from perstack.doors.tui.view.transcript import Transcript
+from perstack.doors.tui.view.tree import Looks, Node, Placed
+from perstack.doors.tui.widgets.lines import LinesView
 
 
 class Items(Protocol):
-    """What is drawn: a tree of items, of which any part can be had as lines."""
+    """A tree of items, any part of which can be had as lines."""
 
     def height(self, looks: Looks) -> int:
-        """How many lines there are."""
+        """Return the number of lines."""
         ...
 
     def lines(self, first: int, last: int, looks: Looks) -> list[Placed]:
-        """Those from `first` up to, not including, `last`."""
+        """Return the lines from `first` up to, not including, `last`."""
         ...
 
     def foldable(self) -> list[Node]:
-        """What may be folded, in the order of the lines."""
+        """Return the items that can fold, in line order."""
         ...
 
     def top_of(self, node: Node, looks: Looks) -> int:
-        """The line at which an item begins."""
+        """Return the line at which an item begins."""
         ...
 
 
@@ -40,7 +42,7 @@ _Items = TypeVar("_Items", bound=Items)
 
 
 class NodesView(LinesView, Generic[_Items]):
-    """Items, with a cursor on what may be folded while it has the focus. Its height is not that of what is in it."""
+    """A view of items, with a cursor on those that can fold while it has the focus. Its own height is independent."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "choose(-1)", show=False),
@@ -50,25 +52,25 @@ class NodesView(LinesView, Generic[_Items]):
     ]
 
     def __init__(self, items: _Items, now: Callable[[], int], *, follows: bool = True, id: str | None = None) -> None:
-        """`follows`: it stays at the end while more comes, as long as it is there."""
+        """`follows`: stay at the end while more items come, as long as the view is there."""
         super().__init__(id=id)
         self._may_follow = follows
         self.items = items
         self._now = now
         self._chosen: Node | None = None
         self._follows = follows
-        """Whether it stays at the end now."""
+        """True if it currently stays at the end."""
         self._placed: list[Placed] = []
-        """The lines in the window, as they were drawn last or are to be drawn next."""
+        """The lines of the window as drawn last or to be drawn next."""
         self._placed_at: tuple[int, int] | None = None
-        """The first of them, and how many there is room for; None: they are to be had again."""
+        """The first of them and their maximum number; None if they must be fetched again."""
 
     @property
     def _as(self) -> Looks:
         return Looks(max(10, self.size.width - 1), self._now())
 
     def update(self) -> None:
-        """Show what has come."""
+        """Show new and changed items."""
         self._follows = self._may_follow and (self._follows or self.scroll_offset.y >= self.max_scroll_y)
         if self.size.width:
             self.measure()
@@ -78,8 +80,11 @@ class NodesView(LinesView, Generic[_Items]):
         self._refresh_changed()
 
     def measure(self) -> None:
-        """Take the height of all lines for what is scrolled in. The screen is laid out again only where the scrollbar
-        comes or goes: while a text streams there are more lines several times a second."""
+        """Update the scrolled height.
+
+        The screen is laid out again only if the scrollbar appears or disappears: streaming text adds lines several
+        times a second.
+        """
         size = Size(self.size.width, self.whole_height())
         scrolled: object = Widget.virtual_size
         has_bar = size.height > self.container_size.height
@@ -91,7 +96,7 @@ class NodesView(LinesView, Generic[_Items]):
             self.virtual_size = size
 
     def _refresh_changed(self) -> None:
-        """Draw those lines of the window again that are other ones now."""
+        """Redraw only the changed lines of the window."""
         at, before = self._placed_at, self._placed
         self._place()
         if at is None or at != self._placed_at:
@@ -111,7 +116,7 @@ class NodesView(LinesView, Generic[_Items]):
         self.refresh()
 
     def replace(self, items: _Items) -> None:
-        """These from now on: more of the same, whose end they share."""
+        """Show other items with the same end, keeping the distance to it."""
         from_end = self.virtual_size.height - self.scroll_y
         self.items, self._chosen, self._placed_at = items, None, None
         follows = self._follows
@@ -120,34 +125,36 @@ class NodesView(LinesView, Generic[_Items]):
             self.scroll_to(y=max(0.0, self.virtual_size.height - from_end), animate=False, immediate=True, force=True)
 
     def prepare(self, items: _Items) -> None:
-        """Measure what is going to be shown as far as it has come, so that it is shown in a moment then."""
+        """Measure items that will be shown soon, so that showing them is quick."""
         if self.size.width:
             items.height(self._as)
 
     def _show_place(self) -> None:
-        """The scrollbar is set by a layout, which more lines do not always cause."""
+        """Update the scrollbar: a layout would, but more lines do not always cause one."""
         if self.show_vertical_scrollbar:
             bar = self.vertical_scrollbar
             bar.window_virtual_size, bar.window_size = self.virtual_size.height, self.size.height
             bar.position = self.scroll_y
 
     def watch_show_vertical_scrollbar(self) -> None:
-        """One that has just come stands at its beginning, wherever this is scrolled to."""
+        """Update a scrollbar that has just appeared, which begins at 0."""
         self._show_place()
 
     def whole_height(self) -> int:
+        """Return the number of lines of all items."""
         return self.items.height(self._as) if self.size.width else 0
 
     def on_resize(self) -> None:
-        """Lines are broken anew."""
+        """Break the lines again."""
         self.update()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """A person who scrolls up stays there; who comes to the end follows it again."""
+        """Stop following the end when the user scrolls up; follow again at the end."""
         super().watch_scroll_y(old_value, new_value)
         self._follows = self._may_follow and new_value >= self.max_scroll_y
 
     def render_line(self, y: int) -> Strip:
+        """Return the line at that row of the window."""
         if self._placed_at != (round(self.scroll_y), self.size.height):
             self._place()
         if y >= len(self._placed):
@@ -158,7 +165,7 @@ class NodesView(LinesView, Generic[_Items]):
     # --- folding --------------------------------------------------------------------------------------------------
 
     def action_choose(self, step: int) -> None:
-        """The next thing that may be folded, or the one before."""
+        """Choose the next or previous item that can fold."""
         nodes = self.items.foldable()
         if not nodes:
             return
@@ -168,12 +175,12 @@ class NodesView(LinesView, Generic[_Items]):
         self.refresh()
 
     def action_fold_chosen(self) -> None:
-        """Show more of it, or less."""
+        """Fold or unfold the chosen item."""
         if self._chosen is not None:
             self.fold(self._chosen)
 
     def fold(self, node: Node) -> None:
-        """Show more of this, or less, where it is."""
+        """Fold or unfold an item in place."""
         node.fold()
         self._follows = False
         self.measure()
@@ -181,7 +188,7 @@ class NodesView(LinesView, Generic[_Items]):
         self._refresh_all()
 
     def fold_all(self) -> None:
-        """Show more of everything; if all is shown, less."""
+        """Unfold all items; if all are unfolded, fold them."""
         nodes = self.items.foldable()
         is_open = all(node.is_open for node in nodes)
         for node in nodes:
@@ -190,24 +197,24 @@ class NodesView(LinesView, Generic[_Items]):
         self.update()
 
     def begin(self, items: _Items) -> None:
-        """These from now on, from their beginning."""
+        """Show other items from their beginning."""
         self.items, self._chosen, self._placed_at = items, None, None
         self.update()
         self.scroll_to(y=0, animate=False, immediate=True, force=True)
 
     def action_to_end(self) -> None:
-        """To the end, and stay there if more may come."""
+        """Scroll to the end, and stay there if more may come."""
         self._follows = self._may_follow
         self.update()
         self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
 
     def on_focus(self) -> None:
-        """Choose what was worked on last."""
+        """Choose the last item that can fold, if none is chosen."""
         if self._chosen is None:
             self.action_choose(-1)
 
     def on_click(self, event: events.Click) -> None:
-        """What is clicked on is folded."""
+        """Fold or unfold the clicked item."""
         if event.y < len(self._placed):
             node = self._placed[event.y].node
             if node.can_fold:
@@ -221,3 +228,24 @@ class NodesView(LinesView, Generic[_Items]):
         if not self.scroll_y <= top < self.scroll_y + self.size.height:
             self._follows = False
             self.scroll_to(y=max(0, top - self.size.height // 3), animate=False)
+
+
+# The transcript of a Job. Typing there goes to the input.
+
+
+class TranscriptView(NodesView[Transcript]):
+    """A view of a transcript."""
+
+    class Typed(Message):
+        """A typed character that belongs in the input."""
+
+        def __init__(self, text: str) -> None:
+            """Report this character."""
+            super().__init__()
+            self.text = text
+
+    def on_key(self, event: events.Key) -> None:
+        """Pass typed characters to the input."""
+        if event.is_printable and event.character is not None and event.key != "space":
+            event.stop()
+            self.post_message(self.Typed(event.character))

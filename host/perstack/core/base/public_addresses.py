@@ -1,0 +1,47 @@
+"""Decide whether an IP address is on the public internet; one rule for MCP servers, sandboxes and definitions.
+
+Private, local and reserved addresses are not, nor IPv6 addresses that wrap one of them, nor public-looking addresses at
+which a cloud gives its machines secrets. An address not known to be public counts as private.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+_UNICAST = IPv6Network("2000::/3")
+"""The allocated part of IPv6; everything else is old, local or translated."""
+
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+_RESERVED = (
+    IPv4Network("192.0.0.0/24"),
+    IPv4Network("192.88.99.0/24"),
+    IPv4Network("168.63.129.16/32"),  # a cloud's metadata service
+    IPv6Network("3fff::/20"),
+)
+"""Never public, whatever the standard library says: its answer depends on the Python version."""
+
+
+def is_public(text: str) -> bool:
+    """Return True if an address, with or without a zone, and any address it wraps are public.
+
+    Raises ValueError if it is not an address.
+    """
+    address = ip_address(text.partition("%")[0])
+    return all(map(_is_given, (address, *_wrapped(address))))
+
+
+def _is_given(address: IPv4Address | IPv6Address) -> bool:
+    is_unicast = isinstance(address, IPv4Address) or address in _UNICAST or address in _NAT64
+    is_reserved = address.is_multicast or any(address in network for network in _RESERVED)
+    return is_unicast and address.is_global and not is_reserved
+
+
+def _wrapped(address: IPv4Address | IPv6Address) -> tuple[IPv4Address, ...]:
+    if isinstance(address, IPv4Address):
+        return ()
+    if address in _NAT64:
+        return (IPv4Address(int(address) & 0xFFFFFFFF),)
+    teredo = address.teredo
+    found = (address.ipv4_mapped, address.sixtofour, None if teredo is None else teredo[1])
+    return tuple(one for one in found if one is not None)

@@ -1,0 +1,304 @@
+"""Definition models of a project: one perstack.toml with its includes, and the tables that are not about Experts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from posixpath import basename
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perstack.core.base.lifecycle import TYPED_STATUS
+from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.text import wrong_span
+from perstack.core.definitions.experts import (
+    AgentsMdKey,
+    BudgetKey,
+    ContextKeys,
+    Expert,
+    MaskSecrets,
+    MaxDepthKey,
+    MaxRepeatsKey,
+    MaxRetriesKey,
+    MaxStepsKey,
+    ModelKey,
+    NonEmptyText,
+    ProviderKey,
+    ResultLimitKey,
+    RetryTimeoutKey,
+    RuntimeKey,
+    ThinkingKey,
+    TimeoutKey,
+    ToolSearchKey,
+)
+from perstack.core.definitions.keys import NOT_EMPTY, AsIs, Key, Rule, at_least, at_most, wrong_anchor, wrong_key
+from perstack.core.definitions.models import Price, ProviderLimits, WrittenModels
+from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.definitions.sandbox import Sandbox
+from perstack.errors import DefinitionError, Problem
+
+MAX_FILE_SIZE = 16 << 20
+
+
+"""Default maximum size of a recorded file, in bytes."""
+
+
+class SnapshotPolicy(Fact):
+    """Settings of workspace snapshots; a Run without a policy takes none."""
+
+    max_file_size: int = MAX_FILE_SIZE
+    """Bytes: a larger file is listed, but its contents are not recorded."""
+
+
+class Audit(Fact):
+    """`[audit]`: where the heads of logs are kept, out of reach of those who write the logs."""
+
+    anchor: Annotated[
+        str | tuple[Annotated[str, NOT_EMPTY], ...] | None,
+        NOT_EMPTY,
+        Rule(wrong_anchor),
+        Key(
+            "gets the heads of a Job, task or series when it stops: `file:PATH`, an `https://` address, or a program"
+            " as a list"
+        ),
+    ] = None
+    signing_key: Annotated[
+        str | None,
+        NOT_EMPTY,
+        Rule(wrong_key),
+        Key("the Ed25519 key, in PEM, that signs them: `file:PATH` or `env:NAME`"),
+    ] = None
+    """Reference to the key, never the key itself."""
+
+
+def _unknown_status(names: Iterable[str]) -> str | None:
+    unknown = [name for name in names if name not in TYPED_STATUS]
+    return f"has {unknown[0]!r}: use {', '.join(TYPED_STATUS)}" if unknown else None
+
+
+class Retention(Fact):
+    """`[retention]`: Jobs to remove automatically: those that meet all given conditions; without any, none."""
+
+    older_than: Annotated[
+        str | None, Rule(wrong_span), Key("only Jobs that were not written to for so long, such as `30d`")
+    ] = None
+    keep_last: Annotated[int | None, at_least(0), Key("not the newest of each Expert, so many of all its Jobs")] = None
+    status: Annotated[
+        tuple[str, ...],
+        Rule(_unknown_status),
+        Key("only Jobs like this: " + ", ".join(f"`{name}`" for name in TYPED_STATUS)),
+    ] = ()
+
+
+# `[schedules.NAME]`: a cron line that starts a Job.
+
+LONGEST_NAME = 64
+
+_NAME = rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{LONGEST_NAME - 1}}}"
+_FIELDS = 5
+
+Overlap = Literal["skip", "queue"]
+"""What to do with an occurrence while the Job of the previous one is still running."""
+
+
+def wrong_schedule_name(name: str) -> str | None:
+    """Return what is wrong with a schedule's name, or None."""
+    if re.fullmatch(_NAME, name):
+        return None
+    return f"is not a valid name: 1 to {LONGEST_NAME} of A-Z a-z 0-9 _ -, a letter or digit first"
+
+
+def _wrong_number_of_fields(cron: str) -> str | None:
+    """Check only the number of fields; what they mean is checked by the calendar (`perstack.config.calendar`)."""
+    count = len(cron.split())
+    if count == _FIELDS or not count:
+        return None
+    return (
+        f"must have 5 fields, not {count}: minute, hour, day of the month, month and day of the week, as in `0 2 * * *`"
+    )
+
+
+class Schedule(Fact):
+    """Query that an Expert is sent at the times of a cron line."""
+
+    name: Annotated[str, Rule(wrong_schedule_name)]
+    cron: Annotated[
+        str,
+        NOT_EMPTY,
+        at_most(200),
+        Rule(_wrong_number_of_fields),
+        Key("when: minute, hour, day of the month, month and day of the week, as cron has them"),
+    ]
+    timezone: Annotated[
+        str, NOT_EMPTY, at_most(100), Key("whose time that is, such as `Europe/Berlin`; `UTC` if not given")
+    ] = "UTC"
+    expert: Annotated[str, NOT_EMPTY, Key("the Expert that is run, `name` or `name@version`")]
+    query: Annotated[str, NOT_EMPTY, Key("what it is sent")]
+    overlap: Annotated[
+        Overlap,
+        Key("while the Job of the occurrence before is at work: `skip` this one, or `queue` it; `skip` if not given"),
+    ] = "skip"
+
+    @property
+    def line(self) -> str:
+        """The time zone and the cron line in one text, which together decide when the schedule occurs."""
+        return f"{self.timezone} {' '.join(self.cron.split())}"
+
+
+class Workers(Fact):
+    """`[workers]`: processes that drive queued Jobs, on this machine or on others."""
+
+    dispatcher: Annotated[
+        str | None,
+        NOT_EMPTY,
+        Key(
+            "the engine that says which worker drives a Job, such as `postgresql://host/database`; by default the"
+            " database where the state is, if it is PostgreSQL"
+        ),
+    ] = None
+    delegates: Annotated[
+        Literal["local", "distributed"],
+        Key(
+            "where the delegates of a Job run that a worker drives: `local`, in that worker, or `distributed`, each in"
+            " whichever worker has a place; `local` if not given"
+        ),
+    ] = "local"
+
+
+class Workspace(Fact):
+    """`workspace = { … }`: the folder that Experts work in, and whether its files are recorded."""
+
+    path: Annotated[
+        NonEmptyText | None, Field(description="the folder, from this file's; by default where you are")
+    ] = None
+    snapshots: Annotated[bool, Field(description="record its files with each step that may change them")] = False
+    max_file_size: Annotated[int, at_least(1), Field(description="bytes: a larger file is named, and not recorded")] = (
+        MAX_FILE_SIZE
+    )
+
+
+class Project(ContextKeys):
+    """Contents of one perstack.toml, with its includes and overrides."""
+
+    model: ModelKey = None
+    reasoning_budget: ThinkingKey = None
+    max_steps: MaxStepsKey = None
+    max_depth: MaxDepthKey = None
+    max_repeats: MaxRepeatsKey = None
+    max_retries: MaxRetriesKey = None
+    timeout: TimeoutKey = None
+    retry_timeout: RetryTimeoutKey = None
+    provider: ProviderKey = None
+    tool_search: ToolSearchKey = None
+    result_limit: ResultLimitKey = None
+    agents_md: AgentsMdKey = None
+    mask_secrets: MaskSecrets = None
+    runtime: RuntimeKey = None
+    sandbox: Annotated[
+        Sandbox | None, Key("what programs of tools may reach besides, and their limits, see `[sandbox]`")
+    ] = None
+    env_path: Annotated[tuple[NonEmptyText, ...], Key("files with environment variables, from this file's folder")] = ()
+    storage: Annotated[
+        NonEmptyText, Key("where state is kept, from this file's folder; `file:perstack` if not given")
+    ] = "file:perstack"
+    storage_setting: Annotated[JsonObject, Key("settings of that storage, as the page on storages names them")] = Field(
+        default_factory=dict
+    )
+    workspace: Annotated[
+        Annotated[str, NOT_EMPTY] | Workspace | None,
+        Key("the folder that Experts work in, from this file's; by default where you are; a table, see `workspace`"),
+    ] = None
+    """Absolute after reading; None leaves the folder to the caller."""
+    includes: Annotated[
+        tuple[NonEmptyText, ...],
+        Key("further files, or patterns of them, whose Experts are taken in", name="include"),
+    ] = ()
+    """Absolute after reading."""
+    audit: Annotated[
+        Audit | None, Key("where the heads of logs are kept besides, and how they are signed, see `[audit]`")
+    ] = None
+    retention: Annotated[
+        Retention | None, Key("which Jobs `perstack task run-due` and `perstack prune` remove, see `[retention]`")
+    ] = None
+    workers: Annotated[Workers | None, Key("who drives what is queued, see `[workers]`")] = None
+    permissions: Annotated[
+        Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`")
+    ] = None
+    budget: BudgetKey = None
+    prices: Annotated[
+        tuple[Price, ...], Key("what models cost, by `provider/model`, before what is published, see `[prices]`")
+    ] = ()
+    models: Annotated[dict[str, WrittenModels], Key("names for models, see `[models]`")] = Field(default_factory=dict)
+    limits: Annotated[
+        tuple[ProviderLimits, ...], Key("what may be asked of an endpoint at once and in a minute, see `[limits]`")
+    ] = ()
+    schedules: Annotated[
+        tuple[Schedule, ...], Key("Jobs that are started by a cron line, by the schedule's name, see `[schedules]`")
+    ] = ()
+    experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
+    recorded_permissions: Permissions | None = None
+    """Permissions that iterations were started with; they hold in addition to today's."""
+    path: str | None = None
+    """File that it was read from, absolute; None for a project made in Python."""
+    files: tuple[str, ...] = ()
+    """That file and its includes, absolute."""
+    broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
+    """Problems by key of Experts that are declared but cannot run."""
+
+    @property
+    def folder(self) -> str | None:
+        """The folder that Experts work in; None leaves it to the caller."""
+        return self.workspace.path if isinstance(self.workspace, Workspace) else self.workspace
+
+    @property
+    def snapshots(self) -> SnapshotPolicy | None:
+        """How the workspace's files are recorded; None if they are not."""
+        place = self.workspace
+        if not isinstance(place, Workspace) or not place.snapshots:
+            return None
+        return SnapshotPolicy(max_file_size=place.max_file_size)
+
+    def expert(self, key: str) -> Expert | None:
+        """Return the Expert of that key, or None. `name@version` matches `name` if that version is the defined one."""
+        found = self.experts.get(key)
+        if found is not None:
+            return found
+        name, separator, version = key.rpartition("@")
+        if not separator or not name:
+            return None
+        found = self.experts.get(name)
+        return found if found is not None and found.version == version else None
+
+    def check_broken(self, key: str) -> None:
+        """Raise DefinitionError with all problems of an Expert that is declared but cannot run."""
+        problems = self.broken.get(key) or self.broken.get(key.rpartition("@")[0])
+        if problems:
+            raise DefinitionError(problems)
+
+
+def rule_sets(project: Project, expert: Expert) -> tuple[RuleSet, ...]:
+    """Return the rule sets of the project and of the Expert, if any. The caller adds those of the Runs above."""
+    found: list[RuleSet] = []
+    name = basename(project.path) if project.path else "perstack.toml"
+    recorded = project.recorded_permissions
+    if recorded is not None and recorded != project.permissions:
+        found.append(RuleSet(source=f"{name} [permissions], as recorded", permissions=recorded))
+    if project.permissions is not None:
+        found.append(RuleSet(source=f"{name} [permissions]", permissions=project.permissions))
+    if expert.permissions is not None:
+        source = f"[experts.{expert.key}.permissions]"
+        found.append(RuleSet(source=source, expert=expert.key, permissions=expert.permissions))
+    return tuple(found)
+
+
+def with_delegates(project: Project, keys: Iterable[str]) -> list[Expert]:
+    """Return these Experts and all that they may delegate to, each once. The project must have the keys."""
+    found: dict[str, Expert] = {}
+    waiting = list(keys)
+    while waiting:
+        expert = project.expert(waiting.pop(0))
+        if expert is not None and expert.key not in found:
+            found[expert.key] = expert
+            waiting += expert.delegates
+    return list(found.values())

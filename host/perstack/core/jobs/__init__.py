@@ -1,0 +1,1 @@
+"""Jobs as sums of their Runs: totals, budgets, answers, resumption, summaries and queries."""

@@ -1,0 +1,1 @@
+"""Permission decisions: how rules apply to the calls of a Run."""

@@ -1,1 +1,0 @@
-"""What a Run may do: permission rules, and how they decide about a call."""

@@ -1,0 +1,1 @@
+"""Decisions of workers about queued orders, and the rate limiter of endpoints; pure functions."""

@@ -1,0 +1,1 @@
+"""Recordings of Jobs: made from events, and played in place of models, servers and people."""

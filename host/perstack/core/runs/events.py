@@ -1,0 +1,447 @@
+"""The events that start, resume, stop and complete a Run, and the union of all stored events.
+
+A stored event is a line of the Run's log: it happened once and is never edited. Display events are shown and forgotten.
+Field names are those of the JSON in snake_case; docs/events.md describes them for readers of the JSON. `evolve.py` says
+what must be changed together when an event is added. Old logs must stay readable: a new field needs a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypedDict
+
+from pydantic import Field, TypeAdapter, field_validator
+
+from perstack.core.base.actor import By
+from perstack.core.base.ids import event_id_of
+from perstack.core.base.records import JsonObject, falsy
+from perstack.core.base.usage import BudgetName, Usage, amount
+from perstack.core.definitions.experts import Expert, Limits, ReasoningBudget
+from perstack.core.definitions.instruction import AgentsMdFile
+from perstack.core.definitions.permissions import RuleSet, Widening
+from perstack.core.definitions.project import SnapshotPolicy
+from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.runs.display_events import (
+    InitializeRuntime,
+    SkillConnected,
+    SkillDisconnected,
+    SkillStarting,
+    SkillStderr,
+    StreamReasoning,
+    StreamText,
+    ToolProgress,
+    WaitForEndpoint,
+)
+from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, ErrorInfo, Override, RunEvent
+from perstack.core.runs.messages import ResultContent
+from perstack.core.runs.step_events import (
+    AnswerQuestion,
+    AttemptCompletion,
+    CallDelegate,
+    CallInteractiveTool,
+    CallTools,
+    DecideApproval,
+    FinishGeneration,
+    FinishStep,
+    FinishToolCall,
+    RequestApproval,
+    Retry,
+    StartGeneration,
+    StartSample,
+    StartToolCall,
+    SwitchModel,
+)
+from perstack.core.runs.step_events import CompactHistory as CompactHistory
+from perstack.core.runs.step_events import RecordSnapshot as RecordSnapshot
+from perstack.core.runs.step_events import ShrinkResults as ShrinkResults
+from perstack.core.runs.step_events import StartCompaction as StartCompaction
+
+# Closing a Run for good.
+
+
+class CloseRun(RunEvent):
+    """The permanent close of a Run: it keeps its state, and nothing continues it."""
+
+    type: Literal["closeRun"] = "closeRun"
+    by: By
+    reason: str = Field(default="", exclude_if=falsy)
+
+
+# Handing a Run to workers.
+
+
+class QueueRun(RunEvent):
+    """The queueing of a Run for a worker: a Coordinator's, or a delegate's that another worker may drive."""
+
+    type: Literal["queueRun"] = "queueRun"
+    by: By
+    definition: str | None = None
+    """SHA-256 (hex) of a blob of the Job with the Experts and settings that every worker uses for it."""
+    due: int = Field(default=0, exclude_if=falsy)
+    """Earliest start, in milliseconds since 1970."""
+    priority: int = Field(default=0, exclude_if=falsy)
+    """Higher values first."""
+
+    @field_validator("definition")
+    @classmethod
+    def _is_digest(cls, value: str | None) -> str | None:
+        if value is not None and (len(value) != 64 or not set(value) <= set("0123456789abcdef")):
+            raise ValueError("the definition is named by no sha256")
+        return value
+
+
+class QueueFields(TypedDict):
+    """The fields of `QueueRun` without the common ones."""
+
+    by: By
+    definition: str | None
+    due: int
+    priority: int
+
+
+# The result of a Run.
+
+
+class RejectResult(RunEvent):
+    """A result that does not fit the requested schema. The model sees the problem, and may try once more."""
+
+    type: Literal["rejectResult"] = "rejectResult"
+    problem: str
+    text: str
+
+
+class FinishRun(RunEvent):
+    """The completion of a Run."""
+
+    type: Literal["finishRun"] = "finishRun"
+    checkpoint_id: str
+    text: str
+    total_usage: Usage
+    result: JsonObject | None = None
+    """The result as JSON that fits the schema; None without a schema."""
+    without_effect: bool = Field(default=False, exclude_if=falsy)
+    """True if the Expert declares that its work has an effect, but no tool call had one."""
+
+
+# Rewinding the files of a workspace: the intent, and the outcome.
+
+
+class StartRewind(RunEvent):
+    """The intent to restore files of the workspace. It is on disk before any file is touched."""
+
+    type: Literal["startRewind"] = "startRewind"
+    to_checkpoint: str
+    """Event id of the snapshot in a log of the Job whose files are restored."""
+    tree: str
+    """Tree of the files before the rewind: rewinding to this event undoes it."""
+    only: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Globs of the paths to restore; empty for all."""
+    by: By
+
+
+class FinishRewind(RunEvent):
+    """The completion of a rewind. If it is missing after `startRewind`, nothing was changed."""
+
+    type: Literal["finishRewind"] = "finishRewind"
+    start: str
+    tree: str | None = None
+    """Tree of the files after the rewind; None if it could not be recorded."""
+    files: int
+    kept: int = Field(default=0, exclude_if=falsy)
+    """Number of files that differ from the snapshot and were left alone."""
+
+
+# Starting and resuming a Run.
+
+FORMAT = 1
+"""Version of the event shapes in this module; `upgrade` converts older ones."""
+
+Settlement = Literal["done", "retry", "ask"]
+"""Decision about an interrupted call without a result: `done` (it had its effect), `retry` (run it again), `ask` (the
+model learns that it was interrupted, and decides)."""
+
+ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent", "queued"]
+
+
+class StartRun(RunEvent):
+    """The start of a Run with all that it was started with, except secrets. Once per Run."""
+
+    type: Literal["startRun"] = "startRun"
+    format: int = FORMAT
+    query: str
+    model: str
+    provider: str
+    instruction: str
+    """The complete rendered instruction."""
+    expert: Expert
+    limits: Limits
+    reasoning_budget: ReasoningBudget | None = None
+    delegated_by: DelegatedBy | None = None
+    continued_from: ContinuedFrom | None = None
+    runtime_version: str = Field(default="", exclude_if=falsy)
+    labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
+    overrides: tuple[Override, ...] = Field(default=(), exclude_if=falsy)
+    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
+    """Rules in force: the project's, the Expert's, and those of all Runs above it. Empty if nothing is restricted."""
+    depth: int = Field(default=0, exclude_if=falsy)
+    """Number of Runs above this one; unknown and 0 for delegates in logs of earlier versions."""
+    sandbox: SandboxPolicy | None = None
+    """Where programs of its tools run and what they may reach; None to run as the host's user without a sandbox."""
+    output: JsonObject | None = None
+    """JSON schema that the caller requests for the result, instead of the Expert's `output`."""
+    agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
+    attachments: tuple[ResultContent, ...] = Field(default=(), exclude_if=falsy)
+    """Attachments of the query: images and documents, and texts as the model sees them."""
+    fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Fallback models in order, as `provider/model`; `switchModel` says which model is active."""
+    snapshots: SnapshotPolicy | None = None
+    """How the workspace is recorded; None if it is not."""
+    mask_secrets: bool = Field(default=False, exclude_if=falsy)
+
+
+class ResumeRun(RunEvent):
+    """The resumption of a stopped or interrupted Run."""
+
+    type: Literal["resumeRun"] = "resumeRun"
+    reason: ResumeReason
+    checkpoint_id: str
+    limits: Limits | None = None
+    """New limits; None if they are unchanged."""
+    settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)
+    """A person's decisions about interrupted calls, by tool call id."""
+    signal: str | None = None
+    """Source and id of the event from outside that resumed the Run; each is accepted once."""
+    by: By | None = None
+    """Actor who gave the new limits; None in logs of earlier versions."""
+    definition: Definition | None = None
+    """Today's definition, for a Run that failed before its first reply: no reply depends on the old one."""
+    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
+    """Today's rules that are not yet in force; they hold in addition."""
+    worker: str = Field(default="", exclude_if=falsy)
+    """Name of the worker that drives the Run from now on; empty if it is the process that resumed it."""
+
+
+def started_as(start: StartRun, event: ResumeRun) -> StartRun:
+    """Return `start` with the definition and limits of a resumption in place of the original ones."""
+    if event.definition is None:
+        return start
+    fields: dict[str, object] = {name: getattr(event.definition, name) for name in Definition.model_fields}
+    return start.model_copy(update={**fields, "limits": event.limits or start.limits})
+
+
+class StopRunByDelegate(RunEvent):
+    """The stop of a Run that waits for its delegates."""
+
+    type: Literal["stopRunByDelegate"] = "stopRunByDelegate"
+    checkpoint_id: str
+
+
+class WidenPermissions(RunEvent):
+    """A person's override of the rules in force, which may allow what was not allowed before."""
+
+    type: Literal["widenPermissions"] = "widenPermissions"
+    widening: Widening
+    by: By
+
+
+class StopRunByInteractiveTool(RunEvent):
+    """The stop of a Run that waits for a person's answer."""
+
+    type: Literal["stopRunByInteractiveTool"] = "stopRunByInteractiveTool"
+    checkpoint_id: str
+
+
+class ErrorRun(RunEvent):
+    """The failure of a Run; it can be resumed."""
+
+    type: Literal["errorRun"] = "errorRun"
+    checkpoint_id: str
+    error: ErrorInfo
+    uncharged: bool = Field(default=False, exclude_if=falsy)
+    """With a budget and a failed generation: True if the endpoint refused it, so that nothing is charged."""
+
+
+class StopRunByExceededMaxSteps(RunEvent):
+    """The stop of a Run whose Job has used all of its steps; it continues with a higher limit."""
+
+    type: Literal["stopRunByExceededMaxSteps"] = "stopRunByExceededMaxSteps"
+    checkpoint_id: str
+    max_steps: int
+
+
+class StopRunByExceededBudget(RunEvent):
+    """The stop of a Run whose next call could exceed a budget; it continues with a higher one."""
+
+    type: Literal["stopRunByExceededBudget"] = "stopRunByExceededBudget"
+    checkpoint_id: str
+    budget: BudgetName
+    expert: str | None = None
+    """Expert whose budget it is; None for the Job's."""
+    limit: float
+    """In dollars, tokens, milliseconds or calls, as are `spent` and `needed` (by the next call)."""
+    spent: float
+    """Includes the reservations of running calls."""
+    needed: float
+
+    @property
+    def words(self) -> str:
+        """The reason in words for people."""
+        whose = "the Job" if self.expert is None else f"Expert {self.expert}"
+        limit, spent, needed = (amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
+        if self.budget == "maxTime":
+            return f"the time of {whose} is over, {limit} of work"
+        return f"{whose} may spend {limit}: {spent} are spent, and the next call could need {needed}"
+
+
+class StopRunByInterrupt(RunEvent):
+    """An interrupt of the Run; the current step was abandoned."""
+
+    type: Literal["stopRunByInterrupt"] = "stopRunByInterrupt"
+    checkpoint_id: str
+    reason: Literal["interrupt", "rateLimit"] = "interrupt"
+    """`rateLimit`: the endpoint asked for a pause too long to wait for in a process."""
+    resume_at: int | None = None
+    """When the Run may continue, in milliseconds since 1970; None if unknown."""
+
+
+class RedactEvent(RunEvent):
+    """The permanent removal of the content of an earlier event, which this event replaces."""
+
+    type: Literal["redactEvent"] = "redactEvent"
+    event_id: str
+    event_type: str
+    digest: str
+    fields: tuple[str, ...]
+    remains: JsonObject
+    """The event without their content; `core/audit/redaction.py` says what may remain."""
+    blobs: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """SHA-256 (hex) of the blobs removed with it."""
+    copies: tuple[str, ...] = Field(default=(), exclude_if=falsy)
+    """Known copies of the text: ids of events, and descriptions of other places."""
+    by: By
+    reason: str
+
+
+StoredEvent = (
+    StartRun
+    | ResumeRun
+    | StartGeneration
+    | FinishGeneration
+    | Retry
+    | SwitchModel
+    | CallTools
+    | FinishToolCall
+    | CallDelegate
+    | StopRunByDelegate
+    | CallInteractiveTool
+    | AnswerQuestion
+    | RequestApproval
+    | DecideApproval
+    | StartToolCall
+    | StartSample
+    | WidenPermissions
+    | StopRunByInteractiveTool
+    | AttemptCompletion
+    | ShrinkResults
+    | StartCompaction
+    | CompactHistory
+    | RecordSnapshot
+    | FinishStep
+    | RejectResult
+    | FinishRun
+    | ErrorRun
+    | StopRunByExceededMaxSteps
+    | StopRunByExceededBudget
+    | StopRunByInterrupt
+    | QueueRun
+    | CloseRun
+    | StartRewind
+    | FinishRewind
+    | RedactEvent
+)
+
+
+TransientEvent = (
+    InitializeRuntime
+    | SkillStarting
+    | SkillConnected
+    | SkillStderr
+    | SkillDisconnected
+    | ToolProgress
+    | WaitForEndpoint
+    | StreamReasoning
+    | StreamText
+)
+
+Event = StoredEvent | TransientEvent
+
+_stored: TypeAdapter[StoredEvent] | None = None
+
+
+def parse_event(payload: bytes) -> StoredEvent:
+    """Return the stored event in a JSON text. Raises pydantic's ValidationError."""
+    global _stored
+    if _stored is None:
+        _stored = TypeAdapter(Annotated[StoredEvent, Field(discriminator="type")])
+    return _stored.validate_json(payload)
+
+
+def contents_of(event: StoredEvent) -> tuple[ResultContent, ...]:
+    """Return the event's contents that may be images or documents: attachments of a query, or a tool's result."""
+    match event:
+        case StartRun():
+            return event.attachments
+        case FinishToolCall():
+            return event.contents
+        case _:
+            return ()
+
+
+# The ids in a log are untrusted input: check them against the location that the event was read from.
+
+
+def is_at_home(event: StoredEvent, job_id: str, run_id: str, seq: int) -> bool:
+    """Return True if the event's ids match position `seq` of this Run's log, and it names only Runs of this Job."""
+    if event.id != event_id_of(run_id, seq) or event.run_id != run_id or event.job_id != job_id:
+        return False
+    return all(_is_run_of(other, job_id) for other in _named(event))
+
+
+def _named(event: StoredEvent) -> Iterator[str]:
+    if isinstance(event, StartRun):
+        for place in (event.delegated_by, event.continued_from):
+            if place is not None:
+                yield place.run_id
+    elif isinstance(event, CallDelegate):
+        for delegation in event.delegates:
+            yield delegation.run_id
+    elif isinstance(event, FinishToolCall) and event.delegate is not None:
+        yield event.delegate.run_id
+
+
+def _is_run_of(run_id: str, job_id: str) -> bool:
+    owner, separator, number = run_id.rpartition("-")
+    return bool(separator) and owner == job_id and number.isdecimal() and number.isascii()
+
+
+def trees_of(event: StoredEvent) -> tuple[str, ...]:
+    """Return the digests of the trees that the event names; the blobs of these trees belong to it."""
+    tree = event.tree if isinstance(event, RecordSnapshot | StartRewind | FinishRewind) else None
+    return () if tree is None else (tree,)
+
+
+# Upgrading older event shapes. Each step is a pure function from one format to the next and never changes once
+# released. Format 1 is the first.
+
+
+class TooNew(ValueError):
+    """A log in a newer format than this version reads."""
+
+
+def upgrade(event: StoredEvent) -> StoredEvent:
+    """Return the event in the current shape. Raises TooNew."""
+    if isinstance(event, StartRun) and event.format > FORMAT:
+        raise TooNew(
+            f"{event.run_id} was written in format {event.format}; this version reads up to {FORMAT}: upgrade it"
+        )
+    return event

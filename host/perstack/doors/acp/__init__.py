@@ -1,0 +1,7 @@
+"""The Agent Client Protocol door: Experts as agents of editors.
+
+A session is a Job, a prompt turn is a Run, and the session's modes are the Experts. `agent` answers the protocol's
+requests over stdio, `sessions` keeps the open sessions with one Host for each workspace, and `updates` turns a turn's
+events into `session/update` notifications. A question with choices is put as a permission request; any other ends the
+turn, and the next prompt answers it.
+"""

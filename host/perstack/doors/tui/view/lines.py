@@ -1,0 +1,249 @@
+"""Single lines of the interface: Experts, hints, the Inbox, definition problems, the tab line and the status line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from perstack.core.base.text import one_line
+from perstack.core.definitions.experts import Expert
+from perstack.core.runs.messages import ToolCallPart
+from perstack.doors.shared.activity import LiveState, context_words, todos_words, whole_seconds
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.text import ago, brief, cells, cost, count, pad, shorten
+from perstack.doors.tui.session import Session
+from perstack.doors.tui.view.styled_text import Line, Span, Style, cells_of, wrap
+from perstack.engine.jobs.inbox import InboxItem
+from perstack.engine.permissions.live_project import Held
+from perstack.next_steps import Note
+
+# The list of Experts to choose from.
+
+_WIDEST_EXPERT = 28
+
+
+def filtered(experts: Mapping[str, Expert], typed: str) -> list[Expert]:
+    """Return the Experts with all typed words in key or description; those whose key begins so come first."""
+    words = typed.casefold().split()
+    found = [
+        one for one in experts.values() if all(word in f"{one.key} {one.description}".casefold() for word in words)
+    ]
+    first = words[0] if words else ""
+    return sorted(found, key=lambda one: not one.key.casefold().startswith(first))
+
+
+def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> list[Line]:
+    """Return a line for each Expert: its key and description."""
+    every = list(experts)
+    column = min(_WIDEST_EXPERT, max((cells(one.key) for one in every), default=0))
+    found: list[Line] = []
+    for one in every:
+        is_chosen = one.key == chosen
+        words = shorten(one_line(one.description), max(8, width - column - 6))
+        key = pad(one_line(one.key), column)
+        found.append(
+            (
+                Span("❯ " if is_chosen else "  ", "person"),
+                Span(key, "expert"),
+                Span("  "),
+                Span(words, "" if is_chosen else "dim"),
+            )
+        )
+    return found
+
+
+# The hint what may be typed now.
+
+
+def hint_of(session: Session, *, refuses: bool = False, stops: str = "Esc") -> str:
+    """Return the hint for the Job's state. `refuses`: a reason for a no is being typed; `stops` is the key for it."""
+    asking, place = session.open_question, session.resume_from
+    if refuses:
+        return f"why not? a text for the model; Enter alone: just no; {stops} goes back"
+    if session.is_unread:
+        return "it could not be read; Enter tries again"
+    if place is not None:
+        what = "a new query" if session.again is None else "another answer"
+        return one_line(f"{what}, in a branch, from {place}; {stops} leaves it")
+    if asking is not None and asking.call_digest:
+        return "y, a or n decides"
+    step = session.resumption
+    if step is not None and step.needs is not None:
+        return "a higher limit, then Enter resumes; or a new query"
+    key = session.expert_key
+    here = session.drives and session.state == "queued"
+    looks = f"{stops} stops looking" if session.is_busy else f"Enter {'drives it here' if here else 'follows it'}"
+    return {
+        "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
+        "running": "",
+        "reading": f"{stops} stops looking",
+        "watching": f"another process drives it; {looks}",
+        "queued": f"waits for a worker; {looks}",
+        "asking": "your answer",
+        "stopped": "Enter resumes; or type a new query",
+        "completed": "a follow-up: the next Run of this Job",
+    }[session.state]
+
+
+# Lines of the Inbox.
+
+_WHO = 18
+_WIDE = 100
+"""Cells from which the Job's id is shown too, since many Jobs may ask the same."""
+
+
+def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
+    """Return who asks, what, and since when."""
+    when, who = ago(item.since, now), min(_WHO, width // 4)
+    of = shorten(item.job_id or item.task_id or "", _WHO) if width >= _WIDE else ""
+    end = f"{pad(of, _WHO)}  {when}" if of else when
+    left = max(1, width - 6 - who - cells(end))
+    return (
+        Span("✗ " if item.damaged else "? ", "bad" if item.damaged else "ask"),
+        Span(pad(one_line(item.who), who), "expert"),
+        Span("  "),
+        Span(pad(shorten(_wanted(item), left), left), "" if is_chosen else "dim"),
+        Span(f"  {end}", "dim"),
+    )
+
+
+def _wanted(item: InboxItem) -> str:
+    """Return the question; for an approval only the call, since the line already says who asks."""
+    asking = item.asking
+    if asking is None or not asking.call_digest:
+        return item.text
+    part = ToolCallPart(tool_call_id="", tool_name=asking.tool_name, args=asking.args)
+    return f"approve {part.tool_name} {brief(part)}"
+
+
+# The definition's problem, while the last valid definition is used.
+
+_MOST = 8
+
+
+def problem_lines(problem: Note | None, held: Held | None, folder: Path, width: int) -> list[Line]:
+    """Return the problem, located relative to the folder, or the held change and how to accept it."""
+    if held is not None:
+        first, *others = held.question.splitlines()
+        texts = [
+            first.removeprefix("perstack: "),
+            *others[:-1],
+            "F9 uses it; until then the definition of before is used.",
+        ]
+    elif problem is not None:
+        texts = problem.said(tui_phrase).splitlines()
+    else:
+        return []
+    lines = [line for text in texts for line in wrap(text.replace(f"{folder}/", ""), width)]
+    if len(lines) > _MOST:
+        lines = [*lines[: _MOST - 1], "… `perstack validate` says all of it"]
+    return [(Span(line, "" if at else "warn"),) for at, line in enumerate(lines)]
+
+
+MARKS: dict[str, tuple[str, Style]] = {
+    "new": ("", "dim"),
+    "running": ("●", "call"),
+    "reading": ("◌", "dim"),
+    "watching": ("◌", "call"),
+    "queued": ("…", "dim"),
+    "asking": ("?", "ask"),
+    "stopped": ("!", "warn"),
+    "completed": ("✓", "good"),
+}
+
+_TITLE = "perstack  "
+_WIDEST = 20
+FIRST = 1
+"""Index of the first tab's first span; each tab has three spans."""
+EACH = 3
+
+
+class Tab(NamedTuple):
+    """A tab of the tab line."""
+
+    name: str
+    state: str
+
+
+def tabs_line(tabs: Sequence[Tab], chosen: int, place: str, width: int) -> Line:
+    """Return the numbered tabs and, at the right, the workspace.
+
+    If they do not fit, those around the chosen one are shown, and the spans of the others are empty.
+    """
+    each = max(6, min(_WIDEST, (width - 12) // max(1, len(tabs)) - 6))
+    spans = [_spans(number, tab, each, is_chosen=number == chosen) for number, tab in enumerate(tabs)]
+    first, last = _seen([cells_of(one) for one in spans], chosen, width - cells(_TITLE) - 2)
+    found: list[Span] = [Span(_TITLE[:-1] + ("…" if first else " "), "dim")]
+    for number, one in enumerate(spans):
+        found += one if first <= number < last else [Span("")] * EACH
+    left = width - cells_of(tuple(found))
+    more = "…" if last < len(tabs) else ""
+    shown = shorten(one_line(place), max(1, left - 1)) if left > 8 and not more else ""
+    return (*found, Span(more + " " * max(0, left - cells(more) - cells(shown))), Span(shown, "dim"))
+
+
+def _spans(number: int, tab: Tab, each: int, *, is_chosen: bool) -> Line:
+    mark, style = MARKS[tab.state]
+    return (
+        Span(f" {number + 1} ", "person" if is_chosen else "dim"),
+        Span(f"{shorten(one_line(tab.name), each)} ", "strong" if is_chosen else "dim"),
+        Span(f"{mark} " if mark else "", style),
+    )
+
+
+def _seen(sizes: Sequence[int], chosen: int, room: int) -> tuple[int, int]:
+    """Return the range of tabs that fits, including the chosen one; its end is exclusive."""
+    first = 0
+    while first < chosen and sum(sizes[first : chosen + 1]) > room:
+        first += 1
+    last = chosen + 1
+    while last < len(sizes) and sum(sizes[first : last + 1]) <= room:
+        last += 1
+    return first, last
+
+
+# The status line: state, totals, and the next key.
+
+_GAP = "  ·  "
+
+STATES: dict[str, str] = {
+    "new": "new",
+    "running": "at work",
+    "reading": "being read and checked",
+    "watching": "another process drives it",
+    "queued": "waits for a worker",
+    "asking": "waits for you",
+    "stopped": "stopped",
+    "completed": "completed",
+}
+
+
+def standing_line(state: LiveState, stands: str, now: int, width: int, began: int | None = None) -> Line:
+    """Return the state, one of `STATES`, then todos, steps, tokens, cost, context and time as far as they fit."""
+    lane = next(iter(state.lanes.values()), None) or state.latest
+    parts: list[str] = []
+    if lane is not None and lane.todos:
+        parts.append(todos_words(lane))
+    if state.skills:
+        parts.append(f"starting {', '.join(state.skills)}")
+    if state.steps:
+        parts.append(count(state.steps, "step"))
+    if state.usage.total_tokens:
+        parts.append(count(state.usage.total_tokens, "token"))
+        parts.append(cost(state.usage, state.unpriced_tokens))
+    if lane is not None and lane.context_tokens:
+        parts.append(context_words(lane))
+    if began is not None:
+        parts.append(whole_seconds(now - began))
+    mark, style = MARKS[stands]
+    text = f"{mark} {STATES[stands]}".lstrip()
+    found: list[Span] = [Span(f"{text}", style)]
+    left = width - cells(text)
+    for at, part in enumerate(filter(None, parts)):
+        shown = shorten(part, width // 2) if not at else part
+        if left < cells(_GAP) + cells(shown):
+            continue
+        found += [Span(_GAP, "rule"), Span(shown, "dim")]
+        left -= cells(_GAP) + cells(shown)
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Widgets: thin layers that draw what `view` makes."""

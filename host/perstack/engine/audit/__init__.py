@@ -1,0 +1,1 @@
+"""Verify, replay, redact, measure and copy stored logs."""

@@ -1,0 +1,1 @@
+"""Everything that a Host works with: definitions, storage, plugins, dispatcher, limits, and their commands."""

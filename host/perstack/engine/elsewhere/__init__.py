@@ -1,1 +1,0 @@
-"""Delegates that are driven by other workers than their Job."""

@@ -1,0 +1,1 @@
+"""Jobs: drive, queue, answer, read, rewind, export and delete them."""

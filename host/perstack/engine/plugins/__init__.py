@@ -1,0 +1,1 @@
+"""Load plugins, and manage the providers, skills, tools and runtimes that they register."""

@@ -1,0 +1,255 @@
+"""Mask the output of tools in a Run with `maskSecrets`: the model and the disk get `[secret:N]` in place of a value.
+
+A `SecretVault` holds the values of one Job, in the memory of one process. `MaskedCall` masks all output of a tool:
+results, stored blobs, questions, progress and sampling requests. In the other direction, placeholders in arguments are
+filled in for the tool only.
+
+A number never stands for two values. Numbers continue after the highest that `finishToolCall` records, and each process
+that drives a delegate of the Job has its own block of numbers. A placeholder from a process that has ended has no value
+any more: a call that contains it is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from threading import Lock
+
+from perstack.core.base.records import JsonObject, texts_in, with_texts
+from perstack.core.definitions.skills import DecidedCall, Subject
+from perstack.core.recordings.masking import Hiding, known_secrets
+from perstack.core.runs.facts import Question
+from perstack.core.runs.messages import (
+    REDACTED,
+    BlobPart,
+    Message,
+    ResultContent,
+    TextPart,
+    ToolCallPart,
+    image_type,
+    pdf_type,
+)
+from perstack.errors import SkillError
+from perstack.ports.skill import BlobStore, Sample, Sampler, SampleRequest, ToolCall, ToolResult
+
+_PLACEHOLDER = re.compile(r"\[secret:(\d{1,9})\]")
+NUMBERS_PER_PROCESS = 10_000
+"""Values that one process may number; further values become `[redacted]` and cannot be filled in."""
+_SHORTEST_KNOWN = 8
+"""Minimum characters of a value that is masked wherever it occurs: a shorter one may occur in any text."""
+_LONG = 20_000
+"""Characters from which a text is masked in a thread instead of on the event loop."""
+_LONGEST_IN_PASSING = 200_000
+_PLAIN = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
+"""Text that no shell interprets."""
+_CODE_FOLLOWS = r"-[A-Za-z]*[ce]|--(?:eval|command|exec)"
+
+
+class SecretVault:
+    """The secrets that tools of one Job have output in this process, by number. Thread-safe."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """Create a vault that also masks the secrets found in `env`."""
+        self._of_env = known_secrets(env)
+        self._numbers: dict[str, int] = {}
+        self._values: dict[int, str] = {}
+        self._first = 0
+        self._lock = Lock()
+        self.highest = 0
+
+    def continue_after(self, recorded: Iterable[int], block: int = 0) -> None:
+        """Continue numbering after the recorded numbers, within a block of numbers."""
+        self._first = block * NUMBERS_PER_PROCESS
+        own = range(self._first, self._first + NUMBERS_PER_PROCESS)
+        self.highest = max(self._first, self.highest, *(number for number in recorded if number in own))
+
+    def masked(self, text: str) -> str:
+        """Return the text with a placeholder in place of each secret."""
+        return Hiding(self._known(), self._numbered).text(text)
+
+    def masked_in_passing(self, text: str) -> str:
+        """Return a masked text that is not recorded: values without a number, and very long texts, are `[redacted]`."""
+        if len(text) > _LONGEST_IN_PASSING:
+            return REDACTED
+        return Hiding(self._known(), self._number_of).text(text)
+
+    def is_in(self, data: bytes) -> bool:
+        """Return whether these bytes contain a known secret."""
+        return Hiding(self._known()).is_in(data)
+
+    def filled(self, args: JsonObject, subject: Subject | None) -> JsonObject:
+        """Return the arguments with values in place of placeholders.
+
+        Raises SkillError, with a message for the model, for a placeholder without a value, and for a value in a command
+        line that a shell could interpret as more than text.
+        """
+        lines = {*_lines(args, subject)}
+
+        def fill(text: str) -> str:
+            return _PLACEHOLDER.sub(lambda found: self._value(found, is_line=text in lines), text)
+
+        return with_texts(args, fill)
+
+    def filled_parts(self, parts: Sequence[ToolCallPart]) -> list[ToolCallPart]:
+        """Return the calls with the known values filled in, for a second judgment by the rules."""
+
+        def fill(text: str) -> str:
+            return _PLACEHOLDER.sub(lambda found: self._values.get(int(found[1]), found[0]), text)
+
+        return [part.model_copy(update={"args": with_texts(part.args, fill)}) for part in parts]
+
+    def stricter(self, shown: DecidedCall, filled: DecidedCall) -> DecidedCall:
+        """Return the stricter of two rulings on a call, with texts masked. An approval in `filled` never counts."""
+        if _strictness(filled) <= _strictness(shown):
+            return shown
+        texts = {"problem": filled.problem and self.masked(filled.problem), "rule": self.masked(filled.rule)}
+        return shown.model_copy(update={"kind": filled.kind, "asks": filled.asks, "approved_by": "", **texts})
+
+    def _value(self, found: re.Match[str], *, is_line: bool) -> str:
+        value = self._values.get(int(found[1]))
+        if value is None:
+            raise SkillError(
+                f"Not run: {found[0]} cannot be filled in here, for its value was only in the memory of the process"
+                " that found it. Call the tool again that showed it, and use the placeholder that stands there then."
+            )
+        if is_line and not _PLAIN.fullmatch(value):
+            raise SkillError(
+                f"Not run: the value of {found[0]} has characters that a shell may read as a command. Pass it as a"
+                " whole argument of the program, or as a variable."
+            )
+        return value
+
+    def _numbered(self, value: str) -> str:
+        with self._lock:
+            number = self._numbers.get(value)
+            if number is None:
+                if self.highest + 1 >= self._first + NUMBERS_PER_PROCESS:
+                    return REDACTED
+                self.highest = number = self.highest + 1
+                self._numbers[value], self._values[number] = number, value
+            return f"[secret:{number}]"
+
+    def _number_of(self, value: str) -> str:
+        number = self._numbers.get(value)
+        return REDACTED if number is None else f"[secret:{number}]"
+
+    def _known(self) -> list[str]:
+        with self._lock:
+            found = [value for value in self._numbers if _is_telling(value)]
+        return sorted({*found, *self._of_env}, key=lambda value: (-len(value), value))
+
+
+class MaskedBlobs:
+    """A blob store that masks texts before it stores them."""
+
+    def __init__(self, blobs: BlobStore, vault: SecretVault) -> None:
+        """Wrap a blob store."""
+        self._blobs = blobs
+        self._vault = vault
+        self.sizes: dict[str, int] = {}
+        """Bytes of each stored blob, by its sha256."""
+
+    async def put(self, data: bytes) -> str:
+        """Store bytes, masked if text. Raises SkillError for an image or a PDF that contains a known secret."""
+        if image_type(data) is None and pdf_type(data) is None:
+            text = data.decode("utf-8", "surrogateescape")
+            data = (await asyncio.to_thread(self._vault.masked, text)).encode("utf-8", "surrogateescape")
+        elif self._vault.is_in(data):
+            raise SkillError("Not shown: a secret stands in this file, and files of its kind cannot be masked.")
+        name = await self._blobs.put(data)
+        self.sizes[name] = len(data)
+        return name
+
+    async def get(self, sha256: str) -> bytes:
+        """Return the bytes of a blob, unchanged."""
+        return await self._blobs.get(sha256)
+
+
+class MaskedCall:
+    """One call of a tool with placeholders filled in and its output masked."""
+
+    def __init__(self, vault: SecretVault, request: ToolCall, subject: Subject | None) -> None:
+        """Wrap a call. Raises SkillError if a placeholder in the arguments cannot be filled in."""
+        self._vault = vault
+        self._blobs = MaskedBlobs(request.blobs, vault)
+        sample = request.sample
+
+        def show_masked(message: str) -> None:
+            request.on_progress(vault.masked_in_passing(message))
+
+        self.request = replace(
+            request,
+            args=vault.filled(request.args, subject),
+            blobs=self._blobs,
+            on_progress=show_masked,
+            sample=None if sample is None else self._masked_sampler(sample),
+        )
+
+    async def outcome(self, result: ToolResult | Question) -> ToolResult | Question:
+        """Return the tool's result or question, masked."""
+        if isinstance(result, Question):
+            return await asyncio.to_thread(self._question, result)
+        contents = [await self._part(part) for part in result.contents]
+        return replace(result, contents=tuple(contents))
+
+    def _question(self, asked: Question) -> Question:
+        schema = with_texts(asked.requested_schema, self._vault.masked_in_passing)
+        return Question(message=self._vault.masked_in_passing(asked.message), requested_schema=schema)
+
+    async def _part(self, part: ResultContent) -> ResultContent:
+        if isinstance(part, TextPart):
+            text = part.text
+            masked = (
+                self._vault.masked(text) if len(text) < _LONG else await asyncio.to_thread(self._vault.masked, text)
+            )
+            return part if masked == text else TextPart(text=masked)
+        return self._file(part)
+
+    def _file(self, part: BlobPart) -> BlobPart:
+        name = None if part.name is None else self._vault.masked(part.name)
+        return part.model_copy(update={"name": name, "size": self._blobs.sizes.get(part.sha256, part.size)})
+
+    def _masked_sampler(self, sample: Sampler) -> Sampler:
+        async def masked(request: SampleRequest) -> Sample:
+            return await sample(await asyncio.to_thread(self._masked_request, request))
+
+        return masked
+
+    def _masked_request(self, request: SampleRequest) -> SampleRequest:
+        mask = self._vault.masked_in_passing
+        messages: list[Message] = []
+        for message in request.messages:
+            contents = [
+                TextPart(text=mask(part.text)) if isinstance(part, TextPart) else part for part in message.contents
+            ]
+            messages.append(message.model_copy(update={"contents": tuple(contents)}))
+        return replace(request, messages=messages, instruction=mask(request.instruction))
+
+
+def has_placeholder(parts: Iterable[ToolCallPart]) -> bool:
+    """Return whether the arguments of one of these calls contain a placeholder."""
+    return any(_PLACEHOLDER.search(text) for part in parts for text in texts_in(part.args))
+
+
+def _lines(args: JsonObject, subject: Subject | None) -> Iterable[str]:
+    """Yield the arguments that may be interpreted as code: scripts, texts after `-c`, and texts of several words."""
+    if subject is None:
+        return
+    for name in filter(None, (subject.script, subject.program)):
+        yield from texts_in(args.get(name))
+    before = ""
+    for word in texts_in(args.get(subject.arguments)) if subject.arguments else ():
+        if re.fullmatch(_CODE_FOLLOWS, before) or not _PLAIN.fullmatch(_PLACEHOLDER.sub("", word)):
+            yield word
+        before = word
+
+
+def _strictness(decided: DecidedCall) -> int:
+    return 3 if decided.kind == "refused" else 2 if decided.asks else 1 if decided.approved_by else 0
+
+
+def _is_telling(value: str) -> bool:
+    """Return whether a value may be masked wherever it occurs: long enough, and not a plain word."""
+    return len(value) >= _SHORTEST_KNOWN and not value.isalpha()

@@ -1,0 +1,1 @@
+"""Drive Runs: the loop, and what it does for each command."""

@@ -1,1 +1,0 @@
-"""Definitions of Experts, made and improved by Experts."""

@@ -1,1 +1,0 @@
-"""Widgets: thin, over what `view` makes."""

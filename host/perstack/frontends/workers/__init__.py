@@ -1,1 +1,0 @@
-"""What a worker shows of itself: its log, and over HTTP its health and its figures."""

@@ -1,0 +1,1 @@
+"""Helpers for authors of plugins: for storages, HTTP providers, prices and sandboxes."""

@@ -1,0 +1,1 @@
+"""Shared parts of providers that use HTTP: connections, errors, settings and message encoding."""

@@ -1,0 +1,137 @@
+"""Concurrency helpers: work that must not be left half done, blocking calls in threads, and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+# Exception groups: messages for people name only the first error.
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the exceptions in a group and its nested groups."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for part in cast("BaseExceptionGroup[BaseException]", error).exceptions for leaf in leaves(part)]
+
+
+# For blocking calls that cannot be cancelled, such as a read from a network disk that went away.
+
+_T = TypeVar("_T")
+
+
+async def in_daemon_thread(work: Callable[[], _T], name: str) -> _T:
+    """Run `work` as `asyncio.to_thread` does, but let the process exit while it blocks. `name` is the thread's name."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+async def uninterrupted(work: Coroutine[Any, Any, _T]) -> _T:
+    """Await work that must not be left half done: delay each cancellation until the work has ended.
+
+    If the work failed, raise its error instead of the cancellation, since the error came first and says what is wrong.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled = await outlasting(task)
+    if cancelled is not None and (task.cancelled() or task.exception() is None):
+        raise cancelled
+    return task.result()
+
+
+async def outlasting(
+    task: asyncio.Task[_T], on_cancel: Callable[[], object] = lambda: None
+) -> asyncio.CancelledError | None:
+    """Wait until a task is done, even if the caller is cancelled meanwhile. Call `on_cancel` at each cancellation.
+
+    Return the last cancellation, which the caller must raise, or None.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+            on_cancel()
+    return cancelled
+
+
+# Work in its own task, for callers whose task may have other work.
+
+
+async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run the work in its own task and return its result. Cancelling the caller cancels the work and waits for its end.
+
+    An error of the work takes precedence over the cancellation: a record that could not be written must be reported.
+    Raises CancelledError if the work was cancelled, by this caller or another.
+    """
+    task = asyncio.create_task(work)
+    cancelled = await outlasting(task, task.cancel)
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
+
+
+# For storages: the speed of the medium.
+
+_SLOW = 0.001
+"""Seconds. Switching threads costs about a tenth of it."""
+
+_SHARE = 0.3
+"""Weight of the latest measurement."""
+
+
+class Pace:
+    """A moving average of the duration of storage operations.
+
+    On a fast disk an operation runs directly in the calling thread. On a slow one it runs in a separate thread, so that
+    concurrent Runs do not wait for each other's syncs.
+    """
+
+    def __init__(self) -> None:
+        """Start with a fast medium."""
+        self._mean = 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the next operation should run in a thread."""
+        return self._mean > _SLOW
+
+    @contextmanager
+    def measured(self) -> Generator[None]:
+        """Measure one operation."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._mean += _SHARE * (time.perf_counter() - began - self._mean)
+
+
+# Background tasks.
+
+_AGAIN = 0.5
+"""Seconds until a task is cancelled again: `asyncio.wait_for` of Python 3.11 can lose a cancellation."""
+
+
+async def end(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task and wait for its end. Do nothing for None and for a task of a closed event loop."""
+    if task is None or task.get_loop() is not asyncio.get_running_loop():
+        return
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_AGAIN)

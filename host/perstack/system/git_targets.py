@@ -1,0 +1,206 @@
+"""Find the files that git would execute, or read more settings from, because its configuration names them.
+
+`core.hooksPath = .githooks` makes every file of an ordinary folder a program that the user's next `git commit` starts.
+The configuration of a repository and of its user are read as git reads them, with all included files; conditions of
+`includeIf` are assumed to hold. Unknown settings count too: any word of a value that is a path may be a program.
+
+The targets may be anywhere; the caller decides which of them matter.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from enum import Enum
+
+from perstack.dataclass import dataclass
+
+_LARGEST = 1 << 20
+"""Maximum bytes of a configuration file; typical ones have a few hundred."""
+_DEEPEST = 10
+"""Maximum depth of nested includes; git's own limit."""
+
+_SECTION = re.compile(r'\s*\[\s*([^\]"\s]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
+_SETTING = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=(.*))?$", re.DOTALL)
+
+_FOLDERS = frozenset({"core.hookspath", "init.templatedir"})
+_NAMES_NO_FILE = frozenset({"branch", "color", "url", "user"})
+"""Sections whose values are names, addresses or colours, never files."""
+_READS_ONLY = frozenset(
+    {
+        "blame.ignorerevsfile",
+        "commit.template",
+        "core.attributesfile",
+        "core.excludesfile",
+        "core.worktree",
+        "mailmap.file",
+    }
+)
+"""Settings that name a file from which nothing is executed."""
+
+
+class TargetKind(Enum):
+    """How git uses a path."""
+
+    FOLDER = "programs"
+    """A folder whose files git executes."""
+    SETTINGS = "settings"
+    """A file that git reads settings from."""
+    WORD = "word"
+    """A word of a value that git may execute."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitTarget:
+    """A path that git's configuration names."""
+
+    path: str
+    """Absolute, without `..`. It may contain links, and may not exist."""
+    kind: TargetKind
+
+
+def git_targets(top: str, env: Mapping[str, str]) -> tuple[GitTarget, ...]:
+    """Return the paths that the configuration of the repository at `top` and of the user names.
+
+    `top` is a folder with a `.git`. `env` locates the user's configuration. Unreadable files are skipped, as git skips
+    them.
+    """
+    home = env.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - returns str
+    found: dict[GitTarget, None] = {}
+    for file in (*_own_settings(os.path.join(top, ".git")), *_user_settings(home, env)):  # noqa: PTH118
+        for one in _targets(file, top, home, 0):
+            found[one] = None
+    return tuple(found)
+
+
+def repositories_around(folder: str) -> Iterator[str]:
+    """Yield `folder` and each of its parents that has a `.git`, from the inside out."""
+    at = folder
+    while True:
+        if os.path.lexists(os.path.join(at, ".git")):  # noqa: PTH118 - this runs before each change of a file
+            yield at
+        above = os.path.dirname(at)  # noqa: PTH120
+        if above == at:
+            return
+        at = above
+
+
+def _own_settings(git: str) -> Iterator[str]:
+    """Yield the configuration files of a repository, whose `.git` may be a file that points to its location."""
+    folder = _named_in(git, "gitdir:") or git
+    common = _named_in(os.path.join(folder, "commondir"), "") or folder  # noqa: PTH118
+    yield os.path.join(common, "config")  # noqa: PTH118
+    yield os.path.join(folder, "config.worktree")  # noqa: PTH118
+
+
+def _user_settings(home: str, env: Mapping[str, str]) -> Iterator[str]:
+    yield "/etc/gitconfig"
+    yield os.path.join(env.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "git", "config")  # noqa: PTH118
+    yield env.get("GIT_CONFIG_GLOBAL") or os.path.join(home, ".gitconfig")  # noqa: PTH118
+
+
+def _named_in(file: str, prefix: str) -> str | None:
+    """Return the folder that a one-line file names, relative to the file; None if there is none."""
+    text = _read(file)
+    if text is None or not text.startswith(prefix):
+        return None
+    name = text.removeprefix(prefix).strip()
+    return os.path.normpath(os.path.join(os.path.dirname(file), name)) if name else None  # noqa: PTH118, PTH120
+
+
+def _targets(file: str, top: str, home: str, depth: int) -> Iterator[GitTarget]:
+    text = _read(file)
+    if text is None or depth == _DEEPEST:
+        return
+    for section, name, value in _settings(text):
+        key = f"{section}.{name}"
+        if section in ("include", "includeif") and name == "path":
+            path = _absolute(value, os.path.dirname(file), home)  # noqa: PTH120
+            yield GitTarget(path, TargetKind.SETTINGS)
+            yield from _targets(path, top, home, depth + 1)
+        elif key in _FOLDERS and value:
+            yield GitTarget(_absolute(value, top, home), TargetKind.FOLDER)
+        elif section not in _NAMES_NO_FILE and key not in _READS_ONLY:
+            yield from _words(value, top, home)
+
+
+def _words(value: str, top: str, home: str) -> Iterator[GitTarget]:
+    """Yield the words of a command that are files, or that could only be files."""
+    try:
+        words = shlex.split(value.removeprefix("!"))
+    except ValueError:
+        words = value.split()
+    for word in words:
+        path = _absolute(word, top, home)
+        if os.path.isfile(path) or ("/" in word and "://" not in word and not os.path.isdir(path)):  # noqa: PTH112, PTH113
+            yield GitTarget(path, TargetKind.WORD)
+
+
+def _absolute(name: str, folder: str, home: str) -> str:
+    if name == "~" or name.startswith("~/"):
+        name = home + name[1:]
+    return os.path.normpath(os.path.join(folder, name.replace("\0", "")))  # noqa: PTH118
+
+
+def _settings(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield section, name and value of each setting; the first two in lower case."""
+    section = ""
+    for line in _joined(text):
+        rest = line
+        while (header := _SECTION.match(rest)) is not None:
+            section = header[1].partition(".")[0].casefold()
+            rest = rest[header.end() :]
+        setting = _SETTING.match(rest)
+        if setting is not None and section:
+            yield section, setting[1].casefold(), _value(setting[2] or "")
+
+
+def _joined(text: str) -> Iterator[str]:
+    """Yield lines, joined with their continuation lines."""
+    waiting = ""
+    for line in text.replace("\r\n", "\n").split("\n"):
+        whole = waiting + line
+        if (len(whole) - len(whole.rstrip("\\"))) % 2:
+            waiting = whole[:-1]
+            continue
+        waiting = ""
+        yield whole
+    if waiting:
+        yield waiting
+
+
+def _value(text: str) -> str:
+    """Return a value without quotes, escapes, comments and surrounding space."""
+    found: list[str] = []
+    is_quoted, at, ends = False, 0, 0
+    while at < len(text):
+        one = text[at]
+        if one == "\\" and at + 1 < len(text):
+            at += 1
+            found.append({"n": "\n", "t": "\t", "b": ""}.get(text[at], text[at]))
+        elif one == '"':
+            is_quoted = not is_quoted
+        elif one in "#;" and not is_quoted:
+            break
+        else:
+            found.append(one)
+        ends = len(found) if is_quoted or not one.isspace() else ends
+        at += 1
+    return "".join(found[:ends]).lstrip()
+
+
+def _read(file: str) -> str | None:
+    """Return the text of a regular file, or None if there is none or it is too large to be a configuration file."""
+    with suppress(OSError, ValueError):
+        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(handle)
+            if stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST:
+                return os.read(handle, _LARGEST).decode("utf-8", "surrogateescape")
+        finally:
+            os.close(handle)
+    return None

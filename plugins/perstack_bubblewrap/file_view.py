@@ -1,0 +1,412 @@
+"""File view of a policy: the directories that programs see, and the files in them that are hidden or read-only now.
+
+Files that git or perstack execute are mounted read-only. Files that do not exist yet cannot be: a program can create a
+`.git`, a directory that git takes for a repository, or a file that an `include` pattern matches. Such a file is renamed
+when the program has ended, before another one starts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import field
+from pathlib import Path
+from secrets import token_hex
+
+from perstack.core.base.file_names import is_definition, is_git_link, is_variables
+from perstack.core.definitions.sandbox import SandboxPolicy, is_below
+from perstack.dataclass import dataclass
+from perstack.errors import SkillError
+from perstack.ports.runtime import Surroundings
+from perstack.support.sandbox_paths import places
+from perstack.system.git_targets import TargetKind, git_targets, repositories_around
+from perstack_bubblewrap.mounts import View, opened
+
+# Protected files in the directories of a sandbox, as they are now.
+#
+# Files of variables, Expert definitions and git repositories are recognised by name, wherever they are. A directory
+# that has not changed since the last scan is not read again. Changes are detected by ctime, because a program can set
+# every other timestamp back.
+
+MOST_FOLDERS = 50_000
+
+_FRESH = 50_000_000
+"""Nanoseconds in which a directory may change again without a new timestamp."""
+
+_HEAD = "HEAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Protected files and directories, as absolute paths."""
+
+    hidden: tuple[str, ...] = ()
+    """Files that must not be readable."""
+    fixed: tuple[str, ...] = ()
+    """Files and directories that must be read-only."""
+    linked: frozenset[tuple[int, int]] = frozenset()
+    """Device and inode numbers of hidden files with several hard links."""
+    gits: tuple[str, ...] = ()
+    """Paths whose name is `.git`."""
+    executed: tuple[str, ...] = ()
+    """Paths that git or perstack would execute, so a program must not add any: every `.git`, the `HEAD` of each other
+    repository, and definitions.
+    """
+    is_whole: bool = True
+    """False if some directories were not scanned."""
+
+
+@dataclass(slots=True)
+class _Folder:
+    changed: int = -1
+    is_settled: bool = False
+    folders: list[str] = field(default_factory=list[str])
+    hidden: list[str] = field(default_factory=list[str])
+    fixed: list[str] = field(default_factory=list[str])
+    gits: list[str] = field(default_factory=list[str])
+    executed: list[str] = field(default_factory=list[str])
+    linked: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Device and inode numbers of hidden files with several hard links."""
+
+
+class Finder:
+    """Scanner for one directory and everything below it. Not thread-safe."""
+
+    def __init__(self, root: str, *, without: frozenset[str] = frozenset()) -> None:
+        """Scan `root`, except what is below the directories `without`."""
+        self._root = root
+        self._without = without
+        self._known: dict[str, _Folder] = {}
+
+    def now(self, *, may_be_partial: bool = False) -> Kept:
+        """Return the protected files.
+
+        Raises SkillError if there are too many directories to scan, since some files may then be missed; with
+        `may_be_partial` the result is incomplete instead.
+        """
+        found, is_whole = self._folders()
+        if not is_whole and not may_be_partial:
+            raise SkillError(
+                f"{self._root} has more than {MOST_FOLDERS:,} folders, too many to find every file in them that a"
+                " sandbox has to hide: use a smaller workspace"
+            )
+        self._known = found
+        return Kept(
+            tuple(dict.fromkeys(path for one in found.values() for path in one.hidden)),
+            tuple(path for one in found.values() for path in one.fixed),
+            frozenset(identity for one in found.values() for identity in one.linked),
+            tuple(path for one in found.values() for path in one.gits),
+            tuple(path for one in found.values() for path in one.executed),
+            is_whole,
+        )
+
+    def _folders(self) -> tuple[dict[str, _Folder], bool]:
+        """Return the directories, those nearest to the root first, and whether they are all."""
+        waiting, found = deque([self._root]), dict[str, _Folder]()
+        while waiting:
+            path = waiting.popleft()
+            if path in self._without:
+                continue
+            if len(found) == MOST_FOLDERS:
+                return found, False
+            with suppress(OSError):
+                found[path] = one = self._looked_at(path)
+                waiting += one.folders
+        return found, True
+
+    def _looked_at(self, path: str) -> _Folder:
+        changed = Path(path).stat(follow_symlinks=False).st_ctime_ns
+        known = self._known.get(path)
+        if known is not None and known.is_settled and known.changed == changed:
+            return known
+        now = time.time_ns()
+        one = _Folder(changed, is_settled=changed < now - _FRESH)
+        with os.scandir(path) as entries:
+            names = {entry.name: entry for entry in entries}
+        for entry in names.values():
+            _note(entry, one)
+        if _is_repository(names):
+            one.folders.clear()
+            one.fixed.append(path)
+            one.executed.append(f"{path.rstrip('/')}/{_HEAD}")
+        return one
+
+    def names_of(self, linked: frozenset[tuple[int, int]]) -> Iterator[str]:
+        """Yield every name of these hard-linked files in the directories of the last scan."""
+        inodes = {inode for _, inode in linked}
+        for path in self._known:
+            with suppress(OSError), os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.inode() in inodes and entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        if (status.st_dev, status.st_ino) in linked:
+                            yield entry.path
+
+
+def _is_repository(names: Mapping[str, os.DirEntry[str]]) -> bool:
+    """Return whether git takes a directory with these entries for a repository.
+
+    `commondir` points to the rest of a repository.
+    """
+    head = names.get(_HEAD)
+    if head is None or head.is_dir(follow_symlinks=False):
+        return False
+    return "commondir" in names or {"objects", "refs"} <= names.keys()
+
+
+def _note(entry: os.DirEntry[str], one: _Folder) -> None:
+    name = entry.name
+    if is_git_link(name):
+        one.gits.append(entry.path)
+    elif entry.is_dir(follow_symlinks=False):
+        one.folders.append(entry.path)
+        return
+    elif is_variables(name):
+        _hide(entry, one)
+        return
+    elif not is_definition(name):
+        return
+    one.fixed.append(os.path.realpath(entry.path) if entry.is_symlink() else entry.path)
+    one.executed.append(entry.path)
+
+
+def _hide(entry: os.DirEntry[str], one: _Folder) -> None:
+    path = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+    with suppress(OSError):
+        status = Path(path).stat()
+        if stat.S_ISREG(status.st_mode):
+            one.hidden.append(path)
+            if status.st_nlink > 1:
+                one.linked.append((status.st_dev, status.st_ino))
+
+
+Identity = tuple[int, int]
+
+_MOST_LOOKS = 50
+"""Maximum number of scans after a program, as many as `.git` directories may be nested."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Roots:
+    """Directories that a policy gives to programs."""
+
+    named: tuple[str, ...]
+    """Workspace and writable directories, under each of their names."""
+    writable: tuple[str, ...]
+    """The named ones, without those inside another one."""
+    readable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Result of one scan of these directories."""
+
+    emptied: tuple[str, ...]
+    covered: tuple[str, ...]
+    kept: tuple[Kept, ...]
+    targets: tuple[str, ...]
+    """Paths that git's configuration names, in directories that programs may change."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every directory was scanned."""
+        return all(one.is_whole for one in self.kept)
+
+
+_Executed = dict[tuple[str, str], Identity | None]
+"""Executed paths with their resolved form, and the identity of the path itself.
+
+The identity recognises a repository after a move. None for a symbolic link, whose meaning depends on its location.
+"""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Builder of file views, which scans before each program and after it.
+
+    Its methods block and must not run concurrently.
+    """
+
+    policy: SandboxPolicy
+    around: Surroundings
+    _finders: dict[str, Finder] = field(default_factory=dict[str, Finder])
+    _known: _Executed | None = None
+    """Executed paths that existed when no program was running."""
+    _roots: _Roots = field(default_factory=lambda: _Roots((), (), ()))
+    """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
+
+    def now(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> View:
+        """Return the file view of a program.
+
+        With `is_quiet` no program is running, so existing files belong to the person.
+
+        Raises SkillError for a directory that is too large to scan, or that a link redirects.
+        """
+        around = self.around
+        roots = self._roots = self._given()
+        look = self._look()
+        if is_quiet or self._known is None:
+            self._known = self._executed(look)
+        writable, readable = roots.writable, roots.readable
+        linked = frozenset[tuple[int, int]]().union(*(one.linked for one in look.kept), _linked(around.hidden))
+        further = (path for finder in self._finders.values() for path in finder.names_of(linked)) if linked else ()
+        hidden = (*(path for one in look.kept for path in one.hidden), *look.covered, *further)
+        protected = _named(map(str, around.protected))
+        within = (path for path in roots.named if path not in writable and is_below(path, readable))
+        return View(
+            (*readable, *(path for path in _named(more_readable) if not is_below(path, writable))),
+            writable,
+            look.emptied,
+            tuple(dict.fromkeys(path for path in hidden if path not in readable)),
+            tuple(dict.fromkeys((*(path for one in look.kept for path in one.fixed), *protected, *look.targets))),
+            tuple(within),
+            (*protected, *look.targets),
+        )
+
+    def set_aside(self) -> tuple[str, ...]:
+        """Rename files created by programs since the last quiet moment that git or perstack would execute.
+
+        Return a line for each. Scans repeatedly, because the content of a `.git` is only seen once it has another name.
+        """
+        said: dict[str, str] = {}
+        is_whole = True
+        known, moved = self._known or {}, frozenset((self._known or {}).values())
+        for _ in range(_MOST_LOOKS):
+            look = self._look(may_be_partial=True)
+            is_whole = look.is_whole
+            new = [
+                path
+                for (path, real), identity in self._executed(look).items()
+                if (path, real) not in known and (identity is None or identity not in moved) and path not in said
+            ]
+            for path in new:
+                said[path] = _set_aside(path, self._roots.writable)
+            if not new:
+                break
+        if not is_whole:
+            said[""] = "there are too many folders to find every repository in them: look before you use git there"
+        return tuple(said.values())
+
+    def _given(self) -> _Roots:
+        given = places(self.around.workspace, self.policy.writable, self.policy.readable)
+        changeable = (name for one in given if one.is_writable for name in one.names)
+        named = tuple(dict.fromkeys((*_named((str(self.around.workspace),)), *changeable)))
+        only_read = (name for one in given if not one.is_writable for name in one.names)
+        readable = tuple(path for path in dict.fromkeys(only_read) if path not in named)
+        writable = tuple(path for path in named if not any(path != one and is_below(path, (one,)) for one in named))
+        return _Roots(named, writable, readable)
+
+    def _look(self, *, may_be_partial: bool = False) -> _Look:
+        roots = self._roots
+        emptied, covered = _existing(map(str, self.around.hidden), roots.writable)
+        folders = [root for root in (*roots.writable, *roots.readable) if Path(root).is_dir()]
+        finders = [self._finder(root, frozenset(emptied)) for root in folders]
+        kept = tuple(finder.now(may_be_partial=may_be_partial) for finder in finders)
+        targets = tuple(_targets(kept, roots.writable, self.around.env))
+        return _Look(tuple(emptied), tuple(covered), kept, targets)
+
+    def _executed(self, look: _Look) -> _Executed:
+        """Return the executed paths that programs may change. Read-only paths always exist and need no check."""
+        found = (
+            *(path for one in look.kept for path in one.executed),
+            *look.targets,
+            *map(str, self.around.protected),
+            *map(str, self.around.included()),
+        )
+        return {
+            (path, os.path.realpath(path)): _identity(path)
+            for path in dict.fromkeys(found)
+            if os.path.lexists(path) and is_below(os.path.realpath(os.path.dirname(path)), self._roots.writable)  # noqa: PTH120
+        }
+
+    def _finder(self, root: str, without: frozenset[str]) -> Finder:
+        key = root + "\0".join(sorted(without))
+        if key not in self._finders:
+            self._finders[key] = Finder(root, without=without)
+        return self._finders[key]
+
+
+def _targets(kept: Iterable[Kept], writable: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
+    """Yield paths named by git's configuration that programs may change, under each of their names.
+
+    A missing hooks directory or settings file is created, because otherwise a program could create it.
+    """
+    tops = {os.path.dirname(path) for one in kept for path in one.gits}  # noqa: PTH120
+    for root in writable:
+        tops.update(repositories_around(root))
+    for target in dict.fromkeys(target for top in sorted(tops) for target in git_targets(top, env)):
+        for path in dict.fromkeys((target.path, os.path.realpath(target.path))):
+            if is_below(path, writable) and not any(is_below(root, (path,)) for root in writable):
+                _make(path, target.kind)
+                if target.kind is not TargetKind.WORD or not Path(path).is_dir():
+                    yield path
+
+
+def _make(path: str, kind: TargetKind) -> None:
+    if kind is TargetKind.WORD or os.path.lexists(path):
+        return
+    with suppress(OSError):
+        if kind is TargetKind.FOLDER:
+            Path(path).mkdir(parents=True)
+        else:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).touch(exist_ok=False)
+
+
+def _set_aside(path: str, writable: tuple[str, ...]) -> str:
+    """Rename a path so that no tool looks for it, and return the line that reports it."""
+    folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
+    name = os.path.basename(path)  # noqa: PTH119
+    mark = f"set-aside-{token_hex(4)}"
+    # A pattern matches names with a leading dot, or names without; only two match both. So the dot is toggled.
+    other = f"{mark}{name}" if name.startswith(".") else f".{name}.{mark}"
+    why = f"a program in the sandbox made {path}, and git or perstack would execute what it says"
+    root = next(root for root in writable if is_below(folder, (root,)))
+    handle = opened(root, Path(folder).relative_to(root).parts)
+    if handle is None:
+        return f"{why}: remove it"
+    try:
+        if "set-aside-" in name:
+            os.unlink(name, dir_fd=handle)
+            return f"{why}, whatever it is called: it was removed"
+        os.rename(name, other, src_dir_fd=handle, dst_dir_fd=handle)
+    except OSError as error:
+        return f"{why}: it could not be renamed ({error.strerror}), so remove it"
+    finally:
+        os.close(handle)
+    return f"{why}: it is called {other} now"
+
+
+def _identity(path: str) -> Identity | None:
+    try:
+        status = Path(path).stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return None if stat.S_ISLNK(status.st_mode) else (status.st_dev, status.st_ino)
+
+
+def _named(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the existing paths, each also in its resolved form."""
+    found: list[str] = []
+    for path in paths:
+        if Path(path).exists():
+            found += [os.path.normpath(path), os.path.realpath(path)]
+    return tuple(dict.fromkeys(found))
+
+
+def _linked(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
+    for path in paths:
+        with suppress(OSError):
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                yield status.st_dev, status.st_ino
+
+
+def _existing(paths: Iterable[str], writable: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the existing directories and files, except those that contain a writable root: these cannot be hidden."""
+    names = [path for path in _named(paths) if not any(is_below(root, (path,)) for root in writable)]
+    return [path for path in names if Path(path).is_dir()], [path for path in names if not Path(path).is_dir()]

@@ -1,1 +1,0 @@
-"""What the providers that speak HTTP share: connections, errors, settings, and parts of messages."""
