@@ -10,7 +10,7 @@ DEV    := $(VENV)/.dev-installed
 # where this is set, each of the thousand programs that tests start would compile every module anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test test-local-model check bench faults storages fuzz soak cluster-test docs matrix lock clean
+.PHONY: demo install test test-local-model check house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -38,6 +38,10 @@ check: $(DEV)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+## house: the figures of structure and language, none of them worse than in house.toml
+house: $(DEV)
+	$(BIN)/python tools/house.py $(ARGS)
+
 ## bench: the figures of docs/speed.md, beside their floor, in one run
 bench: $(RUN)
 	$(BIN)/python bench/bench.py $(ARGS)
@@ -45,12 +49,16 @@ bench: $(RUN)
 ## faults: kill and fail at every boundary, damage every byte; an hour and more
 faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults \
-	  tests/plugins/postgres tests/plugins/s3 tests/host/core/test_budget.py $(ARGS)
+	  tests/plugins/postgres tests/plugins/s3 tests/core/test_budget.py $(ARGS)
 
 ## storages: every test of the host on PostgreSQL and on S3 as well; a quarter of an hour
 storages: $(DEV)
-	PERSTACK_STORAGES=all $(BIN)/python -m pytest -n 2 tests/host tests/plugins/postgres tests/plugins/s3 \
+	PERSTACK_STORAGES=all $(BIN)/python -m pytest -n 2 tests/core tests/config tests/engine tests/doors/cli tests/toolkit tests/plugins/postgres tests/plugins/s3 \
 	  -k "postgres or s3" $(ARGS)
+
+## mutants: break each promise in turn; the test of that promise must fail. Before a release; five minutes
+mutants: $(DEV)
+	$(BIN)/python tests/support/mutants.py $(ARGS)
 
 ## fuzz: a million inputs and more, of every kind that comes from outside; a quarter of an hour and more
 fuzz: $(DEV)
@@ -93,10 +101,10 @@ $(BIN)/python:
 	  || { rm -rf $(VENV); echo "Python's venv module is missing: on Debian or Ubuntu, apt install python3-venv"; exit 1; }
 
 $(RUN): constraints/run.txt pyproject.toml | $(BIN)/python
-	$(PIP) install -q --require-hashes -r constraints/run.txt
+	$(PIP) install -q --require-hashes --no-deps -r constraints/run.txt
 	$(PIP) install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(DEV): constraints/dev.txt $(RUN)
-	$(PIP) install -q --require-hashes -r constraints/dev.txt
+	$(PIP) install -q --require-hashes --no-deps -r constraints/dev.txt
 	@touch $@

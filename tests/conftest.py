@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and hooks shared by all tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from bench_fixture import bench as bench
+from bench_fixture import closed_hosts as closed_hosts
+from bench_fixture import leave_out_servers
 from postgres_fixture import postgres as postgres
 from processes import at_work
 from s3_fixture import s3_server as s3_server
@@ -21,18 +24,18 @@ from terminal import Terminal
 from warm import SERVERS
 
 _PATIENCE = 10
-"""Seconds for what has been told to end to be gone: the guard of a killed host gives its server two."""
+"""Maximum seconds for ended processes to be gone: the guard of a killed host gives its server two."""
 
 
 _SANDBOX = Path(__file__).parent / "plugins" / "bubblewrap"
 
 _SEEN: dict[tuple[int, str], str] = {}
-"""Processes that were there before the test: of fixtures that live longer, or left by a test that failed for it."""
+"""Processes that existed before the test: those of longer-lived fixtures, or left by a test that failed for them."""
 
 _OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev |/atomic_moto.py ")
 
-# under nohup, or in the background of a shell, every program that a test starts would ignore them, and what is promised
-# of them could not be seen
+# under nohup, or in the background of a shell, all programs that tests start would ignore these signals, and their
+# handling could not be tested
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,15 +43,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Whatever a test starts has ended when it has."""
+    """Check that everything a test started has ended when the test has."""
     folder = tmp_path_factory.getbasetemp()
 
     def found() -> dict[tuple[int, str], str]:
-        # a server that tests share begins with the first that needs it, and makes and ends processes of its own
+        # a shared server starts with the first test that needs it, and starts and ends its own processes
         there = at_work(folder).items()
         return {one: command for one, command in there if one[0] not in SERVERS and not _OF_SERVER.search(command)}
 
-    if _has_children():  # looking at every process takes milliseconds, and most tests begin with none of their own
+    if _has_children():  # listing all processes takes milliseconds, and most tests start without children
         _SEEN.update(found())
     yield
     until = time.monotonic() + _PATIENCE
@@ -69,13 +72,13 @@ def _has_children() -> bool:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Terminal:
-    """An empty directory to give commands in."""
+    """Return an empty directory in which to run commands."""
     return Terminal(tmp_path)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays to the end: no search for garbage need look at it, now or in any test."""
+    """Freeze the objects made during import and collection, so that garbage collections never scan them."""
     gc.disable()
     try:
         return (yield)
@@ -85,15 +88,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--local-model`: also run the tests on the embedded model."""
+    """Add `--local-model`, which also runs the tests on the embedded model."""
     parser.addoption("--local-model", action="store_true", help="run the tests that need the 1.1 GB weights")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What needs Linux is skipped elsewhere, and `-m "not linux"` leaves it out here.
+    """Skip tests that need Linux elsewhere, and mark them so that `-m "not linux"` deselects them here.
 
-    Tests on the embedded model take minutes each and all of the machine: they are asked for by name.
+    Tests on the embedded model take minutes each and the whole machine, so they run only on request.
     """
+    leave_out_servers(config, items)
     for item in items:
         if _SANDBOX in item.path.parents:
             item.add_marker("linux")

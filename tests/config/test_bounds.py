@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from terminal import Terminal
 
 from perstack.config.env import read_env
-from perstack.config.globbing import TooMuch, matches
+from perstack.config.include_patterns import TooMuch, matches
 from perstack.config.load import load_project
 from perstack.config.lock import read_lock
 from perstack.errors import DefinitionError, UsageError
@@ -98,7 +99,7 @@ def test_an_include_that_goes_on_for_ever_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_an_include_of_everything_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack.config.globbing.MOST_LOOKED_AT", 100)
+    monkeypatch.setattr("perstack.config.include_patterns.MOST_LOOKED_AT", 100)
     for number in range(200):
         (tmp_path / f"{number}.txt").touch()
     path = tmp_path / "perstack.toml"
@@ -110,7 +111,7 @@ def test_an_include_of_everything_ends(tmp_path: Path, monkeypatch: pytest.Monke
 def test_folders_that_are_linked_into_themselves_are_not_followed_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack.config.globbing.MOST_LOOKED_AT", 20_000)
+    monkeypatch.setattr("perstack.config.include_patterns.MOST_LOOKED_AT", 20_000)
     for name in "abc":
         (tmp_path / name).symlink_to(".")
     with pytest.raises(TooMuch):
@@ -133,3 +134,14 @@ def test_patterns_mean_what_the_glob_module_says(tmp_path_factory: pytest.TempPa
     said = {name for name in names if (folder / name).is_file() and not name.endswith("/")}
     assert matches(pattern, folder) == sorted(said)
     assert {str(folder / name) for name in said} == set(matches(f"{folder}/{pattern}", Path("/nowhere")))
+
+
+@pytest.mark.parametrize("text", ["maxSteps = {}", "x = [{}]", "[experts.a.budget]\nmaxTokens = -{}", "a = 0x{}"])
+def test_a_number_of_thousands_of_digits_is_a_problem_of_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "perstack.toml"
+    path.write_text(text.format("9" * 5000))
+    terminal = Terminal(tmp_path)
+    for command in ("validate", "jobs", "run a q"):
+        done = terminal.call(*command.split())
+        assert "Traceback" not in done.err
+        assert "set_int_max_str_digits" not in done.err + done.out

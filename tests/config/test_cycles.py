@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.cycles import cycles
+from perstack.core.base.graphs import cycles
 
 NAMES = st.sampled_from("abcdef")
 

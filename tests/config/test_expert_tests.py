@@ -9,7 +9,7 @@ import pytest
 
 from perstack.config.expert_tests import NoTests, WrittenTest, chosen, read_tests
 from perstack.config.load import DefinitionFile, load_project
-from perstack.core.expert_tests import Expected
+from perstack.core.definitions.expert_tests import Expected
 from perstack.errors import UsageError
 
 Write = Callable[..., Path]

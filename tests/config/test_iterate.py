@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perstack.config.load import load_project
-from perstack.core.definitions import ExpertEvaluator, FunctionEvaluator, Iterate
+from perstack.core.definitions.experts import ExpertEvaluator, FunctionEvaluator, Iterate
 
 HEAD = """
 [experts.a]
@@ -24,6 +24,10 @@ instruction = "y"
         ('{ expert = "b" }', ExpertEvaluator(expert="b")),
         ('{ expert = "b@1.0.0" }', ExpertEvaluator(expert="b@1.0.0")),
         ('{ entry = "some.module:function" }', FunctionEvaluator(entry="some.module:function")),
+        (
+            '{ entry = "some.module:function", requiredEnv = ["KEY"] }',
+            FunctionEvaluator(entry="some.module:function", required_env=("KEY",)),
+        ),
     ],
 )
 def test_an_evaluator_is_a_command_an_expert_or_a_function(write, written, evaluator):
@@ -52,12 +56,22 @@ def test_every_key_reaches_the_definition(write):
     ("line", "key", "message"),
     [
         ("", "", "is missing: what measures: a command, `{ expert = … }` or `{ entry = … }`"),
-        ("evaluator = 5", "", "must be a command, or a table with one key: `expert`, or `entry`"),
+        ("evaluator = 5", "", "must be a command, or a table with `expert`, or with `entry`"),
         ('evaluator = ""', "", "must not be empty: what measures: a command, `{ expert = … }` or `{ entry = … }`"),
         ("evaluator = []", "", "must not be empty: what measures: a command, `{ expert = … }` or `{ entry = … }`"),
         ('evaluator = ["make", 5]', "[1]", 'must be text in "quotes", not a number'),
-        ('evaluator = { name = "b" }', "", "must be a command, or a table with one key: `expert`, or `entry`"),
+        ('evaluator = { name = "b" }', "", "must be a command, or a table with `expert`, or with `entry`"),
         ("evaluator = { expert = 5 }", ".expert", 'must be text in "quotes", not a number'),
+        (
+            'evaluator = { entry = "m:f", requiredEnv = "KEY" }',
+            ".requiredEnv",
+            "must be a list of texts, not text: write it in [brackets]",
+        ),
+        (
+            'evaluator = { entry = "m:f", requiredEnv = [5] }',
+            ".requiredEnv[0]",
+            'must be text in "quotes", not a number',
+        ),
         ('evaluator = { expert = "bb" }', ".expert", "there is no Expert `bb`; did you mean `b`?"),
         ('evaluator = { entry = "some.module" }', ".entry", 'must be "package.module:function", not "some.module"'),
     ],

@@ -17,7 +17,7 @@ from pages import ROOT
 from terminal import Terminal
 
 from perstack.config.json_schema import definition_schema
-from perstack.config.templates import templates
+from perstack.config.project import templates
 
 SCHEMA = definition_schema()
 CHECK = jsonschema.Draft7Validator(SCHEMA)

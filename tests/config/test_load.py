@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 
 from perstack.config.load import load_project
-from perstack.config.places import find_config
-from perstack.core.definitions import (
-    InteractiveSkill,
-    McpSseSkill,
-    McpStdioSkill,
-    PluginSkill,
-    ProviderSetting,
-)
+from perstack.config.project import find_config
+from perstack.core.definitions.experts import ProviderSetting
+from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, McpStdioSkill, PluginSkill
 from perstack.errors import DefinitionError
 
 EVERYTHING = """
@@ -229,7 +224,7 @@ def test_a_folder_of_that_name_is_no_definition_file(write, tmp_path):
 
 
 def test_nothing_is_found_where_there_is_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("perstack.config.places.CONFIG_NAME", "no-such-perstack.toml")
+    monkeypatch.setattr("perstack.config.project.CONFIG_NAME", "no-such-perstack.toml")
     assert find_config(tmp_path) is None
 
 
@@ -244,7 +239,7 @@ def test_a_good_file_pays_for_no_line_numbers_and_no_suggestions(write):
     code = (
         "import sys, pathlib; before = set(sys.modules);"  # from 3.13 on pathlib itself imports glob
         "import perstack.config.load as c; c.load_project(pathlib.Path(sys.argv[1]));"
-        "heavy = {'perstack.config.locate', 'difflib', 'glob', 'dotenv'};"
+        "heavy = {'perstack.config.toml_lines', 'difflib', 'glob', 'dotenv'};"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )
     paths = os.pathsep.join(one for one in sys.path if one)

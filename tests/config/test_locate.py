@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.locate import Lines
+from perstack.config.toml_lines import Lines
 
 
 @pytest.mark.parametrize(

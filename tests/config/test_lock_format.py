@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from perstack.config.lock import Lock, LockedSkill, digest_of_skill, read_lock, write_lock
-from perstack.core.definitions import McpSseSkill, McpStdioSkill
-from perstack.core.tools import ToolSpec
+from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill, ToolSpec
 from perstack.errors import UsageError
 from perstack.ports.skill import Toolset
 

@@ -13,34 +13,27 @@ import pytest
 
 from perstack.config.check import BESIDE, IGNORED, keys_of
 from perstack.config.load import load_project
-from perstack.config.problems import describe_problems
-from perstack.core.audit import Audit
-from perstack.core.definitions import (
+from perstack.config.source import describe_problems
+from perstack.core.definitions.expert_tests import Expected, ExpertTest
+from perstack.core.definitions.experts import Budget, Expert, Iterate, ProviderSetting
+from perstack.core.definitions.keys import InText, Rule
+from perstack.core.definitions.models import Price, ProviderLimits
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.project import Audit, Project, Retention, Schedule
+from perstack.core.definitions.sandbox import Sandbox
+from perstack.core.definitions.skills import (
     AgentSkill,
-    Budget,
-    Expert,
     InteractiveSkill,
     InteractiveTool,
-    Iterate,
     McpSseSkill,
     McpStdioSkill,
     McpTool,
     OAuth,
     PluginSkill,
-    Price,
-    Project,
-    ProviderSetting,
 )
-from perstack.core.expert_tests import Expected, ExpertTest
-from perstack.core.keys import InText, Rule
-from perstack.core.models import ProviderLimits
-from perstack.core.policy.permissions import Permissions
-from perstack.core.retention import Retention
-from perstack.core.sandbox import Sandbox
-from perstack.core.schedules.definition import Schedule
 from perstack.errors import DefinitionError
 
-PAGE = (Path(__file__).parents[3] / "docs" / "perstack-toml.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "perstack-toml.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 

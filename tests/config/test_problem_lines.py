@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from perstack.config.problems import describe_problems, problems_to_json
+from perstack.config.source import describe_problems, problems_to_json
 from perstack.errors import Problem
 
 ERROR = Problem("is missing", "/p/perstack.toml", 3, "experts.a.instruction")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.config.settings import ChosenSettings, Overrides, chosen, resolve_settings
-from perstack.core.context import ContextPolicy
-from perstack.core.definitions import Expert, Limits, Project, ProviderSetting
-from perstack.core.policy.widening import Widening
-from perstack.core.recorded import definition_of
+from perstack.config.settings import ChosenSettings, chosen, resolve_settings
+from perstack.core.definitions.experts import ContextPolicy, Expert, Limits, ProviderSetting
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.permissions import Widening
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.recorded_definition import definition_of
 
 ANTHROPIC = ProviderSetting(provider_name="anthropic", setting={"baseUrl": "https://a.example"})
 OPENAI = ProviderSetting(provider_name="openai", setting={"organization": "o"})

@@ -7,8 +7,16 @@ from hashlib import sha256
 
 import pytest
 
-from perstack.core.agent_skills import NotASkill, SkillFile, digest_of_files, divided, read_head, wrong_skill_name
-from perstack.core.plain_yaml import NotPlain, read_table
+from perstack.core.definitions.agent_skills import (
+    NotASkill,
+    NotPlain,
+    SkillFile,
+    digest_of_files,
+    divided,
+    read_head,
+    read_table,
+    wrong_skill_name,
+)
 
 MINIMAL = """\
 ---

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.answers import APPROVAL, NO, YES, accepted, asked_by, read_answer, read_job_answer, yes_or_no
-from perstack.core.by import By
-from perstack.core.runs.asking import OpenQuestion
+from perstack.core.base.actor import By
+from perstack.core.jobs.answers import APPROVAL, NO, YES, accepted, asked_by, read_answer, read_job_answer, yes_or_no
+from perstack.core.runs.questions import OpenQuestion
 from perstack.errors import UsageError
 
 

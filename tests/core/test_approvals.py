@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import Simulation
 
-from perstack.core.answers import read_job_answer
-from perstack.core.events import DecideApproval, RequestApproval, StartToolCall
-from perstack.core.policy.approvals import Approval, call_digest
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.transitions import IllegalFact
+from perstack.core.definitions.permissions import Approval, call_digest
+from perstack.core.jobs.answers import read_job_answer
+from perstack.core.runs.evolve import IllegalFact, evolve
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.step_events import DecideApproval, RequestApproval, StartToolCall
 from perstack.errors import UsageError
 
 

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from spenders import Spenders
 
-from perstack.core.chain import Head
-from perstack.core.definitions import Budget, Expert, Limits
-from perstack.core.events import StartRun
-from perstack.core.policy.budget import Amount, Bound, Exceeded, Grant, Ledger, Wait, is_reported, lower, over
-from perstack.core.run_facts import DelegatedBy
-from perstack.core.runs.begin import begin
-from perstack.core.runs.state import Run
-from perstack.core.usage import Charge, Usage
+from perstack.core.base.chain import Head
+from perstack.core.base.usage import Amount, Charge, Exceeded, Usage
+from perstack.core.definitions.experts import Budget, Expert, Limits, lower
+from perstack.core.jobs.budget import Bound, Grant, Ledger, Wait, is_reported, over
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.facts import DelegatedBy
+from perstack.core.runs.state import Run, begin
 
 SEEDS = 1_000 if os.environ.get("PERSTACK_FAULTS") == "all" else 200
 CAPS = (Budget(max_cost=3.0), Budget(max_tokens=500_000), Budget(max_cost=2.5, max_tokens=600_000))

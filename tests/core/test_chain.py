@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, check, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, check, open_line, seal
 
 digests = st.text("aZ09-_", min_size=43, max_size=43)
 endings = st.one_of(

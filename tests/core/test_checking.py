@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.checking import FULL, QUICK, Checker, Violation, schema_problem, unchecked
-from perstack.core.patterns import compiled
-from perstack.core.schema_keywords import Meter
+from perstack.core.base.json_schema import FULL, QUICK, Checker, Meter, Violation, schema_problem, unchecked
+from perstack.core.base.patterns import compiled
 
 EVIL = "^(a+)+$"
 WORD = "a" * 40 + "!"

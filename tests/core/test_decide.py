@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from simulation import SCRIPTS, Simulation
 
-from perstack.core.commands import Generate, StopAtLimit
-from perstack.core.definitions import Limits
-from perstack.core.run_facts import Definition
+from perstack.core.definitions.experts import Limits
+from perstack.core.runs.commands import Generate, StopAtLimit
 from perstack.core.runs.decide import has_ended, interrupted, redefined, resumed, stopped_with
 from perstack.core.runs.evolve import evolve
+from perstack.core.runs.facts import Definition
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
 

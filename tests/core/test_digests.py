@@ -11,17 +11,11 @@ from hypothesis import strategies as st
 from request_form import digest_of
 from simulation import START, Simulation
 
-from perstack.core.chain import EMPTY_LOG, link
-from perstack.core.digests import kept_tools, request_difference, request_digest, tools_blob
-from perstack.core.events import (
-    FinishGeneration,
-    FinishToolCall,
-    StartGeneration,
-    StartRun,
-    StoredEvent,
-    parse_event,
-)
-from perstack.core.messages import (
+from perstack.core.base.chain import EMPTY_LOG, link
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.events import StartRun, StoredEvent, parse_event
+from perstack.core.runs.evolve import evolve
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     History,
@@ -33,10 +27,9 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.runs.begin import begin
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.state import Run
-from perstack.core.tools import ToolSpec
+from perstack.core.runs.request_digest import kept_tools, request_difference, request_digest, tools_blob
+from perstack.core.runs.state import Run, begin
+from perstack.core.runs.step_events import FinishGeneration, FinishToolCall, StartGeneration
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
 values = st.recursive(

@@ -10,27 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.definitions import Iterate
-from perstack.core.iterations.events import (
-    Case,
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.experts import Iterate
+from perstack.core.iterations.evolve import begin_series, check_resumable, evolve_series, summary_of_series
+from perstack.core.iterations.measurements import Case, measurement_in, measurement_of
+from perstack.core.iterations.next_step import BeginIteration, Evaluate, Finish, RunExpert, pending_series, query_of
+from perstack.core.iterations.state import (
     FailSeries,
     FinishArtefact,
     FinishIteration,
     FinishSeries,
     PauseSeries,
     ResumeSeries,
+    SeriesState,
     StartIteration,
     StartSeries,
     StoredSeriesEvent,
+    is_better,
     parse_series_event,
+    reaches,
 )
-from perstack.core.iterations.evolve import begin_series, check_resumable, evolve_series
-from perstack.core.iterations.pending import BeginIteration, Evaluate, Finish, RunExpert, pending_series, query_of
-from perstack.core.iterations.scores import is_better, reaches
-from perstack.core.iterations.state import SeriesState
-from perstack.core.iterations.summary import summary_of_series
-from perstack.core.measurements import measurement_in, measurement_of
-from perstack.core.usage import Usage
 from perstack.errors import UsageError
 
 NAMES = ("a", "b", "c")

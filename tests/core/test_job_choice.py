@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.job import JobSummary
-from perstack.core.job_choice import JobChoice, not_retained, removable
-from perstack.core.retention import Retention
+from perstack.core.definitions.project import Retention
+from perstack.core.jobs.queries import JobChoice, not_retained, removable
+from perstack.core.jobs.summary import JobSummary
 
 EVERY = JobChoice()
 

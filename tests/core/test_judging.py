@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.expert_tests import Expected
-from perstack.core.judging import JobFacts, Unread, interval, judge, matches_call, shown_call
-from perstack.core.policy.calls import PolicyCall
-from perstack.core.tools import Subject
+from perstack.core.definitions.expert_tests import Expected
+from perstack.core.definitions.skills import Subject
+from perstack.core.jobs.expert_test_results import JobFacts, Unread, interval, judge, matches_call, shown_call
+from perstack.core.permissions.calls import PolicyCall
 
 WRITE = PolicyCall(
     tool="writeTextFile", skill="@perstack/base", args={"path": "out.md", "text": "x"}, subject=Subject(paths=("path",))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.models import ProviderLimits
-from perstack.core.pacing import (
+from perstack.core.definitions.models import ProviderLimits
+from perstack.core.queue.rate_limit import (
     CLOSED_FOR,
     MOST_FAILURES,
     NO_LIMITS,
@@ -22,7 +22,7 @@ from perstack.core.pacing import (
     slowed,
     succeeded,
 )
-from perstack.core.retry import LONGEST_WAIT
+from perstack.core.runs.fallbacks import LONGEST_WAIT
 
 
 @given(per_minute=st.integers(1, 6_000), asked=st.lists(st.floats(0, 0.5), min_size=2, max_size=200))

@@ -10,18 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.chain import EMPTY_LOG, seal
-from perstack.core.dsse import Envelope, envelope_of, pae
-from perstack.core.owners import Owner
-from perstack.core.receipts import (
+from perstack.core.audit.receipts import (
     PAYLOAD_TYPE,
+    Envelope,
     LogEnd,
     LogPlaces,
     against_receipt,
+    envelope_of,
     events_after,
+    pae,
     read_record,
     statement_of,
 )
+from perstack.core.base.chain import EMPTY_LOG, seal
+from perstack.core.base.ids import Owner
 
 
 def statement(*payloads: bytes):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.recording.hiding import Hiding, known_secrets
-from perstack.core.recording.model import (
+from perstack.core.recordings.masking import Hiding, known_secrets
+from perstack.core.recordings.model import (
     MOST_BYTES,
     CalledBy,
     RecordedCall,
@@ -24,7 +24,7 @@ from perstack.core.recording.model import (
     parse_recording,
     shown_call,
 )
-from perstack.core.recording.tools import chosen_tools
+from perstack.core.recordings.play import chosen_tools
 from perstack.errors import UsageError
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

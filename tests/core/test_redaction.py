@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perstack.core.chain import open_line
-from perstack.core.events import FinishToolCall, RedactEvent, StoredEvent, parse_event
-from perstack.core.places import is_at_home
-from perstack.core.redaction import REDACTED, blanked, fields_taken, parse_remains, remains_of
+from perstack.core.audit.redaction import REDACTED, blanked, fields_taken, parse_remains, remains_of
+from perstack.core.base.chain import open_line
+from perstack.core.runs.events import RedactEvent, StoredEvent, is_at_home, parse_event
+from perstack.core.runs.step_events import FinishToolCall
 
-HISTORIES = Path(__file__).parents[2] / "histories"
+HISTORIES = Path(__file__).parents[1] / "histories"
 EVENTS: dict[str, list[StoredEvent]] = {}
 for path in sorted(HISTORIES.glob("*.jsonl")):
     for line in path.read_bytes().splitlines():

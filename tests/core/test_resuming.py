@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from simulation import Simulation
 
-from perstack.core.by import By
-from perstack.core.closing import Closed
-from perstack.core.definitions import Iterate
-from perstack.core.iterations.decide import job_of_evaluation, question_of, stopped
-from perstack.core.iterations.events import FailSeries, StartSeries
+from perstack.core.base.actor import By
+from perstack.core.base.lifecycle import lifecycle_of
+from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.overrides import Overrides
 from perstack.core.iterations.evolve import evolve_series
-from perstack.core.iterations.pending import Evaluate
-from perstack.core.job import Job, JobSummary, lifecycle_of
-from perstack.core.overrides import Overrides
-from perstack.core.runs.resuming import UnsettledCall, resumption
+from perstack.core.iterations.next_step import Evaluate, job_of_evaluation, question_of, stopped
+from perstack.core.iterations.state import FailSeries, StartSeries
+from perstack.core.jobs.job import Closed, Job
+from perstack.core.jobs.resuming import UnsettledCall, resumption
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.state import Run
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer, Continue

@@ -8,25 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import SCRIPTS, Simulation
 
-from perstack.core.chain import EMPTY_LOG, link
-from perstack.core.events import (
+from perstack.core.base.chain import EMPTY_LOG, link
+from perstack.core.base.usage import NO_USAGE
+from perstack.core.jobs.job import Job
+from perstack.core.runs.events import parse_event
+from perstack.core.runs.evolve import evolve
+from perstack.core.runs.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
+from perstack.core.runs.pending import pending
+from perstack.core.runs.replay import difference
+from perstack.core.runs.state import Changes, Run, begin, inheritable
+from perstack.core.runs.step_events import (
     CallInteractiveTool,
     FinishGeneration,
     FinishStep,
     FinishToolCall,
     StartGeneration,
-    parse_event,
 )
-from perstack.core.job import Job
-from perstack.core.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
-from perstack.core.replay import difference
-from perstack.core.runs.begin import begin
-from perstack.core.runs.changes import Changes
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.inheriting import inheritable
-from perstack.core.runs.pending import pending
-from perstack.core.runs.state import Run
-from perstack.core.usage import NO_USAGE
 
 
 @settings(deadline=None)

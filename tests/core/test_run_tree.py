@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.job import RunSummary
-from perstack.core.run_facts import ContinuedFrom
-from perstack.core.run_tree import tree_of
+from perstack.core.jobs.summary import RunSummary, tree_of
+from perstack.core.runs.facts import ContinuedFrom
 
 
 def run(number: int, *, by: int | None = None, head: int = 9) -> RunSummary:

@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.job import JobSummary, lifecycle_of
+from perstack.core.base.lifecycle import IllegalFact, lifecycle_of
+from perstack.core.definitions.project import Schedule
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.schedules.decide import Continue, Known, LookAtJob, Record, TakeUp, latest, next_step
-from perstack.core.schedules.definition import Schedule
-from perstack.core.schedules.events import FinishOccurrence, SetSchedule, SkipOccurrence, StartOccurrence
-from perstack.core.schedules.evolve import evolve_schedule
-from perstack.core.schedules.state import ScheduleState, occurrence_job_id
-from perstack.core.transitions import IllegalFact
+from perstack.core.schedules.schedule import (
+    FinishOccurrence,
+    ScheduleState,
+    SetSchedule,
+    SkipOccurrence,
+    StartOccurrence,
+    evolve_schedule,
+    occurrence_job_id,
+)
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.events import ResumeRun, StopRunByInterrupt
-from perstack.core.job import JobStatus, JobSummary, lifecycle_of
-from perstack.core.runs.state import RunStatus
-from perstack.core.serving import (
+from perstack.core.base.lifecycle import JobStatus, lifecycle_of
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.queue.orders import (
     MOST_TAKEOVERS,
     Again,
     Came,
@@ -24,6 +23,8 @@ from perstack.core.serving import (
     takeovers_now,
     work_in,
 )
+from perstack.core.runs.events import ResumeRun, StopRunByInterrupt
+from perstack.core.runs.state import RunStatus
 
 NOW = 1_000_000
 STAMP: dict[str, Any] = {

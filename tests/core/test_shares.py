@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.definitions import Budget, Limits
-from perstack.core.ids import OWN, block_of, may_be_elsewhere, number_of_run
-from perstack.core.policy.shares import WHOLE, Amounts, Sharer, granted, short_account
-from perstack.engine.elsewhere.limits import budget_of, capped
+from perstack.core.base.ids import OWN, block_of, may_be_elsewhere, number_of_run
+from perstack.core.definitions.experts import Budget, Limits
+from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, budget_of, capped, granted, short_account
 
 
 @dataclass

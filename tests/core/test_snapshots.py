@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.snapshots.difference import Pair, compare, counts_of
-from perstack.core.snapshots.names import is_name, is_never_recorded, spelled, unspelled
-from perstack.core.snapshots.tree import (
+from perstack.core.base.file_names import is_name, is_never_recorded, spelled, unspelled
+from perstack.core.files.tree_diff import Pair, compare, counts_of
+from perstack.core.files.trees import (
     Below,
     Entry,
     File,

@@ -12,24 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perstack.core.iterations.evolve as series_evolve
-import perstack.core.runs.changes as run_changes
+import perstack.core.runs.state as run_changes
 import perstack.core.tasks.evolve as task_evolve
-from perstack.core.by import By
-from perstack.core.definitions import Iterate
-from perstack.core.iterations.events import (
+from perstack.core.base.actor import By
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.definitions.experts import Iterate
+from perstack.core.iterations.evolve import begin_series, evolve_series
+from perstack.core.iterations.state import TRANSITIONS as OF_SERIES
+from perstack.core.iterations.state import (
     FailSeries,
     FinishArtefact,
     FinishIteration,
     FinishSeries,
     PauseSeries,
     ResumeSeries,
+    SeriesState,
     StartIteration,
     StartSeries,
     StoredSeriesEvent,
 )
-from perstack.core.iterations.evolve import begin_series, evolve_series
-from perstack.core.iterations.state import SeriesState
-from perstack.core.iterations.transitions import TRANSITIONS as OF_SERIES
 from perstack.core.runs.state import Run
 from perstack.core.tasks.events import CreateTask, StoredTaskEvent, TaskConfig
 from perstack.core.tasks.evolve import begin_task, evolve_task
@@ -48,9 +49,7 @@ from perstack.core.tasks.operations import (
     Retry,
     Start,
 )
-from perstack.core.tasks.state import TaskState, TaskStatus
-from perstack.core.tasks.transitions import ALLOWED, TRANSITIONS, place_of
-from perstack.core.transitions import IllegalFact
+from perstack.core.tasks.state import ALLOWED, TRANSITIONS, TaskState, TaskStatus, place_of
 from perstack.errors import Conflict, NotAllowed, UsageError
 
 BY = By(who="a test", door="python")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from simulation import SCRIPTS, Simulation
 
-from perstack.core.events import FinishToolCall, StoredEvent
-from perstack.core.runs.evolve import evolve
+from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.evolve import TRANSITIONS, evolve
 from perstack.core.runs.state import Phase, Run, RunStatus
-from perstack.core.runs.transitions import TRANSITIONS
-from perstack.core.transitions import IllegalFact
+from perstack.core.runs.step_events import FinishToolCall
 
 STATES = [(phase, status) for phase in Phase for status in get_args(RunStatus)]
 

@@ -9,26 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.by import By
-from perstack.core.closing import Closed
-from perstack.core.job import JobStatus, JobSummary, PauseReason, lifecycle_of
-from perstack.core.tasks.dependencies import Dependency
+from perstack.core.base.actor import By
+from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of
+from perstack.core.jobs.job import Closed
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.queue.orders import are_old, is_over, stands
+from perstack.core.tasks.due import AskCommand, GoOn, Known, LookAtJob, PollResult, Work, next_step, settled
 from perstack.core.tasks.events import FailTask, TaskConfig, WaitingFor
 from perstack.core.tasks.evolve import evolve_task
-from perstack.core.tasks.rows import to_look_after
-from perstack.core.tasks.state import TaskState, TaskStatus
-from perstack.core.tasks.summary import summary_of
-from perstack.core.tasks.waking import (
-    AskCommand,
-    GoOn,
-    Known,
-    LookAtJob,
-    PollResult,
-    Work,
-    next_step,
-    settled,
-)
-from perstack.core.undriven import are_old, is_over, stands
+from perstack.core.tasks.state import Dependency, TaskState, TaskStatus
+from perstack.core.tasks.summaries import summary_of, to_look_after
 
 NOW = 1_000_000
 PERSON = Known(is_expert=False)

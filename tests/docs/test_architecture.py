@@ -18,19 +18,18 @@ import pytest
 from pages import ROOT, fenced, first_cells, page, rows, section
 
 import perstack.core.iterations.state as series_state
-import perstack.core.iterations.transitions as series_transitions
+import perstack.core.iterations.state as series_transitions
 import perstack.core.runs.state as run_module
-import perstack.core.tasks.transitions as task_transitions
-from perstack.core.commands import Command
-from perstack.core.events import Settlement, StoredEvent
-from perstack.core.ids import event_id_of, run_id_of
-from perstack.core.job import JobStatus, lifecycle_of, pause_reason_of
+import perstack.core.tasks.state as task_transitions
+from perstack.core.base.ids import event_id_of, run_id_of
+from perstack.core.base.lifecycle import JobStatus, Transition, lifecycle_of, pause_reason_of
+from perstack.core.runs.commands import Command
+from perstack.core.runs.events import Settlement, StoredEvent
+from perstack.core.runs.evolve import ACTIVE, TRANSITIONS
 from perstack.core.runs.state import Phase, RunStatus
-from perstack.core.runs.transitions import ACTIVE, TRANSITIONS
 from perstack.core.tasks.state import TaskStatus
-from perstack.core.transitions import Transition
-from perstack.frontends.cli.drive import EXIT_STATUS
-from perstack.frontends.cli.main import EXIT_CODES
+from perstack.doors.cli.driving import EXIT_STATUS
+from perstack.doors.cli.main import EXIT_CODES
 from perstack.ports import hooks, storage
 
 PAGE = page("docs/architecture.md")
@@ -43,8 +42,64 @@ def _words(cell: str) -> list[str]:
 
 def test_the_layers_are_those_of_the_import_contract() -> None:
     contracts = tomllib.loads(page("pyproject.toml"))["tool"]["importlinter"]["contracts"]
-    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    layers, *_ = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
     assert first_cells(section(PAGE, "## Layers")) == layers
+
+
+@pytest.mark.parametrize("layer", ["perstack.core", "perstack.engine", "perstack.doors"])
+def test_the_packages_of_a_layer_are_those_of_its_import_contract_in_the_same_order(layer: str) -> None:
+    _, _, table = section(PAGE, "## Layers").partition("| layer | packages |")
+    documented = {row[0].strip("`"): row[1] for row in rows(f"| layer | packages |{table}")}
+    contracts = tomllib.loads(page("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    (floors,) = [contract["layers"] for contract in contracts if contract.get("containers") == [layer]]
+    from_left = [_words(floor) for floor in documented[layer].split(" < ")]
+    assert from_left == [floor.split(" | ") for floor in reversed(floors)]
+    assert {name for floor in from_left for name in floor} == {
+        path.parent.name for path in (ROOT / "host" / layer.replace(".", "/")).glob("*/__init__.py")
+    }
+
+
+LOOKING_FOR = rows(section(PAGE, "## Where to look"))
+
+
+def _defined_in(path: Path) -> set[str]:
+    """Names that a module defines at its top level: functions, classes and constants."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=targets):
+                names |= {one.id for one in targets if isinstance(one, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+            case _:
+                pass
+    return names
+
+
+@pytest.mark.parametrize(("what", "file", "symbol"), LOOKING_FOR, ids=[row[0] for row in LOOKING_FOR])
+def test_the_file_to_look_in_is_there_and_defines_what_the_row_names(what: str, file: str, symbol: str) -> None:
+    link = re.fullmatch(r"\[([\w/]+\.py)\]\(([\w./]+)\)", file)
+    assert link, f"{what}: {file} is no link to a module"
+    shown, target = link.groups()
+    path = (ROOT / "docs" / target).resolve()
+    assert path in {ROOT / "host/perstack" / shown, ROOT / shown}
+    assert symbol.strip("`") in _defined_in(path)
+
+
+def test_each_thing_to_look_for_has_one_row() -> None:
+    looked_for = [row[0] for row in LOOKING_FOR]
+    assert len(looked_for) == len(set(looked_for)) >= 40
+
+
+def test_the_story_of_a_step_links_to_the_files_of_the_loop() -> None:
+    story = section(PAGE, "## The story of one step")
+    linked = re.findall(r"\]\(\.\./host/perstack/([\w/]+\.py)\)", story)
+    loop = ("engine/runs/loop.py", "core/runs/pending.py", "core/runs/evolve.py", "engine/log/run_session.py")
+    assert set(loop) <= set(linked)
+    named = {name for name in _words(story) if name in STORED or name in {one.__name__ for one in get_args(Command)}}
+    assert named, "the story names commands and events"
 
 
 def test_imports_point_down_only() -> None:
@@ -216,10 +271,12 @@ def test_an_event_is_folded_and_allowed_in_the_places_that_the_page_names(event:
     core = ROOT / "host/perstack/core"
     name = event.__name__
     assert name in (core / "runs/evolve.py").read_text()
-    assert name == "StartRun" or f'"{event.model_fields["type"].default}"' in (core / "runs/transitions.py").read_text()
+    assert name == "StartRun" or f'"{event.model_fields["type"].default}"' in (core / "runs/evolve.py").read_text()
 
 
-@pytest.mark.parametrize("folder", ["core", "engine", "frontends", "config", "ports", "testing"])
+@pytest.mark.parametrize(
+    "folder", ["core", "engine", "doors", "config", "ports", "support", "system", "toolkit", "testing"]
+)
 def test_every_match_says_what_becomes_of_the_rest(folder: str) -> None:
     """`assert_never` where there is no rest: a new member of a union is then an error of the type checkers."""
     open_ended: list[str] = []

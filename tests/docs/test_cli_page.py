@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
-from perstack.frontends.cli.commands import EXAMPLES
-from perstack.frontends.cli.commands import GROUPS as LISTED
-from perstack.frontends.cli.main import EXIT_CODES, perstack
+from perstack.doors.cli.commands import EXAMPLES
+from perstack.doors.cli.commands import GROUPS as LISTED
+from perstack.doors.cli.main import EXIT_CODES, perstack
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 

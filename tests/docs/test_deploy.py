@@ -16,7 +16,7 @@ import yaml
 from pages import ROOT, page
 
 from perstack.config.load import load_project
-from perstack.frontends.cli.main import perstack
+from perstack.doors.cli.main import perstack
 
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
@@ -81,7 +81,8 @@ def test_the_pod_may_do_little_and_names_its_secrets() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     secret = BY_KIND["Secret"]
-    refs = [one["valueFrom"]["secretKeyRef"] for one in CONTAINER["env"] if "secretKeyRef" in one["valueFrom"]]
+    sources = [one.get("valueFrom", {}) for one in CONTAINER["env"]]
+    refs = [one["secretKeyRef"] for one in sources if "secretKeyRef" in one]
     assert {ref["name"] for ref in refs} == {secret["metadata"]["name"]}
     assert {ref["key"] for ref in refs} == secret["stringData"].keys()
     assert CONTAINER["resources"].keys() == {"requests", "limits"}
@@ -158,6 +159,12 @@ def test_the_definition_is_one_and_the_same_in_both(tmp_path: Path) -> None:
         assert loaded.warnings == ()
         assert [one.name for one in loaded.project.schedules] == ["nightly"]
     assert tomllib.loads(text) == tomllib.loads((DEPLOY / "perstack.toml").read_text())
+
+
+def test_the_workers_open_what_their_definition_names_though_nobody_is_asked() -> None:
+    of_pod = {one["name"]: one.get("value") for one in CONTAINER["env"]}
+    named = next(one.removeprefix("--config=") for one in CONTAINER["args"] if one.startswith("--config="))
+    assert of_pod["PERSTACK_TRUST"] == COMPOSE["services"]["worker"]["environment"]["PERSTACK_TRUST"] == named
 
 
 def test_the_page_names_every_file() -> None:

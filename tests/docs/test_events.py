@@ -14,24 +14,18 @@ import pytest
 from pages import fenced, first_cells, page, rows, run_line, section
 from pydantic import BaseModel
 
-from perstack.core.agents_md import AgentsMdFile
-from perstack.core.by import By
-from perstack.core.context import ContextPolicy
-from perstack.core.definitions import Budget, Limits
-from perstack.core.events import (
-    DisplayEvent,
-    FinishReason,
-    ResumeReason,
-    RunEvent,
-    Settlement,
-    StoredEvent,
-    TransientEvent,
-)
-from perstack.core.messages import BlobPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.policy.permissions import RuleSet
-from perstack.core.policy.widening import Widening
-from perstack.core.questions import Answer, Question
-from perstack.core.run_facts import (
+from perstack.core.base.actor import By
+from perstack.core.base.usage import Charge, Usage
+from perstack.core.definitions.experts import Budget, ContextPolicy, Limits
+from perstack.core.definitions.instruction import AgentsMdFile
+from perstack.core.definitions.permissions import RuleSet, Widening
+from perstack.core.definitions.project import SnapshotPolicy
+from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.skills import DecidedCall, Effect, ToolKind
+from perstack.core.runs.display_events import DisplayEvent
+from perstack.core.runs.events import ResumeReason, Settlement, StoredEvent, TransientEvent
+from perstack.core.runs.facts import (
+    Answer,
     ContinuedFrom,
     Definition,
     DelegatedBy,
@@ -39,13 +33,13 @@ from perstack.core.run_facts import (
     DelegateReport,
     Delegation,
     ErrorInfo,
+    Question,
+    RunEvent,
     ShrunkResult,
+    Todo,
 )
-from perstack.core.sandbox import SandboxPolicy
-from perstack.core.snapshots.events import NotRecorded, SnapshotPolicy
-from perstack.core.todos import Todo
-from perstack.core.tools import DecidedCall, Effect, ToolKind
-from perstack.core.usage import Charge, Usage
+from perstack.core.runs.messages import BlobPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.runs.step_events import FinishReason, NotRecorded
 
 PAGE = page("docs/events.md")
 STORED = {event.model_fields["type"].default: event for event in get_args(StoredEvent)}

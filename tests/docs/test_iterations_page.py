@@ -10,9 +10,9 @@ import pytest
 from pages import fenced, page, rows, section
 
 from perstack.config.load import load_project
-from perstack.core.iterations.events import SeriesEvent, StoredSeriesEvent
-from perstack.core.measurements import measurement_in, measurement_of
-from perstack.frontends.cli.main import EXIT_CODES
+from perstack.core.iterations.measurements import measurement_in, measurement_of
+from perstack.core.iterations.state import SeriesEvent, StoredSeriesEvent
+from perstack.doors.cli.main import EXIT_CODES
 from perstack.ports.evaluator import Artifact
 
 PAGE = page("docs/iterations.md")

@@ -8,10 +8,10 @@ import tomllib
 from pages import fenced, page
 
 from perstack.config.settings import resolve_settings
-from perstack.core.context import ContextPolicy
-from perstack.core.context_events import CompactHistory, ShrinkResults, StartCompaction
-from perstack.core.definitions import Expert, Project
+from perstack.core.definitions.experts import ContextPolicy, Expert
+from perstack.core.definitions.project import Project
 from perstack.core.runs.context import OVERFLOW
+from perstack.core.runs.step_events import CompactHistory, ShrinkResults, StartCompaction
 
 PAGE = page("docs/long-jobs.md")
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from pages import fenced, page
 
 from perstack.config.load import load_project
-from perstack.core.definitions import McpSseSkill, McpStdioSkill
-from perstack.ports.processes.environment import INHERITED
+from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill
+from perstack.ports.environment import INHERITED
 from perstack.ports.skill import SkillContext
-from perstack_mcp.launch import launch_of
-from perstack_mcp.login import PATIENCE
-from perstack_mcp.loopback import PATH
+from perstack_mcp.login import PATH, PATIENCE
 from perstack_mcp.plugin import McpSkillFactory
-from perstack_mcp.remote import RemoteServer, headers_of, oauth_of
+from perstack_mcp.remote_server import RemoteServer, headers_of, oauth_of
+from perstack_mcp.server_process import launch_of
 from perstack_mcp.session import DEFAULT_TIMEOUT
 
 PAGE = page("docs/mcp.md")

@@ -9,11 +9,10 @@ import pytest
 from pages import fenced, first_cells, page, rows, section
 
 from perstack.config.load import load_project
-from perstack.core.policy.calls import policy_call
-from perstack.core.policy.decide import decide_call
-from perstack.core.policy.permissions import Permissions, RuleSet
-from perstack.core.policy.rules import wrong_rule
-from perstack_base.specs import SPECS
+from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_rule
+from perstack.core.permissions.calls import policy_call
+from perstack.core.permissions.decisions import decide_call
+from perstack_base.tools import SPECS
 
 PAGE = page("docs/permissions.md")
 (EXEC,) = [spec for spec in SPECS if spec.name == "exec"]

@@ -34,7 +34,9 @@ def test_every_folder_of_the_layout_is_there() -> None:
 def test_the_example_of_a_test_passes_on_both_storages(tmp_path: Path) -> None:
     (example,) = fenced(page("CONTRIBUTING.md"), "python")
     (tmp_path / "test_example.py").write_text(example)
-    (tmp_path / "conftest.py").write_text(page("tests/host/conftest.py"))
+    (tmp_path / "conftest.py").write_text(
+        "from bench_fixture import bench, closed_hosts, leave_out_servers as pytest_collection_modifyitems\n"
+    )
     options = [f"--rootdir={tmp_path}", "-o", f"pythonpath={ROOT / 'tests/support'}", "-p", "no:cacheprovider"]
     # A basetemp of its own: otherwise it deletes what earlier whole runs left, which can take minutes.
     options.append(f"--basetemp={tmp_path / 'basetemp'}")

@@ -20,7 +20,7 @@ from pages import ROOT, commands, fenced, page, run_line, section
 
 from perstack.config.load import load_project
 from perstack.config.settings import resolve_settings
-from perstack.testing.endpoint import FakeEndpoint, Reply, events
+from perstack.testing.fake_endpoint import FakeEndpoint, Reply, events
 
 PAGE = page("README.md")
 BEGINNING = PAGE[: PAGE.index("\n## ")]

@@ -10,8 +10,8 @@ import pytest
 from pages import page
 from walking import Walk
 
-from perstack.core.recording import model
-from perstack.core.recording.model import (
+from perstack.core.recordings import model
+from perstack.core.recordings.model import (
     FORMAT,
     MOST_BLOB_BYTES,
     MOST_BYTES,

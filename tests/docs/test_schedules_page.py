@@ -8,9 +8,8 @@ from typing import get_args
 from pages import fenced, first_cells, page, rows, section
 
 from perstack.config.load import load_project
-from perstack.core.schedules.definition import Overlap
-from perstack.core.schedules.events import StoredScheduleEvent
-from perstack.core.schedules.state import TRANSITIONS, Place
+from perstack.core.definitions.project import Overlap
+from perstack.core.schedules.schedule import TRANSITIONS, Place, StoredScheduleEvent
 
 PAGE = page("docs/schedules.md")
 KEPT = section(PAGE, "## What is kept")

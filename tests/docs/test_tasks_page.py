@@ -11,14 +11,13 @@ from typing import get_args
 from pages import commands, fenced, first_cells, page, rows, run_line, section
 
 from perstack.config.load import load_project
-from perstack.core.job import PauseReason
+from perstack.core.base.lifecycle import PauseReason
+from perstack.core.tasks.arguments import MOST_STATE
 from perstack.core.tasks.events import TaskConfig
-from perstack.core.tasks.state import TaskStatus
-from perstack.core.tasks.table import OPERATIONS
-from perstack.core.tasks.transitions import ALLOWED
-from perstack.core.tasks.words import MOST_STATE
-from perstack.frontends.tasks.next_steps import BASE
-from perstack.memory import ExecutionMemory
+from perstack.core.tasks.operation_table import OPERATIONS
+from perstack.core.tasks.state import ALLOWED, TaskStatus
+from perstack.doors.shared.next_steps import BASE
+from perstack.engine.tasks.memory import ExecutionMemory
 
 PAGE = page("docs/tasks.md")
 

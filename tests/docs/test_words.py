@@ -11,7 +11,7 @@ import click
 import pytest
 from pages import ROOT, first_cells, page, section
 
-from perstack.frontends.cli.main import perstack
+from perstack.doors.cli.main import perstack
 
 FORMS = {
     "is told": r"\b(?:is|are|was|were|be|been) told\b",
@@ -34,7 +34,7 @@ FORMS = {
 """What each row of the list is looked for by."""
 
 UNWANTED = re.compile("|".join(FORMS.values()), re.IGNORECASE | re.MULTILINE)
-THE_MODELS = {"perstack/core/instruction.py"}
+THE_MODELS = {"perstack/core/definitions/instruction.py"}
 """What models are sent as their instruction."""
 
 PAGES = sorted(

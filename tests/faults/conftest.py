@@ -10,7 +10,7 @@ import pytest
 import workload
 from hosting import STORAGES, server_variables, storage_of
 
-from perstack.testing.chaos.victims import Victims
+from perstack.testing.chaos.processes import Victims
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 import workload
 from workload import spread
 
-from perstack.core.verification import Report
+from perstack.core.audit.verification import Report
 from perstack.errors import NotFound
 from perstack.host import Host
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
-from perstack.testing.chaos.victims import Victim, Victims
+from perstack.testing.chaos.processes import Victim, Victims
 
 SOME: tuple[FaultKind, ...] = ("kill",)
 """The fault of an ordinary run of the tests."""

@@ -8,9 +8,9 @@ import pytest
 import workload
 from workload import spread
 
-from perstack.testing.chaos.assault import Assault, Tally, Target
+from perstack.testing.chaos.experiment import Assault, Tally, Target
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault
-from perstack.testing.chaos.victims import Victims
+from perstack.testing.chaos.processes import Victims
 
 RULES = """
 [permissions]

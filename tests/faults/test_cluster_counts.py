@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster_counts import MINUTE, Counts, check_occurrences, compare
 
-from perstack.core.job import JobSummary
+from perstack.core.jobs.summary import JobSummary
 
 NOW = 1_000 * MINUTE
 WRITTEN = {"j-1-1": "aa", "j-1-2": "bb", "j-1-3": "cc"}

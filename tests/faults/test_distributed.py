@@ -12,9 +12,9 @@ from hosting import Bench, expert, wait_for
 from mortal import Fate, Life, Mortal, MortalDispatcher, MortalStorage, mortal_at_work
 from workload import spread
 
-from perstack.core.definitions import Budget
-from perstack.core.messages import text_of
-from perstack.core.workers import Workers
+from perstack.core.definitions.experts import Budget
+from perstack.core.definitions.project import Workers
+from perstack.core.runs.messages import text_of
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
@@ -120,9 +120,9 @@ class Scene:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look often."""
-    monkeypatch.setattr("perstack.engine.elsewhere.batch._LOOK_AGAIN", 0.005)
-    monkeypatch.setattr("perstack.engine.elsewhere.batch._LOOKS_FOR_ORDERS_EACH", 0.1)
-    monkeypatch.setattr("perstack.engine.watch._LOOK_AGAIN", 0.01)
+    monkeypatch.setattr("perstack.engine.runs.remote_delegates._LOOK_AGAIN", 0.005)
+    monkeypatch.setattr("perstack.engine.runs.remote_delegates._LOOKS_FOR_ORDERS_EACH", 0.1)
+    monkeypatch.setattr("perstack.engine.log.run_log._LOOK_AGAIN", 0.01)
     monkeypatch.setattr("perstack.engine.workers.worker._LOOKS_EACH", 0.02)
 
 

@@ -13,11 +13,11 @@ import workload
 from terminal import Terminal
 from workload import spread
 
-from perstack.core.definitions import Project
-from perstack.engine.audit import Auditing
-from perstack.engine.job_queries import JobQueries
-from perstack.engine.memory import ExecutionMemory
-from perstack.engine.plugins import Plugins, load_plugins
+from perstack.core.definitions.project import Project
+from perstack.engine.anchors.trail import Auditing
+from perstack.engine.jobs.queries import JobQueries
+from perstack.engine.plugins.registry import Plugins, load_plugins
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import PerstackError
 from perstack.ports.storage import Storage
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from fuzzing import fuzz
+import shell_scripts
+from fuzzing import MANY, SEED, fuzz, keep
 from mcp_types import jsonrpc_message_adapter
 from provider_suite import WIRES
 from pydantic import JsonValue
@@ -25,22 +28,26 @@ from wire import Said, Wire
 from perstack.config.env import read_env
 from perstack.config.load import load_project
 from perstack.config.lock import read_lock
-from perstack.core.chain import EMPTY_LOG, seal
-from perstack.core.cloudevents import read_cloud_event
-from perstack.core.definitions import Project
-from perstack.core.tasks.table import OPERATIONS
-from perstack.engine.audit import Auditing
-from perstack.engine.job_queries import JobQueries
-from perstack.engine.memory import ExecutionMemory
-from perstack.engine.plugins import load_plugins
+from perstack.core.base.chain import EMPTY_LOG, seal
+from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.definitions.project import Project
+from perstack.core.jobs.cloud_events import read_cloud_event
+from perstack.core.permissions.calls import policy_call
+from perstack.core.permissions.decisions import decide_call
+from perstack.core.tasks.operation_table import OPERATIONS
+from perstack.doors.cli.param_types import given_answer, given_error, given_object, read_moment
+from perstack.doors.cli.task_view import read_span
+from perstack.doors.http.routes import routes
+from perstack.doors.mcp import server as server_side
+from perstack.doors.mcp.greeting import greet, offers_roots
+from perstack.engine.anchors.trail import Auditing
+from perstack.engine.jobs.queries import JobQueries
+from perstack.engine.plugins.registry import load_plugins
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, PerstackError
-from perstack.frontends.cli.given import given_answer, given_error, given_object
-from perstack.frontends.cli.task_options import read_moment, read_span
-from perstack.frontends.mcp_server import stdio as server_side
-from perstack.frontends.mcp_server.greeting import greet, offers_roots
-from perstack.frontends.tasks.http import routes
 from perstack.ports.storage import RunRef
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
+from perstack_base.tools import SPECS
 from perstack_mcp import stdio as client_side
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -255,3 +262,49 @@ def test_a_body_of_any_bytes_is_taken_or_refused_by_every_operation() -> None:
         asyncio.run(ask(paths, data))
 
     fuzz(CORPUS / "body", BODIES, take, 0.05)
+
+
+SCRIPTS, RUNS = 2_500, 220
+"""Scripts of an ordinary run, each ruled on for `bash` and for `sh`, and how many of those allowed it really runs."""
+
+
+@pytest.mark.timeout(14400)
+def test_a_script_that_rules_allow_runs_no_other_program_in_any_shell(tmp_path: Path) -> None:
+    """Each shell that is installed runs what the rules allow: a reader that is wrong about one of them is found out."""
+    rules = RuleSet(
+        source="perstack.toml [permissions]",
+        permissions=Permissions(
+            default="deny", allow=(*(f"exec({name} *)" for name in shell_scripts.ALLOWED), "writeTextFile(out)")
+        ),
+    )
+    exec_tool = next(spec for spec in SPECS if spec.name == "exec")
+    installed = list(shell_scripts.shells(tmp_path))
+    assert installed[0].ran("ls; ./ev"), "a program that no rule allows is not noticed"
+    assert installed[0].ran("nosuch"), "a program that does not exist is not noticed"
+    assert not installed[0].ran("ls; echo a | cat > out")
+    scripts = shell_scripts.Scripts(random.Random(SEED))
+    number, most = (round(MANY * 5.5), None) if MANY else (SCRIPTS, RUNS)
+    ran: set[tuple[str, str]] = set()
+    began = time.monotonic()
+
+    def attack(script: str) -> None:
+        for name in ("bash", "sh"):
+            call = policy_call(exec_tool, "exec", {"command": name, "args": ["-c", script]})
+            if decide_call([rules], call).decision != "allow" or (most is not None and len(ran) >= most):
+                continue
+            if (name, script) in ran or not shell_scripts.is_safe_to_run(script):
+                continue
+            ran.add((name, script))
+            for shell in installed:
+                if (shell.name == "bash") == (name == "bash"):
+                    found = shell.ran(script)
+                    where = keep(CORPUS / "script", script.encode()) if found and MANY else "the seed"
+                    assert not found, f"{shell.name} ran {found!r} of {script!r}, found by {where}"
+
+    for path in sorted((CORPUS / "script").glob("*")):
+        attack(path.read_text())
+    for _ in range(number):
+        attack(scripts.script())
+    assert len(ran) >= min(number // 100, most or number), "hardly anything was allowed, so that this shows nothing"
+    took = time.monotonic() - began
+    print(f"script: {2 * number} rulings with seed {SEED}, {len(ran)} allowed and run, in {took:.0f} s, none found")

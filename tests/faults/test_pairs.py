@@ -18,10 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from pairs import KINDS, STAGES, TOKENS, Op, Outcome, Planned, State, after, explains, query_for, read_plan
 from till import SKILL, till
 
-from perstack.core.cloudevents import CloudEvent
-from perstack.core.definitions import Expert
-from perstack.core.events import Event, FinishGeneration, FinishToolCall, StoredEvent
-from perstack.core.messages import ExpertMessage
+from perstack.core.definitions.experts import Expert
+from perstack.core.jobs.cloud_events import CloudEvent
+from perstack.core.runs.events import Event, StoredEvent
+from perstack.core.runs.messages import ExpertMessage
+from perstack.core.runs.step_events import FinishGeneration, FinishToolCall
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl

@@ -23,9 +23,9 @@ from hosting import elsewhere, server_variables
 
 from perstack.errors import Conflict, NotFound
 from perstack.host import Host
-from perstack.testing.chaos.evidence import Evidence, check_end, check_lives, check_process, effects_of, evidence_of
+from perstack.testing.chaos.experiment import Evidence, check_end, check_lives, check_process, effects_of, evidence_of
 from perstack.testing.chaos.faults import Fault
-from perstack.testing.chaos.victims import Victim, Victims
+from perstack.testing.chaos.processes import Victim, Victims
 
 JOB = "pair"
 OPTIONS = ("--provider", "scripted")
@@ -105,7 +105,7 @@ class Two:
 
         async def free(host: Host) -> None:
             async with asyncio.timeout(MOST_SECONDS):
-                for job in (await host.jobs()).jobs:
+                for job in (await host.jobs.list()).jobs:
                     while await host.storage.lease_info(job.id) is not None:
                         await asyncio.sleep(0.3)
 
@@ -255,14 +255,14 @@ def check_task(two: Two, folder: Path, right: str, what: object) -> None:
     """Its Expert has worked once, if nobody has given the task up, and all that there is of it is whole."""
 
     async def find(host: Host) -> tuple[list[str], str | None]:
-        jobs = (await host.jobs()).jobs
+        jobs = (await host.jobs.list()).jobs
         for job in jobs:
             assert (await host.verify(job.id)).findings == (), what
             assert job.status == "completed", what
         assert len(jobs) <= 1, what
         try:
-            kinds = [event.type for event in await host.memory.history("t")]
-            return kinds, (await host.memory.get("t")).status
+            kinds = [event.type for event in await host.tasks.history("t")]
+            return kinds, (await host.tasks.get("t")).status
         except NotFound:
             return [], None
 

@@ -18,7 +18,7 @@ from trees import Tree, tree
 from workload import spread
 
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
-from perstack.testing.chaos.victims import Victim, Victims
+from perstack.testing.chaos.processes import Victim, Victims
 
 TRIALS = 4
 """Of each kind on each storage, spread over the boundaries, in an ordinary run of the tests."""

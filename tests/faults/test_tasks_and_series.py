@@ -19,7 +19,7 @@ from perstack.errors import NotFound
 from perstack.host import Host
 from perstack.ports.storage import RunRef
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
-from perstack.testing.chaos.victims import Victim, Victims
+from perstack.testing.chaos.processes import Victim, Victims
 
 SOME: tuple[FaultKind, ...] = ("kill", "ENOSPC")
 """The faults of an ordinary run of the tests."""
@@ -36,7 +36,7 @@ Next = Callable[[Host], Awaitable[tuple[str, ...] | None]]
 async def next_of_task(host: Host) -> tuple[str, ...] | None:
     """What a person would type next: a task that pauses, is answered, and is finished by an Expert's Job."""
     try:
-        task = await host.memory.get("t")
+        task = await host.tasks.get("t")
     except NotFound:
         return ("task", "create", "t", "--agent", "worker", "--description", "go", "--start")
     if task.status == "completed":
@@ -121,7 +121,7 @@ class Course:
     async def jobs(self, folder: Path) -> list[str]:
         """How each Job stands that was begun; all of them verify."""
         async with self._host(folder) as host:
-            jobs = (await host.jobs()).jobs
+            jobs = (await host.jobs.list()).jobs
             for job in jobs:
                 assert (await host.verify(job.id)).findings == ()
                 assert (await host.replay(job.id)).findings == ()

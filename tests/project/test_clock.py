@@ -11,7 +11,7 @@ import pytest
 from hosting import Bench, Seen, expert, wait_for
 
 import perstack
-from perstack.core.definitions import Iterate
+from perstack.core.definitions.experts import Iterate
 from perstack.testing.scripted import fail, text, tool, turn
 
 MOMENT = 4_102_444_800_123
@@ -84,8 +84,9 @@ def test_no_other_module_asks_the_system_for_the_time_of_day() -> None:
     asking = {str(path.relative_to(ROOT)): list(asked_for(ast.parse(path.read_text()))) for path in ROOT.rglob("*.py")}
     found = {name: places for name, places in asking.items() if places}
     assert found.keys() == {
-        "engine/clock.py",
-        "testing/chaos/nursery.py",  # which sets the clock of a process that is attacked
+        "support/http/errors.py",  # how long a Retry-After that is a date is from now
+        "system/clock.py",
+        "testing/chaos/fork_server.py",  # which sets the clock of a process that is attacked
     }, f"take a `Clock` instead: {found}"
 
 

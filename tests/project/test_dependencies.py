@@ -19,9 +19,9 @@ FOLDERS = [ROOT / "host" / "perstack", *sorted(path for path in (ROOT / "plugins
 OURS = {path.name for path in FOLDERS}
 
 EXTRAS = {
-    "host/perstack/frontends/acp": "acp",
-    "host/perstack/frontends/tui": "start",
-    "host/perstack/frontends/workers": "workers",
+    "host/perstack/doors/acp": "acp",
+    "host/perstack/doors/tui": "start",
+    "host/perstack/doors/http": "workers",
     "host/perstack/testing": "testing",
     "plugins/perstack_bedrock": "bedrock",
     "plugins/perstack_bubblewrap": "sandbox",

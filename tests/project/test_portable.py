@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT
 
-from perstack.ports import durable
+from perstack.system import files
 
 AS_MACOS = ROOT / "tests" / "support" / "as_macos"
 EVERY_MODULE = """
@@ -91,7 +91,7 @@ def test_what_needs_linux_says_so_in_one_line(tmp_path: Path, command: list[str]
 
 SYNCING = """
 import fcntl, os, sys
-from perstack.ports import durable
+from perstack.system import files as durable
 asked = []
 fcntl.fcntl = lambda fd, command, argument=0: asked.append(command)
 os.fsync = lambda fd: asked.append("fsync")
@@ -115,7 +115,7 @@ def test_a_sync_reaches_the_medium_where_fsync_alone_does_not(tmp_path: Path) ->
 def test_nothing_is_synced_past_the_one_place_that_knows_how() -> None:
     modules = [file for top in ("host", "plugins") for file in (ROOT / top).rglob("*.py")]
     found = {file.name for file in modules if re.search(r"os\.f(?:data)?sync\(", file.read_text())}
-    assert found == {"durable.py"}
+    assert found == {"files.py"}
 
 
 @pytest.mark.linux
@@ -123,7 +123,7 @@ def test_on_linux_a_sync_is_the_systems_own(monkeypatch: pytest.MonkeyPatch) -> 
     asked: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: asked.append("fsync"))
     monkeypatch.setattr(os, "fdatasync", lambda fd: asked.append("fdatasync"))
-    durable.sync(0)
-    durable.sync_data(0)
+    files.sync(0)
+    files.sync_data(0)
     assert asked == ["fsync", "fdatasync"]
     assert not hasattr(fcntl, "F_FULLFSYNC")

@@ -12,9 +12,9 @@ import pytest
 from hosting import Seen, wait_for
 
 import perstack
-from perstack.engine.experts import Experts
-from perstack.engine.jobs import Jobs
-from perstack.engine.skill_upkeep import Skills
+from perstack.engine.diagnostics.experts import Experts
+from perstack.engine.diagnostics.skills import Skills
+from perstack.engine.jobs.jobs import Jobs
 from perstack.errors import PerstackError
 from perstack.testing.scripted import ScriptedProvider, fail, text
 
@@ -73,7 +73,7 @@ HOST = {
     "install": ("expert_keys", "on_step"),
     "job": ("job_id",),
     "runs": ("job_id", "limit", "after"),
-    "events": ("run_id", "job_id", "after", "limit", "through_step"),
+    "events": ("run_id", "job_id", "after", "limit"),
     "logs": ("job_id", "run_id"),
     "checkpoints": ("job_id", "limit", "after"),
     "checkpoint": ("checkpoint_id", "job_id"),
@@ -88,7 +88,6 @@ HOST = {
     "record": ("job_id",),
     "document": ("job_id",),
     "export": ("form", "job_id"),
-    "original_files": ("job_id",),
     "tools": ("expert_key",),
     "load": ("job_id",),
     "use": ("project",),
@@ -104,7 +103,15 @@ PARTS = {
 }
 
 PARTS[Jobs] |= {"calls", "serve", "serve_run", "run_state", "follow", "order_again", "in_folder"}
-PARTS[Jobs] |= {"equip", "stop_after_step", "stop_elsewhere", "asked_meanwhile", "answer_meanwhile"}
+PARTS[Jobs] |= {
+    "equip",
+    "row",
+    "row_to_delete",
+    "stop_after_step",
+    "stop_elsewhere",
+    "asked_meanwhile",
+    "answer_meanwhile",
+}
 PARTS[Experts] |= {"test_command"}
 
 SOURCE = Path(perstack.__file__).read_text()
@@ -159,7 +166,6 @@ def test_a_short_name_is_the_method_of_a_part(tmp_path: Path) -> None:
     host = perstack.Host(perstack.Project(), workspace=tmp_path, env={})
     assert host.run == host.jobs.run
     assert perstack.Host.run is Jobs.run
-    assert wait_for(host.jobs()) == wait_for(host.jobs.list())
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -1,4 +1,4 @@
-"""What a vendor's models are called, cost and need is said by the plugins of providers: the host names none."""
+"""The host names no vendor of models: plugins say what theirs are called, cost and need, and `support` helps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import perstack
 HOST = Path(perstack.__file__).parent
 VENDORS = r"anthropic|openai|gemini|claude|\bgpt|deepseek|mistral|azure|bedrock|vertex|ollama|genai"
 NO_ENDPOINTS = {
-    "frontends/cli/commands.py": "commands as a person types them, for examples in the help",
-    "frontends/mcp_server/snippets.py": "the programs that `perstack mcp` is set up in",
-    "config/runtimes.py": "runtimes that a definition of the original Perstack may name",
+    "doors/cli/commands.py": "commands as a person types them, for examples in the help",
+    "doors/mcp/client_config.py": "the programs that `perstack mcp` is set up in",
+    "core/runs/messages.py": "the source of the most that an image can count",
+    "core/definitions/sandbox.py": "runtimes that a definition of the original Perstack may name",
 }
 
 
@@ -20,6 +21,7 @@ def test_the_host_names_no_vendor_of_models() -> None:
     named = {
         path.relative_to(HOST).as_posix(): words
         for path in HOST.rglob("*.py")
+        if HOST / "support" not in path.parents  # a library for providers, with what their vendors say
         if (words := re.findall(VENDORS, path.read_text(), re.IGNORECASE))
     }
     assert named.keys() == NO_ENDPOINTS.keys(), named

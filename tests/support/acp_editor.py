@@ -1,4 +1,4 @@
-"""An editor on an ACP agent in a process of its own, by the protocol's own client."""
+"""An editor that drives an ACP agent in its own process, with the protocol's official client."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 @dataclass
 class Editor:
-    """A client that keeps what it is shown, and chooses what it is told to."""
+    """A client that records what it is shown and answers permission requests with `choose`."""
 
     choose: str | None = None
     updates: list[Any] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
-    """That of each update."""
+    """Session id of each update."""
     asked: list[Any] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -59,7 +59,7 @@ class Editor:
 
 @asynccontextmanager
 async def spawned(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterator[tuple[Any, subprocess.Popen[Any]]]:
-    """The connection of an editor to an agent of its own, and the process; it ends when its stdin is closed."""
+    """Start an agent and yield the editor's connection and the process. It ends when its stdin is closed."""
     process = warm.perstack(
         *("acp", "--provider", "scripted", *args),
         env=default_environment() | terminal.env,
@@ -70,7 +70,7 @@ async def spawned(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterat
     )
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
-    # the loop closes the pipes
+    # the event loop closes the pipes
     heard, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
     spoken, flow = await loop.connect_write_pipe(
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
@@ -91,7 +91,7 @@ async def spawned(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterat
 
 @asynccontextmanager
 async def editing(terminal: Terminal, editor: Editor, *args: str) -> AsyncIterator[Any]:
-    """The connection of an editor to an agent of its own, shaken hands."""
+    """Start an agent and yield the editor's connection after the handshake."""
     async with asyncio.timeout(SECONDS), spawned(terminal, editor, *args) as (agent, _):
         info = Implementation(name="zed", version="1.2")
         hello = await agent.initialize(protocol_version=PROTOCOL_VERSION, client_info=info)

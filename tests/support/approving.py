@@ -1,12 +1,12 @@
-"""Jobs under permission rules: what several tests of approvals begin with."""
+"""Common parts of tests of approvals: Jobs under permission rules."""
 
 from __future__ import annotations
 
 from hosting import Bench, expert, wait_for
 
-from perstack.core.by import By
-from perstack.core.job import JobSummary
-from perstack.core.policy.permissions import Permissions
+from perstack.core.base.actor import By
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.jobs.summary import JobSummary
 from perstack.host import Host
 from perstack.testing.scripted import text, tool
 
@@ -31,7 +31,7 @@ def exec_(*words: str):
 
 
 def hosted(bench: Bench, script, *experts, rules: Permissions | None = None, **overrides) -> Host:
-    """A Host whose project has these rules."""
+    """Return a Host whose project has these rules."""
     host = bench.host(script, *(experts or (expert("a"),)), **overrides)
     host.use(host.project.model_copy(update={"permissions": rules}))
     return host

@@ -1,4 +1,4 @@
-"""A team of which one delegate asks while another is at work, for as long as a test likes."""
+"""A team in which one delegate asks a person while another works, for as long as the test wants."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 
 from hosting import expert
 
-from perstack.core.definitions import PluginSkill
-from perstack.ports.toolkit import Toolkit
+from perstack.core.definitions.skills import PluginSkill
 from perstack.testing.scripted import text, tool, turn
+from perstack.toolkit import Toolkit
 
 BOTH = turn(tool("asker", {"query": "go"}), tool("worker", {"query": "go"}))
 
 
 class Gate:
-    """A tool that is at work until it may end."""
+    """A tool that blocks until the test lets it end."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()

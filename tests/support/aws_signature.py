@@ -1,4 +1,4 @@
-"""Signatures of AWS, checked as AWS does, without botocore.
+"""Verify AWS signatures as AWS does, without botocore.
 
 Source: AWS IAM user guide, «Create a signed AWS API request», steps 1 to 5.
 """
@@ -18,7 +18,7 @@ _AUTHORIZATION = re.compile(
 
 
 def signer_of(method: str, path: str, headers: Mapping[str, str], body: bytes, secret: str) -> tuple[str, str, str]:
-    """The id of the key, the region and the service of a signature; fails if `secret` did not make it.
+    """Return key id, region and service of a signature. Fail if it was not made with `secret`.
 
     `path` is as it was sent, without a query; `headers` have lower-case names.
     """

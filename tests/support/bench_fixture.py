@@ -1,4 +1,4 @@
-"""What tests of the host share."""
+"""The fixture `bench`: a workspace on each real storage in turn."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from hosting import OPENED, STORAGES, Bench, storage_of, wait_for
 
 _ONE_IN = {"postgresql": 10, "s3": 100}
-"""Of how many tests one runs on a server too; all do with PERSTACK_STORAGES=all."""
+"""One test in so many also runs on a server; all do with PERSTACK_STORAGES=all."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out those that are run on a server by request only."""
+def leave_out_servers(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect most tests on servers unless PERSTACK_STORAGES=all."""
     if os.environ.get("PERSTACK_STORAGES") == "all":
         return
     left_out = [one for one in items if isinstance(one, pytest.Function) and _is_left_out(one)]
@@ -33,13 +33,13 @@ def _is_left_out(item: pytest.Function) -> bool:
 
 @pytest.fixture(params=STORAGES)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    """A workspace, on each real storage in turn."""
+    """Return a workspace on each real storage in turn."""
     return Bench(tmp_path, storage_of(request))
 
 
 @pytest.fixture(autouse=True)
 def closed_hosts() -> Iterator[None]:
-    """Close what a test left open, so that no connection is left to the garbage collector."""
+    """Close the Hosts that a test left open, so that no connection is left to the garbage collector."""
     yield
     while OPENED:
         wait_for(OPENED.pop().close())

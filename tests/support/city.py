@@ -1,11 +1,10 @@
-"""A skill with more tools than a model is shown, and an Expert that has it."""
+"""A skill with more tools than models are shown, and an Expert that has it."""
 
 from __future__ import annotations
 
 from hosting import expert
 
-from perstack.core.definitions import PluginSkill
-from perstack.core.tools import ToolSpec
+from perstack.core.definitions.skills import PluginSkill, ToolSpec
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
 
@@ -21,7 +20,7 @@ TOOLS = Toolset(
 
 
 class City:
-    """Two hundred tools."""
+    """A skill with two hundred tools."""
 
     name = "city"
 

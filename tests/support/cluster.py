@@ -26,10 +26,10 @@ from cluster_counts import Counts, counted
 from cluster_harms import HARMS, harmed
 from cluster_machines import Cluster, cluster, schedules_since_long_ago
 
-from perstack.core.queueing import QueueRun
+from perstack.core.runs.events import QueueRun
 
 PAUSE = (1.0, 2.8)
-"""Seconds between two harms."""
+"""Minimum and maximum seconds between two harms."""
 
 
 async def endure(
@@ -43,10 +43,9 @@ async def endure(
     delay: float = 400,
     old: Path | None = None,
 ) -> tuple[Counts, Counter[str]]:
-    """Do all that is done to workers, so many times each, while these Jobs are driven.
+    """Do every harm to workers `rounds` times while they drive `jobs` Jobs.
 
-    Raises AssertionError for what is wrong, and if not all are done after so many seconds. SIGTERM ends it, and what it
-    has made is taken away.
+    Raises AssertionError for every fault, and if not all Jobs are done after `seconds`. SIGTERM ends it with cleanup.
     """
     if (task := asyncio.current_task()) is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -73,7 +72,7 @@ async def _harmed(running: Cluster, jobs: int, rounds: int, pause: tuple[float, 
 
 
 async def rate(workers: int, jobs: int, delay: float, concurrency: int) -> float:
-    """Jobs a second on models that wait, once the workers are there."""
+    """Return Jobs per second with slow models, measured after the workers are ready."""
     async with cluster(workers, 0, delay, concurrency) as running:
         await _ready(running)
         names = await running.submit(jobs, "rate", lambda _: "side")
@@ -87,7 +86,7 @@ async def rate(workers: int, jobs: int, delay: float, concurrency: int) -> float
 
 
 async def pickups(jobs: int) -> list[int]:
-    """Milliseconds from the record of a Job until it was with a worker that waited, of so many, one after another."""
+    """Return the milliseconds until a waiting worker began each of `jobs` Jobs, submitted one after another."""
     async with cluster(2, 0, 0) as running:
         await _ready(running)
         found = list[int]()
@@ -101,7 +100,7 @@ async def pickups(jobs: int) -> list[int]:
 
 
 async def _ready(running: Cluster) -> None:
-    """Workers that have had a Job."""
+    """Wait until every worker has driven a Job."""
     await running.until_workers()
     await running.submit(2 * len(running.machines), "first", lambda _: "other")
     await running.until_done(60)
@@ -132,7 +131,7 @@ def main() -> None:
 
 
 def _compared(jobs: int) -> int:
-    """Print the figures that want a quiet machine; 1 if they are not what is promised."""
+    """Print the figures that need a quiet machine. Return 1 if they miss the promised values."""
     median = statistics.median(asyncio.run(pickups(20)))
     one, two = (asyncio.run(rate(workers, jobs * workers, 3000, 4)) for workers in (1, 2))
     print(f"\nwith a worker that waits after {median:.0f} ms at the median (50 at most)")

@@ -1,4 +1,4 @@
-"""What came of the Jobs of a cluster, read from their logs, and compared with what was seen outside of the storage."""
+"""Results of a cluster's Jobs, read from their logs and compared with observations outside the storage."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from hashlib import sha256
 from cluster_machines import Cluster
 from cluster_project import INPUT, KINDS, OUTPUT, SCHEDULES
 
-from perstack.core.events import ErrorRun, FinishGeneration, FinishRun, FinishToolCall
-from perstack.core.job import JobSummary
-from perstack.core.queueing import QueueRun
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import ErrorRun, FinishRun, QueueRun
+from perstack.core.runs.step_events import FinishGeneration, FinishToolCall
 from perstack.ports.storage import RunRef
 
 MINUTE = 60_000
 _LOOKED_AFTER = 30_000
-"""Milliseconds after which an occurrence has been started for certain, whatever was done to whoever looks."""
+"""Milliseconds after which an occurrence has certainly been started, whatever happened to the workers."""
 
 
 @dataclass
 class Counts:
-    """What came of it. Each list has what is wrong."""
+    """Totals and faults. Each list holds faults of one kind."""
 
     jobs: int = 0
     runs: int = 0
     poisoned: int = 0
-    """Delegates that had the bad luck to be with three workers in a row that ended."""
+    """Delegates that were claimed by three workers in a row that ended."""
     apart: int = 0
-    """Delegates that were left to whichever worker had a place."""
+    """Delegates that were queued for any worker."""
     events: int = 0
     tokens: int = 0
     occurrences: int = 0
@@ -41,29 +41,29 @@ class Counts:
     interrupted: int = 0
     told: int = 0
     untold: int = 0
-    """Events of which no process was told that they were written: it ended, or was cut off, before the answer came."""
+    """Events whose write no process saw confirmed: it ended, or was cut off, before the answer."""
     taken_over: int = 0
     leaving_s: float = 0.0
-    """Seconds in which all workers left, one after another: none looks after schedules meanwhile."""
+    """Seconds in which all workers left, one after another. Nobody starts schedules meanwhile."""
     not_once: list[str] = field(default_factory=list[str])
     wrong_totals: list[str] = field(default_factory=list[str])
     doubled: list[str] = field(default_factory=list[str])
     lost: list[str] = field(default_factory=list[str])
     lost_events: list[str] = field(default_factory=list[str])
     other_events: list[str] = field(default_factory=list[str])
-    """What was told was written is there with other content, or at another place, or was told twice."""
+    """Events confirmed as written that have other content or another place, or were confirmed twice."""
     wrong_occurrences: list[str] = field(default_factory=list[str])
     findings: list[str] = field(default_factory=list[str])
     noise: list[str] = field(default_factory=list[str])
-    """What workers wrote that is no line of their log."""
+    """Output of workers that is not a log line."""
 
     @property
     def faults(self) -> dict[str, list[str]]:
-        """What is wrong, if anything."""
+        """The non-empty lists of faults."""
         return {name: found for name, found in vars(self).items() if isinstance(found, list) and found}
 
     def table(self) -> Iterator[str]:
-        """A line for each thing that was counted."""
+        """Yield a line for each count."""
         rows = (
             ("Jobs, each completed once", self.jobs, f"{len(self.not_once)} not"),
             ("Runs", self.runs, ""),
@@ -84,7 +84,7 @@ class Counts:
 
 
 async def counted(running: Cluster, leaving_at: int) -> Counts:
-    """Look at every log. The workers have left; at `leaving_at`, in milliseconds since 1970, they were told to."""
+    """Examine every log after the workers left. They were told to at `leaving_at`, in milliseconds since 1970."""
     counts, ledger = Counts(), running.ledger()
     counts.leaving_s = round(time.time() - leaving_at / 1000, 1)
     occurred = await _occurrences(running)
@@ -111,7 +111,7 @@ async def counted(running: Cluster, leaving_at: int) -> Counts:
 
 
 def _job_of(id: str, parts: int) -> str:
-    """The Job of an id that ends with so many parts more, and a dash."""
+    """Return the Job's prefix of an id that ends with `parts` more parts."""
     return f"{id.rsplit('-', parts)[0]}-"
 
 
@@ -165,7 +165,7 @@ async def _count(
 
 
 def compare(counts: Counts, told: list[tuple[str, str]], digests: dict[str, str], mine: set[str]) -> None:
-    """What processes were told was written with what is there: nothing is missing, other, or was written twice."""
+    """Compare confirmed writes with the stored events: none may be missing, different or doubled."""
     told = [(event_id, digest) for event_id, digest in told if _job_of(event_id, 2) in mine]
     counts.told = len(told)
     for event_id, digest in told:
@@ -182,7 +182,7 @@ def compare(counts: Counts, told: list[tuple[str, str]], digests: dict[str, str]
 
 
 async def _occurrences(running: Cluster) -> dict[str, dict[int, JobSummary]]:
-    """The Jobs of each schedule, by their minute."""
+    """Return the Jobs of each schedule by minute."""
     found: dict[str, dict[int, JobSummary]] = {name: {} for name in SCHEDULES}
     for name, occurred in found.items():
         after: str | None = None
@@ -197,7 +197,7 @@ async def _occurrences(running: Cluster) -> dict[str, dict[int, JobSummary]]:
 
 
 def check_occurrences(counts: Counts, occurred: dict[str, dict[int, JobSummary]], leaving_at: int) -> None:
-    """Of ten minutes that were missed the latest occurred, and then every minute, but while the one before worked."""
+    """Check that only the latest missed minute occurred, then every minute unless the previous Job still ran."""
     for name, jobs in occurred.items():
         counts.occurrences += sum(job.status == "completed" for job in jobs.values())
         if not jobs:

@@ -1,4 +1,4 @@
-"""What is done to the workers of a cluster, to their PostgreSQL, and to those who submit and answer."""
+"""Harms to a cluster's workers, its PostgreSQL, and the clients that submit and answer."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from perstack.errors import PerstackError
 from perstack.ports.dispatcher import TAKEN_OVER_WITHIN, WorkerInfo
 
 _LONG = (TAKEN_OVER_WITHIN + 0.5, TAKEN_OVER_WITHIN + 2)
-"""Seconds after which a worker that falls silent has lost its Jobs."""
+"""Seconds after which a silent worker has lost its Jobs."""
 _SHORT = (0.5, 4.0)
 _AT_FIRST = 15
-"""Jobs that are submitted before anything is done to anybody."""
+"""Jobs submitted before the first harm."""
 _PATIENCE = 20.0
-"""Seconds until some worker has a Job."""
+"""Seconds to wait until some worker has a Job."""
 _AT_ONCE = 4
-"""Harms that are done at a time."""
+"""Harms done concurrently."""
 
 Harm = Callable[[Cluster, "Machines"], Awaitable[None]]
 
 
 class Machines:
-    """Those to which nothing is done just now; whoever takes one heals it."""
+    """The machines without a harm at the moment. Each harm takes one and heals it."""
 
     def __init__(self, running: Cluster) -> None:
         self._running = running
         self._well = list(running.machines)
         self._healed = asyncio.Condition()
         self.server = asyncio.Lock()
-        """Held by whoever restarts PostgreSQL."""
+        """Held while PostgreSQL restarts."""
 
     async def harm(self, how: Callable[[Machine], None], seconds: tuple[float, float]) -> None:
-        """Do that to one, and heal it after some of so many seconds."""
+        """Harm one machine, and heal it after a random time in the range `seconds`."""
         async with self._healed:
             await self._healed.wait_for(lambda: self._well)
             machine = await self._in_the_middle_of_a_job()
@@ -53,7 +53,7 @@ class Machines:
                 self._healed.notify()
 
     async def _in_the_middle_of_a_job(self) -> Machine:
-        """One that drives some, if there is one before long."""
+        """Return a machine that drives Jobs, or any other if there is none in time."""
         random = self._running.random
         with suppress(TimeoutError, PerstackError):
             async with asyncio.timeout(_PATIENCE):
@@ -70,7 +70,7 @@ class Machines:
         return () if dispatcher is None else await dispatcher.workers()
 
     async def restart(self, sign: int) -> None:
-        """Stop PostgreSQL, and start it again."""
+        """Stop PostgreSQL and start it again."""
         async with self.server:
             await asyncio.sleep(self._running.random.uniform(0, 0.5))
             await asyncio.to_thread(self._running.server.stop, sign)
@@ -80,12 +80,12 @@ class Machines:
 
 def _drain_then_kill(machine: Machine) -> None:
     machine.send(signal.SIGTERM)
-    time.sleep(0.3)  # so that it is at it
+    time.sleep(0.3)  # so that the worker is draining
     machine.kill()
 
 
 async def _silent(how: Callable[[Machine], None], running: Cluster, machines: Machines) -> None:
-    """For a moment, or for so long that others take its Jobs over."""
+    """Silence a worker briefly, or so long that others take over its Jobs."""
     await machines.harm(how, running.random.choice((_SHORT, _LONG)))
 
 
@@ -102,7 +102,7 @@ async def _drained(running: Cluster, machines: Machines) -> None:
 
 
 async def _drained_and_restarted(running: Cluster, machines: Machines) -> None:
-    """PostgreSQL goes away while a worker gives back what it has."""
+    """Restart PostgreSQL while a worker returns its Jobs."""
     await asyncio.gather(_drained(running, machines), machines.restart(signal.SIGINT))
 
 
@@ -115,7 +115,7 @@ async def _cut_and_restarted(running: Cluster, machines: Machines) -> None:
 
 
 async def _submitting(running: Cluster, machines: Machines) -> None:
-    """PostgreSQL goes away while Jobs are submitted."""
+    """Restart PostgreSQL while Jobs are submitted."""
     await asyncio.gather(running.submit(6), machines.restart(running.random.choice((signal.SIGINT, signal.SIGQUIT))))
 
 
@@ -137,10 +137,10 @@ HARMS: Mapping[str, Harm] = {
 
 
 async def harmed(running: Cluster, jobs: int, rounds: int, pause: tuple[float, float]) -> None:
-    """Submit so many Jobs, and do each harm so many times meanwhile, in an order that the seed decides.
+    """Submit `jobs` Jobs, and meanwhile do each harm `rounds` times in random order.
 
-    A part of the Jobs is there at first, and the others come evenly. Returns when the last one is over and all workers
-    are well.
+    Some Jobs are submitted first, the others evenly over time. Returns when the last harm is over and all workers are
+    healed.
     """
     machines = Machines(running)
     deck = [name for _ in range(rounds) for name in running.random.sample([*HARMS], len(HARMS))]

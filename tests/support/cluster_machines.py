@@ -1,4 +1,4 @@
-"""PostgreSQL, workers in network namespaces that share it, and who submits Jobs to them and answers what they ask."""
+"""PostgreSQL, workers in network namespaces that share it, and a client that submits Jobs and answers questions."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from perstack.ports.dispatcher import WorkerInfo
 PROGRAM = str(Path(sys.executable).with_name("perstack"))
 
 _FEW = 60
-"""Jobs that are looked at one by one."""
+"""Maximum number of Jobs that are read individually."""
 _SUMMARIES = "SELECT job_id, convert_from(summary, 'UTF8') FROM cluster.jobs WHERE space = ''"
 _MISSED = 10 * 60_000
-"""Milliseconds for which nobody has looked after the schedules when the workers begin."""
+"""Milliseconds without a worker before the first ones start."""
 
 
 @dataclass
 class Machine:
-    """One worker, and the machine that it is on."""
+    """A worker and its machine."""
 
     number: int
     network: Network
@@ -69,7 +69,7 @@ class Machine:
         return self.process is not None and self.process.poll() is None
 
     def has_work_as(self, worker: WorkerInfo) -> bool:
-        """Whether its worker, not one that it had before, is this one and drives something."""
+        """Return whether `worker` is this machine's current worker, and drives something."""
         is_its = worker.name.startswith(f"m{self.number}-") and worker.since >= self.started_at
         return is_its and bool(worker.jobs) and self.is_there
 
@@ -92,7 +92,7 @@ class Machine:
         self.is_cut = True
 
     def drain(self) -> None:
-        """Ask it to leave, and wait until it has."""
+        """Ask the worker to leave, and wait until it has."""
         if self.process is not None:
             self.send(signal.SIGTERM)
             self.process.wait(60)
@@ -109,7 +109,7 @@ class Machine:
             self.process, self.is_frozen = None, False
 
     def heal(self) -> None:
-        """Whatever was done to it is over."""
+        """Undo whatever was done to the machine."""
         if self.is_cut:
             self.network.join(self.number)
         if self.is_frozen:
@@ -120,7 +120,7 @@ class Machine:
 
 
 class Past:
-    """A clock that is late."""
+    """A clock that is behind."""
 
     def now(self) -> int:
         return int(time.time() * 1000) - _MISSED
@@ -128,30 +128,29 @@ class Past:
 
 @dataclass
 class Cluster:
-    """PostgreSQL, and workers that share it."""
+    """PostgreSQL and the workers that share it."""
 
     folder: Path
     server: PostgresServer
     machines: list[Machine]
     host: Host
     address: str
-    """Of the storage, as it is reached beside the workers."""
+    """Address of the storage as reached without the workers' network."""
     random: random.Random
     env: Mapping[str, str]
     done: Counter[str] = field(default_factory=Counter[str])
-    """How often each was done to somebody."""
+    """Number of times that each harm was done."""
     jobs: list[str] = field(default_factory=list[str])
-    """Those that were submitted."""
     answered: set[str] = field(default_factory=set[str])
-    """Those whose question has its answer."""
+    """Jobs whose question was answered."""
     left: str | None = None
-    """One that asks something, and is left to `perstack answer`."""
+    """A Job with a question, reserved for `perstack answer`."""
     leaves_questions: bool = False
 
-    # --- what there is --------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------------
 
     async def statuses(self) -> dict[str, str]:
-        """Of those that are not completed. What the storage keeps of a Job beside its log may be older than that."""
+        """Return the status of each Job that is not completed. Cached summaries may be older than the logs."""
         kept = await self._kept()
         left = [job for job in kept if job.startswith("schedule-") and kept[job] != "completed"]
         left += [job for job in self.jobs if kept.get(job) != "completed"]
@@ -166,7 +165,7 @@ class Cluster:
             try:
                 rows = await asyncio.to_thread(self.server.execute, _SUMMARIES)
             except psycopg.OperationalError:  # it is being restarted
-                await asyncio.sleep(0.1)  # not in the thread, which nothing could end
+                await asyncio.sleep(0.1)  # not in the thread, which could not be cancelled
             else:
                 return {str(name): "" if text is None else json.loads(str(text))["status"] for name, text in rows}
 
@@ -175,14 +174,14 @@ class Cluster:
         return Counter(file.read_text().split()) if file.exists() else Counter()
 
     def told(self) -> list[tuple[str, str]]:
-        """Id and digest of each event that some process was told was written."""
+        """Return id and digest of each event whose write a process saw confirmed."""
         lines = [line for file in (self.folder / "told").iterdir() for line in file.read_text().splitlines()]
         return [(event_id, digest) for event_id, _, digest in (line.partition(" ") for line in lines)]
 
-    # --- what people do -------------------------------------------------------------------------------------------
+    # --- actions of users -----------------------------------------------------------------------------------------
 
     async def submit(self, count: int, prefix: str = "job", kinds: Callable[[int], str] = kind_of) -> list[str]:
-        """So many Jobs; some are not due at once."""
+        """Submit `count` Jobs and return their ids. Some are due later."""
         places = asyncio.Semaphore(8)
         first = len(self.jobs)
         names = [f"{prefix}-{number:04}" for number in range(first, first + count)]
@@ -197,7 +196,7 @@ class Cluster:
         return names
 
     async def _submitted(self, kind: str, name: str, at: int | None = None) -> None:
-        """As somebody does who tries again until it is recorded; workers find one that was not ordered."""
+        """Submit a Job, retrying until it is recorded. Workers find recorded Jobs that were not queued."""
         while True:
             try:
                 await self.host.submit(kind, "go", job_id=name, at=at)
@@ -219,7 +218,7 @@ class Cluster:
                 await asyncio.sleep(0.2)
 
     async def submit_by_command_and_kill(self) -> None:
-        """`perstack submit`, killed at any moment; then it is submitted again, if it has not begun."""
+        """Run `perstack submit` and kill it at a random moment; then submit the Job again if it has not begun."""
         number = len(self.jobs)
         name = f"job-{number:04}"
         self.jobs.append(name)
@@ -227,7 +226,7 @@ class Cluster:
         await self._submitted(kind_of(number), name)
 
     async def answer_by_command_and_kill(self) -> None:
-        """`perstack answer`, killed at any moment; then the question is answered again, if it is still there."""
+        """Run `perstack answer` and kill it at a random moment; then answer again if the question is still open."""
         while (name := self.left) is None:
             await asyncio.sleep(0.1)
         try:
@@ -251,7 +250,7 @@ class Cluster:
         await process.wait()
 
     async def attend(self, statuses: Mapping[str, str]) -> None:
-        """Answer whatever is asked; and resume what had the bad luck to be with three workers in a row that ended."""
+        """Answer all questions, and resume Jobs that were claimed by three workers in a row that ended."""
         asking = [job for job, status in statuses.items() if status == "stoppedByInteractiveTool"]
         for job in asking:
             if self.left is None and self.leaves_questions and job not in self.answered:
@@ -268,7 +267,7 @@ class Cluster:
                 self.done["poison"] += 1
 
     async def until_workers(self) -> None:
-        """Start them, and return when all are there."""
+        """Start the workers and wait until all are registered."""
         for machine in self.machines:
             machine.start()
         assert self.host.dispatcher is not None
@@ -277,7 +276,7 @@ class Cluster:
                 await asyncio.sleep(0.1)
 
     async def until_done(self, seconds: float, submitting: asyncio.Event | None = None) -> float:
-        """Seconds until every one is completed, and `submitting` is set."""
+        """Wait until every Job is completed and `submitting` is set. Return the seconds that took."""
         began = time.monotonic()
         while (left := await self.statuses()) or (submitting is not None and not submitting.is_set()):
             await self.attend(left)
@@ -290,9 +289,9 @@ class Cluster:
 async def cluster(
     workers: int, seed: int, delay: float = 100, concurrency: int = 8, *, old: Path | None = None
 ) -> AsyncGenerator[Cluster]:
-    """A cluster with nothing to do; no worker is started yet. On leaving the block nothing of it is left.
+    """Yield an idle cluster whose workers are not started yet, and remove all of it at the end.
 
-    `old` is a checkout of another version, which the first worker is of.
+    `old` is a checkout of another version, for the first worker.
     """
     network = Network(workers)
     folder = Path(tempfile.mkdtemp(prefix="cluster-"))
@@ -314,11 +313,11 @@ async def cluster(
         here, address = _place(folder / "here"), server.address("cluster")
         with mock.patch.dict(os.environ, given), mock.patch.object(sys, "path", [str(folder), *sys.path]):
             async with Host.open(workspace=here, storage=address, dispatcher=address) as host:
-                await host.jobs.list(limit=1)  # a server that was never there is an error at once
+                await host.jobs.list(limit=1)  # fails at once if the server was never there
                 if host.dispatcher is not None:
                     await host.dispatcher.load()
                 yield Cluster(folder, server, machines, host, address, random.Random(seed), env)
-        shutil.rmtree(folder, ignore_errors=True)  # of a failure it has the logs of the workers
+        shutil.rmtree(folder, ignore_errors=True)  # kept after a failure, for the workers' logs
     finally:
         for machine in machines:
             machine.end(signal.SIGKILL)
@@ -327,7 +326,7 @@ async def cluster(
 
 
 def _before(checkout: Path, path: str) -> str:
-    """A path for modules on which those of another version come first."""
+    """Return a module path on which another version's modules come first."""
     return os.pathsep.join((str(checkout / "host"), str(checkout / "plugins"), path))
 
 
@@ -338,7 +337,7 @@ def _place(folder: Path, *, distributed: bool = False) -> Path:
 
 
 def _files(folder: Path, delay: float) -> dict[str, str]:
-    """What all processes share; returns the variables that say where."""
+    """Write the files that all processes share. Return the variables that locate them."""
     (folder / "told").mkdir()
     (folder / "cluster_ledger.py").write_text(PLUGIN)
     (folder / "script.json").write_text(json.dumps(script(delay)))
@@ -351,7 +350,7 @@ def _files(folder: Path, delay: float) -> dict[str, str]:
 
 
 async def schedules_since_long_ago(running: Cluster) -> None:
-    """Have the schedules been set, and nobody looked after them since."""
+    """Set up schedules that nobody has looked after for `_MISSED` milliseconds."""
     host, address = running.host, running.server.address("cluster")
     past = Host(host.project, workspace=host.workspace, storage=address, dispatcher=address, clock=Past())
     try:

@@ -1,10 +1,10 @@
-"""What the workers of a cluster have to do: its Experts, what their models say, their tool, and what listens."""
+"""The project of a cluster: its Experts, their scripts, their tool, and a listener."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from perstack.core.workers import Workers
+from perstack.core.definitions.project import Workers
 from perstack.dataclass import dataclass
 
 _LEDGER = """[experts.{0}.skills.ledger]
@@ -20,13 +20,13 @@ inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "strin
 """
 
 SCHEDULES = ("first", "second", "third", "fourth")
-"""Each occurs every minute."""
+"""Schedules; each occurs every minute."""
 
 
 def project(*, distributed: bool = False) -> str:
-    """Its perstack.toml; with `distributed` a worker leaves the delegates of its Jobs to whoever has a place."""
+    """Return the perstack.toml. With `distributed`, delegates of Jobs are queued for all workers."""
     lines = ["maxSteps = 20", "[provider]", 'providerName = "scripted"']
-    if distributed and "delegates" in Workers.model_fields:  # else it is a version that does not do that
+    if distributed and "delegates" in Workers.model_fields:  # older versions cannot
         lines += ["[workers]", 'delegates = "distributed"']
     for name, kind in KINDS.items():
         lines += [f"[experts.{name}]", f'instruction = "You are {name}."']
@@ -48,7 +48,7 @@ import os
 from hashlib import sha256
 
 from perstack.ports.hooks import hookimpl
-from perstack.ports.toolkit import ToolContext, Toolkit
+from perstack.toolkit import ToolContext, Toolkit
 
 kit = Toolkit("cluster-ledger", required_env=("CLUSTER_LEDGER",))
 perstack_skills = kit.perstack_skills
@@ -94,22 +94,22 @@ def perstack_listeners() -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An Expert, and what a Job of it comes to if nothing disturbs it."""
+    """An Expert, with the expected totals of its undisturbed Job."""
 
     turns: tuple[tuple[str, ...], ...]
-    """The tools of each of its replies."""
+    """The tools called in each reply."""
     delegates: tuple[str, ...] = ()
     seconds: float = 0.0
-    """How long its second reply takes, if it takes longer than others."""
+    """Duration of the second reply in seconds, if longer than usual."""
 
     @property
     def steps(self) -> int:
-        """Over its whole tree."""
+        """Steps in the whole tree."""
         return len(self.turns) + sum(KINDS[one].steps for turn in self.turns for one in turn if one in self.delegates)
 
     @property
     def appends(self) -> int:
-        """Calls of the ledger over its whole tree."""
+        """Calls of the ledger in the whole tree."""
         used = [one for turn in self.turns for one in turn]
         return used.count("append") + sum(KINDS[one].appends for one in used if one in self.delegates)
 
@@ -130,7 +130,7 @@ INPUT, OUTPUT = 100, 10
 
 
 def script(delay: float) -> dict[str, Any]:
-    """What each Expert's model says, after so many milliseconds each time."""
+    """Return the script of all Experts. Each reply takes `delay` milliseconds."""
     return {"experts": {name: {"turns": _turns(kind, delay)} for name, kind in KINDS.items()}}
 
 
@@ -146,5 +146,5 @@ def _turns(kind: Kind, delay: float) -> list[dict[str, Any]]:
 
 
 def kind_of(number: int) -> str:
-    """Of the Job of that number."""
+    """Return the Expert for the Job with this number."""
     return ("plain", "both", "boss", "asker", "plain", "boss", "asker", "plain", "boss", "slow")[number % 10]

@@ -1,7 +1,7 @@
-"""The client that the MCP conformance suite tests: a Host that runs an Expert with the server it is given.
+"""The client under test of the MCP conformance suite: a Host that runs an Expert with the suite's server.
 
-The suite starts a command for each scenario. That is `conformance_stub.py`, which only hands on what it was told to a
-`Clients` that lives in the test's process, so that Python and the SDK are started once and not a hundred times.
+The suite starts a command for each scenario. That command, `conformance_stub.py`, only passes its arguments on to a
+`Clients` in the test's process, so that Python and the SDK start once and not a hundred times.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from perstack.config.settings import Overrides
-from perstack.core.base import JsonObject
-from perstack.core.definitions import BASE_SKILL, Expert, McpSseSkill, McpStdioSkill, OAuth, Project
-from perstack.core.events import Event
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.skills import BASE_SKILL, McpSseSkill, McpStdioSkill, OAuth
+from perstack.core.runs.events import Event
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack.ports.provider import GenerationRequest
@@ -30,13 +32,13 @@ MOST_LOGINS = 3
 AT_ONCE = 6
 
 CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
-"""The only one that the suite's authorization server takes."""
+"""The only client document that the suite's authorization server accepts."""
 
 ANSWERS = {"string": "x", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None}
 
 
 class Model:
-    """Calls what the scenario says, or else every tool once, with something for each argument that is required."""
+    """A model that makes the scenario's calls, or else calls every tool once with the required arguments."""
 
     def __init__(self, scenario: str, context: dict[str, Any]) -> None:
         self.scenario = scenario
@@ -57,12 +59,12 @@ class Model:
 
 
 def given(wanted: JsonObject) -> JsonObject:
-    """A model leaves out what it does not give: null is not of the type that the schemas ask for."""
+    """Drop null arguments, as models do: null does not fit the schemas' types."""
     return {name: one for name, one in wanted.items() if one is not None}
 
 
 def form(schema: JsonObject | None) -> str:
-    """A form as a person sends it off who changed nothing and filled the rest."""
+    """Fill in a form as a person who keeps the defaults and answers the rest."""
     properties = (schema or {}).get("properties")
     fields = properties if isinstance(properties, dict) else {}
     return json.dumps({name: one.get("default", answer(one)) for name, one in fields.items() if isinstance(one, dict)})
@@ -81,7 +83,7 @@ def answer(schema: object):
 
 
 def oauth_of(scenario: str, context: dict[str, Any]) -> OAuth | None:
-    """What a person would have written into perstack.toml."""
+    """Return the OAuth settings that a user would have in perstack.toml."""
     given = {"client_id": context.get("client_id"), "client_secret": context.get("client_secret")}
     given |= {"private_key": context.get("private_key_pem"), "issuer": context.get("issuer")}
     if scenario.startswith("auth/client-credentials"):
@@ -92,7 +94,7 @@ def oauth_of(scenario: str, context: dict[str, Any]) -> OAuth | None:
 
 
 async def browse(url: str) -> None:
-    """As a browser whose person agrees to everything."""
+    """Follow a URL as a browser whose user agrees to everything."""
 
     def follow() -> None:
         with urllib.request.urlopen(url) as page:
@@ -102,7 +104,7 @@ async def browse(url: str) -> None:
 
 
 async def act(endpoint: str, scenario: str, context: dict[str, Any], folder: Path) -> None:
-    """Run the Expert; where the Run says that a login is needed, log in and run it again."""
+    """Run the Expert. When the Run needs a login, log in and run it again."""
     skill = McpSseSkill(
         name="server",
         endpoint=endpoint,
@@ -127,7 +129,7 @@ async def act(endpoint: str, scenario: str, context: dict[str, Any], folder: Pat
 
 
 async def run(host: Host) -> str:
-    """Everything that was shown, as text."""
+    """Run the Expert, answer its questions, and return all shown events as text."""
     shown: list[str] = []
 
     def show(event: Event, line: bytes) -> None:
@@ -140,7 +142,7 @@ async def run(host: Host) -> str:
 
 
 class Clients:
-    """Listens on a socket for what the stubs were told, and answers with what they are to print."""
+    """A socket server that receives the stubs' arguments and returns what they must print."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -149,7 +151,7 @@ class Clients:
     @classmethod
     @contextmanager
     def listening(cls, folder: Path) -> Iterator[Clients]:
-        """In a thread, until the block ends."""
+        """Serve in a thread until the block ends."""
         clients = cls(folder / "clients.sock")
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever)
@@ -183,7 +185,7 @@ class Clients:
                     await act(asked["endpoint"], asked["scenario"], asked["context"], Path(folder))
                 except PerstackError as error:
                     words = str(error)
-                except Exception:  # noqa: BLE001 - whatever it is, the test shows it
+                except Exception:  # noqa: BLE001 - the test shows any error
                     words = traceback.format_exc()
         writer.write(words.encode())
         await writer.drain()

@@ -1,4 +1,4 @@
-"""What the MCP conformance suite starts for each scenario; see `conformance_client.py`."""
+"""The command that the MCP conformance suite starts for each scenario; see `conformance_client.py`."""
 
 import json
 import os

@@ -1,20 +1,12 @@
-"""Messages and requests for tests of codecs, in few words."""
+"""Short constructors of messages and requests, for tests of codecs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from perstack.core.messages import (
-    BlobPart,
-    History,
-    Message,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    UserMessage,
-)
-from perstack.core.tools import ToolSpec
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.messages import BlobPart, History, Message, TextPart, ToolCallPart, ToolResultPart, UserMessage
 from perstack.ports.provider import GenerationRequest
 
 TOOLS = (
@@ -40,13 +32,13 @@ def result(call_id: str, *contents: TextPart | BlobPart, is_error: bool = False)
 
 
 def request_to(model: str, *messages: Message, **rest: Any) -> GenerationRequest:
-    """With TOOLS, and a query if there are no messages."""
+    """Return a request with TOOLS, and with a query if there are no messages."""
     given: dict[str, Any] = {"model": model, "instruction": "You are terse.", "tools": TOOLS, **rest}
     return GenerationRequest(messages=History(messages or (user("hi"),)), blobs=_no_blobs, **given)
 
 
 def plain(value: Any) -> Any:
-    """What an SDK's types made of a document: iterables as lists, to compare."""
+    """Return a document parsed by an SDK with its iterables as lists, for comparison."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):

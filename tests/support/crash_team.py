@@ -1,4 +1,4 @@
-"""A project whose processes die, on a storage that a server keeps, and what must hold in the end."""
+"""A project whose processes die, on a storage kept by a server, and checks of the end result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perstack.errors import NotFound
 from perstack.host import Host
 
 SECONDS = 180
-"""How long a command may take: some begin at once, on a machine that does much else."""
+"""Maximum seconds of a command: several start at once on a loaded machine."""
 OPTIONS = ("--provider", "scripted")
 RUN = ("run", "boss", "go", "--job-id", "job", *OPTIONS)
 _MOST_LIVES = 20
@@ -23,28 +23,29 @@ _TOLD = b"interrupted before its result was recorded"
 
 
 class Team:
-    """A project whose Job asks, delegates and writes files, in a store of its own.
+    """A project in its own store, with a Job that asks, delegates and writes files.
 
-    `storage` is where its processes keep it, by way of something that fails; `direct` is the way past that.
+    `storage` is the address that its processes use, through something that fails; `direct` bypasses that.
     """
 
     def __init__(self, folder: Path, storage: str, direct: str, env: Mapping[str, str] | None = None) -> None:
         self.folder = folder / "project"
         self.folder.mkdir(parents=True)
         self._direct = direct
-        self._env = {**workload.env(folder), **(env or {})}
+        definition = str(self.folder / "perstack.toml")
+        self._env = {**workload.env(folder), "PERSTACK_TRUST": definition, **(env or {})}
         self._child: subprocess.Popen[str] | None = None
         self.said: list[tuple[str, int, str]] = []
-        """Of each command its name, its status, and the end of what it wrote to stderr."""
+        """Name, exit status and end of stderr of each command."""
         workload.team(self.folder, folder, storage)
 
     def start(self, *args: str) -> subprocess.Popen[str]:
-        """One command, which the caller waits for."""
+        """Start a command that the caller waits for."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return warm.perstack(*args, cwd=self.folder, env=self._env, text=True, **pipes)
 
     def perstack(self, *args: str) -> str:
-        """One command to its end: what it wrote to stderr."""
+        """Run a command to its end and return its stderr."""
         with self.start(*args) as child:
             self._child = child
             _, err = child.communicate(timeout=SECONDS)
@@ -52,12 +53,12 @@ class Team:
         return err
 
     def kill(self) -> None:
-        """End the command that runs now, by SIGKILL."""
+        """Kill the running command with SIGKILL."""
         if self._child is not None:
             self._child.kill()
 
     def status(self) -> str | None:
-        """What became of the Job; None if there is none. Waits until nobody has its lease."""
+        """Return the Job's status, or None without a Job. Waits until its lease is free."""
 
         async def look() -> str | None:
             until = time.monotonic() + SECONDS
@@ -73,7 +74,7 @@ class Team:
         return asyncio.run(look())
 
     def go_on(self) -> str:
-        """The next command of a person who wants it done: what it wrote to stderr."""
+        """Run the command that a user would run next, and return its stderr."""
         match self.status():
             case None:
                 return self.perstack(*RUN)
@@ -83,7 +84,7 @@ class Team:
                 return self.perstack("resume", "job", *OPTIONS)
 
     def lives(self) -> int:
-        """Go on until it is done; returns how many processes that took."""
+        """Run commands until the Job is done. Return the number of processes."""
         err = ""
         for number in range(1, _MOST_LIVES):
             err = self.go_on()
@@ -93,9 +94,10 @@ class Team:
         raise AssertionError(err)
 
     def check_end(self) -> None:
-        """Everything was done once, and the log says so.
+        """Check that everything was done once, and that the log says so.
 
-        A process that died between the record of a call and its effect leaves it undone: then the model was told.
+        A process that died between the record of a call and its effect leaves the call undone; then the model must have
+        been told.
         """
         texts = {name: (self.folder / name).read_text() for name in workload.FILES}
 
@@ -110,7 +112,7 @@ class Team:
             assert text == f"{name.removesuffix('.txt')}\n" or (text == "" and told), (name, text, told, self.said)
 
     def two_at_once(self) -> str:
-        """Two processes that begin the same Job: what the one that was refused wrote to stderr."""
+        """Start the same Job in two processes. Return the stderr of the refused one."""
         both = [self.start(*RUN) for _ in range(2)]
         ends = [(*one.communicate(timeout=SECONDS), one.returncode) for one in both]
         assert sorted(code for _, _, code in ends) in ([1, 3], [2, 3]), ends

@@ -1,4 +1,4 @@
-"""A server of HTTP between a client and another: it passes requests on, and fails one of them."""
+"""An HTTP proxy between a client and a server that fails a chosen request."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 Way = Literal["lost", "unanswered", "busy"]
-"""The request is cut off before it is passed on; its answer is; it is refused with 503, and not passed on."""
+"""The request is cut off before it is forwarded; its response is cut off; it is refused with 503, not forwarded."""
 
 Kill = Literal["kill before", "kill after"]
-"""The client ends by SIGKILL right before a write is passed on, or when it was done."""
+"""The client is killed with SIGKILL right before a write is forwarded, or after it was done."""
 
 
 class Cutting:
-    """Counts requests, and fails the one of a number, from 1 on; none at first."""
+    """Counts requests and fails the one with a chosen number, from 1; none at first."""
 
     def __init__(self, server: str) -> None:
         self.server = urlsplit(server)
         self.requests = 0
         self.most_at_once = 0
-        """How many were under way at a time, at most."""
+        """Maximum number of concurrent requests."""
         self._under_way = 0
         self.kill: Callable[[], None] = lambda: None
-        """Ends the client."""
+        """Kills the client."""
         self.line: float | None = None
-        """Bytes a second of a slow line to the client; None if it is quick."""
+        """Bytes per second of a slow line to the client; None if it is not limited."""
         self._fails_at = 0
         self._way: Way | Kill = "lost"
         self._is_gone = False
         self._lock = threading.Lock()
 
     def fail(self, number: int, way: Way | Kill) -> None:
-        """Count anew, and fail the request of that number once; those that kill count writes only."""
+        """Restart the count, and fail the request with that number once. Kills count writes only."""
         with self._lock:
             self.requests, self._fails_at, self._way = 0, number, way
 
     @contextmanager
     def gone(self) -> Iterator[None]:
-        """Meanwhile no request is passed on, and no answer: all are cut off, as by a server that is not there."""
+        """Cut off all requests and responses during the block, as if the server were gone."""
         self._is_gone = True
         try:
             yield
@@ -52,7 +52,7 @@ class Cutting:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """While one is passed on."""
+        """Count a forwarded request during the block."""
         with self._lock:
             self._under_way += 1
             self.most_at_once = max(self.most_at_once, self._under_way)
@@ -63,7 +63,7 @@ class Cutting:
                 self._under_way -= 1
 
     def way(self, command: str) -> Way | Kill | None:
-        """What is done to the next request."""
+        """Return what to do with the next request."""
         with self._lock:
             if self._is_gone:
                 return "lost"
@@ -73,17 +73,17 @@ class Cutting:
             return self._way if self.requests == self._fails_at else None
 
     def pieces(self, size: int) -> Iterator[int]:
-        """In which pieces so many bytes come over the line, each when it is time for it."""
+        """Yield the sizes of the pieces in which `size` bytes pass the line, each when it is due."""
         while size:
             piece = min(size, _PIECE)
             if self.line is not None:
-                time.sleep(piece / self.line)  # what a slow line is
+                time.sleep(piece / self.line)  # the delay of a slow line
             yield piece
             size -= piece
 
     @property
     def is_gone(self) -> bool:
-        """Whether answers are cut off too."""
+        """Return whether responses are cut off too."""
         return self._is_gone
 
 
@@ -92,16 +92,16 @@ _PIECE = 1 << 16
 
 @contextmanager
 def cutting(server: str) -> Iterator[tuple[str, Cutting]]:
-    """The address of one before that server, and its count."""
+    """Yield the address of a proxy for that server, and its state."""
     state = Cutting(server)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # an answer in one write: else the kernel waits for the client's word in between
+        wbufsize = -1  # write the response at once: otherwise the kernel waits for the client's ACK in between
         disable_nagle_algorithm = True
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
         def _pass_on(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)

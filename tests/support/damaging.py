@@ -1,4 +1,4 @@
-"""What a storage keeps, seen and edited behind perstack's back, on each real storage."""
+"""Read and edit stored data behind perstack's back, on each real storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.core.chain import EMPTY_LOG, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.ports.storage import RunRef
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def edit(workspace: Path, storage: str, old: bytes, new: bytes) -> None:
-    """Replace a text in every log of a storage that holds it; there must be one."""
+    """Replace a text in every log of a storage that contains it; at least one must."""
     scheme, _, place = storage.partition(":")
     if scheme == "postgresql":
         assert _edit_on_server(storage, "", (old, new)), old
@@ -45,7 +45,7 @@ def _edit_files(path: Path, old: bytes, new: bytes) -> int:
 
 
 def replace_line(workspace: Path, storage: str, run: RunRef, seq: int, line: bytes) -> None:
-    """Put another line in the place `seq` of a Run's log."""
+    """Replace the line at place `seq` of a Run's log."""
     scheme, _, place = storage.partition(":")
     if scheme == "sqlite":
         with closing(sqlite3.connect(workspace / place)) as database, database:
@@ -90,7 +90,7 @@ def _edit_on_server(address: str, where: str, texts: tuple[bytes, bytes] | None,
 
 
 def _edit_objects(place: str, part: str, change: Callable[[str, bytes], bytes]) -> int:
-    """Change each object that has this in its name: how many were."""
+    """Apply a change to each object with `part` in its name. Return the number of changed objects."""
     import obstore  # takes time, and few tests need it
 
     store, changed = _objects_of(place), 0
@@ -102,7 +102,7 @@ def _edit_objects(place: str, part: str, change: Callable[[str, bytes], bytes]) 
 
 
 def _puts(run: RunRef, seq: int, line: bytes) -> Callable[[str, bytes], bytes]:
-    """A change of the appends of a Run, as they come: each has a line of its own before its records."""
+    """Return a change that replaces a line in a Run's append objects. Each has a header line before its records."""
     past = 0
 
     def change(name: str, data: bytes) -> bytes:
@@ -119,7 +119,7 @@ def _puts(run: RunRef, seq: int, line: bytes) -> Callable[[str, bytes], bytes]:
 
 
 def _all_objects(place: str) -> Iterator[tuple[str, bytes]]:
-    """Each object of a store, by name."""
+    """Yield the objects of a store, sorted by name."""
     import obstore  # takes time, and few tests need it
 
     store = _objects_of(place)
@@ -135,7 +135,7 @@ def _objects_of(place: str) -> S3Store:
 
 
 def kept_in(workspace: Path, storage: str) -> Iterator[tuple[str, bytes]]:
-    """All that there is below a workspace, and on the server of its storage: a name, and the bytes."""
+    """Yield name and bytes of everything below a workspace and on the server of its storage."""
     for path in workspace.rglob("*"):
         if path.is_file():
             yield path.name, path.read_bytes()
@@ -158,7 +158,7 @@ def _all_rows(address: str) -> Iterator[tuple[str, bytes]]:
 
 
 def reseal(log: Path, change: Callable[[bytes], bytes]) -> None:
-    """Change what a log says and make its chain whole again, as somebody might who knows how."""
+    """Change a log's content and recompute its hash chain, as a skilled attacker could."""
     head, lines = EMPTY_LOG, list[bytes]()
     for line in log.read_bytes().splitlines():
         sealed, head = seal(head, [change(open_line(line).payload)])

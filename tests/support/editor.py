@@ -1,4 +1,4 @@
-"""`perstack mcp` in a process of its own, and clients of it: the SDK's in both eras, and one that writes bare lines."""
+"""`perstack mcp` in its own process, and its clients: the SDK's for both protocol versions, and one for raw lines."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextCon
 from terminal import SECONDS, Terminal
 
 ERAS = {"handshake": "legacy", "stateless": "auto", "unasked": "2026-07-28"}
-"""How the SDK's client is told to begin, by what comes of it."""
+"""The SDK client's mode for each way to start a session."""
 
 Fill = Callable[[ElicitRequestParams], ElicitResult]
-"""What a person does with a form."""
+"""A person's answer to a form."""
 
 
 def argv(*args: str) -> list[str]:
@@ -35,9 +35,9 @@ class Editor:
 
     client: Client
     said: list[str] = field(default_factory=list)
-    """The progress of all calls."""
+    """Progress messages of all calls."""
     shown: list[ElicitRequestParams] = field(default_factory=list)
-    """The forms that the person was shown."""
+    """Forms that the person was shown."""
 
     async def call(self, tool: str, /, **arguments: object) -> CallToolResult:
         return await self.client.call_tool(tool, arguments, progress_callback=self._hear)
@@ -46,7 +46,7 @@ class Editor:
         return structure(await self.call("get_job", job=job_id))
 
     async def until(self, job_id: str, status: str) -> dict[str, Any]:
-        """The Job once it stands like that: each look is a round trip, and the test has its bound."""
+        """Return the Job once it has that status. Polls without pause; the test's timeout limits it."""
         while (job := await self.job(job_id))["status"] != status:
             pass
         return job
@@ -59,7 +59,7 @@ class Editor:
 async def connected(
     terminal: Terminal, *args: str, era: str = "handshake", fill: Fill | None = None, **client: Any
 ) -> AsyncIterator[Editor]:
-    """An editor on a server of its own, started as editors do; one that shows forms if somebody fills them in."""
+    """Yield an editor with its own server, started as editors start it. It shows forms if `fill` is given."""
     command, *rest = argv(*args)
     server = StdioServerParameters(command=command, args=rest, cwd=terminal.workspace, env=terminal.env)
     async with _editor(server, era, fill, client) as editor:
@@ -70,7 +70,7 @@ async def connected(
 async def attached(
     terminal: Terminal, *args: str, era: str = "handshake", fill: Fill | None = None, **client: Any
 ) -> AsyncIterator[Editor]:
-    """The same on a server that is forked, in a fifth of the time."""
+    """Yield an editor with a forked server, which takes a fifth of the time."""
     async with _editor(spoken_to(terminal, *argv(*args)[3:]), era, fill, client) as editor:
         yield editor
 
@@ -107,7 +107,7 @@ def structure(result: CallToolResult) -> dict[str, Any]:
 
 
 class Pipe:
-    """A client that writes bare lines, and sees every byte that the server writes."""
+    """A client that writes raw lines and records every byte from the server."""
 
     def __init__(self, terminal: Terminal, *args: str) -> None:
         self.process = warm.perstack(
@@ -129,7 +129,7 @@ class Pipe:
         self.process.stdin.flush()
 
     def read(self) -> dict[str, Any]:
-        """The next message; the test's own timeout bounds it."""
+        """Return the next message; the test's timeout limits the wait."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.seen.append(line)
@@ -141,7 +141,7 @@ class Pipe:
         return message
 
     def greet(self, version: str = "2025-11-25", **capabilities: object) -> dict[str, Any]:
-        """The handshake; returns the server's answer."""
+        """Do the handshake and return the server's answer."""
         client = {"name": "pipe", "version": "1"}
         self.write("initialize", 0, protocolVersion=version, capabilities=capabilities, clientInfo=client)
         answer = self.answer_to(0)
@@ -152,12 +152,12 @@ class Pipe:
         self.write("tools/call", request_id, name=tool, arguments=arguments)
 
     def hear(self, text: str, request_id: int) -> None:
-        """Wait for a word of progress."""
+        """Wait for a progress message with this text."""
         while (message := self.read()).get("method") != "notifications/progress" or text not in str(message):
             assert message.get("id") != request_id, message
 
     def close(self) -> tuple[int, str]:
-        """Close the server's stdin, and wait for its end: its status, and what it wrote to stderr."""
+        """Close the server's stdin and wait for its end. Return its exit status and stderr."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.stdin = None

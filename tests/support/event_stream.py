@@ -1,4 +1,4 @@
-"""AWS's binary event stream, written: what botocore only reads.
+"""Encode AWS's binary event stream, which botocore only decodes.
 
 Source: Smithy specification, «Amazon Event Stream»: lengths, a checksum of them, headers, payload, a checksum of all.
 """
@@ -15,7 +15,7 @@ _STRING = 7
 
 
 def frame(headers: Mapping[str, str], payload: bytes = b"") -> bytes:
-    """One message."""
+    """Return one encoded message."""
     head = b"".join(_header(name.encode(), value.encode()) for name, value in headers.items())
     prelude = pack("!II", len(head) + len(payload) + 16, len(head))
     message = prelude + pack("!I", crc32(prelude)) + head + payload
@@ -27,19 +27,19 @@ def _header(name: bytes, value: bytes) -> bytes:
 
 
 def event(kind: str, content: Any) -> bytes:
-    """An event of a service that speaks JSON."""
+    """Return an event of a service that uses JSON."""
     headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     return frame(headers, _json(content))
 
 
 def exception(kind: str, message: str) -> bytes:
-    """An error that the service's model knows, in place of an event."""
+    """Return an error that the service's model defines, in place of an event."""
     headers = {":exception-type": kind, ":content-type": "application/json", ":message-type": "exception"}
     return frame(headers, _json({"message": message}))
 
 
 def error(code: str, message: str) -> bytes:
-    """An error that it does not know."""
+    """Return an error that the service's model does not define."""
     return frame({":error-code": code, ":error-message": message, ":message-type": "error"})
 
 

@@ -1,4 +1,4 @@
-"""A model for agent programs, on loopback: it calls one tool, and says what the tool's result told it.
+"""A local model server for agent programs: it calls one tool and repeats words of the tool's result.
 
 It streams Anthropic Messages, OpenAI's Chat Completions and Responses, and Google's generateContent, as far as such
 programs read them.
@@ -19,17 +19,17 @@ Events = list[dict[str, Any]]
 
 @dataclass
 class FakeModel:
-    """What it does, and what it was sent."""
+    """Behaviour of the model, and recorded requests."""
 
     tool: str
-    """The name that the program gives the tool."""
+    """The program's name for the tool."""
     awaited: str
-    """Words of the tool's result, which its answer repeats."""
+    """Words of the tool's result that the answer repeats."""
     namespace: str | None = None
-    """The tool's, where the format has such things."""
+    """Namespace of the tool, in formats that have one."""
     url: str = ""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """Paths and bodies."""
+    """Paths and bodies of requests."""
     _has_called: bool = False
 
     def reply(self, path: str, body: dict[str, Any]) -> Events:
@@ -37,7 +37,7 @@ class FakeModel:
         speak = self._format_at(path)
         if self.awaited in json.dumps(body, ensure_ascii=False):
             return speak(f"The Expert says: {self.awaited}")
-        # a request without tools is for a title and the like
+        # a request without tools asks for a title or similar
         if self._has_called or not body.get("tools"):
             return speak("Nothing.")
         self._has_called = True
@@ -103,7 +103,7 @@ def _text_delta(text: str) -> dict[str, Any]:
 
 @contextmanager
 def serving_model(model: FakeModel) -> Iterator[FakeModel]:
-    """The model at `url`, until the block ends."""
+    """Serve the model at its `url` until the block ends."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _handler(model.reply)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -133,6 +133,6 @@ def _handler(reply: Callable[[str, dict[str, Any]], Events]) -> type[BaseHTTPReq
             self.send_error(404)
 
         def log_message(self, *args: object) -> None:
-            """Nothing: stderr is the test's."""
+            """Log nothing: stderr belongs to the test."""
 
     return Handler

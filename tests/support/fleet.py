@@ -1,4 +1,4 @@
-"""Workers of a test that share delegates: one engine, one store, and a Job of theirs."""
+"""Workers that share delegates: one engine, one store, and a Job."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hosting import Bench
 from mortal import Life, Mortal, MortalDispatcher, MortalStorage, mortal_at_work
 from working import AtWork, Engine
 
-from perstack.core.job import JobSummary
-from perstack.core.workers import Workers
+from perstack.core.definitions.project import Workers
+from perstack.core.jobs.summary import JobSummary
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher
 
@@ -22,7 +22,7 @@ DISTRIBUTED = Workers(delegates="distributed")
 
 @dataclass
 class Fleet:
-    """Workers on one engine and one store, that share delegates."""
+    """Workers on one engine and one store that share delegates."""
 
     bench: Bench
     script: Any
@@ -39,7 +39,7 @@ class Fleet:
         return host
 
     def mortal(self, life: Life, **settings: Any) -> AbstractAsyncContextManager[Mortal]:
-        """A worker that may die."""
+        """Return a context manager for a worker that may die."""
 
         def make(life: Life, dispatcher: MortalDispatcher) -> Host:
             return self._host(dispatcher, wrap=lambda storage: MortalStorage(storage, life))
@@ -55,20 +55,20 @@ class Fleet:
 
 
 async def ended(host: Host, job_id: str, seconds: float = 25) -> JobSummary:
-    """Until nobody does anything for a Job."""
+    """Wait until the Job is at rest, and return it."""
     async with asyncio.timeout(seconds):
         return await host.jobs.follow(job_id)
 
 
 async def until_empty(engine: Engine, seconds: float = 10) -> None:
-    """Until no order waits, and none is held."""
+    """Wait until no work item is waiting or claimed."""
     async with asyncio.timeout(seconds):
         while not await engine.is_empty():
             await asyncio.sleep(0.02)  # a poll, bounded above
 
 
 async def check_whole(host: Host, job: JobSummary) -> None:
-    """Whatever happened: the logs are whole, and the totals are theirs."""
+    """Check that the logs are complete and match the totals."""
     report = await host.verify(job.id)
     assert report.ok, report
     replayed = await host.replay(job.id)
@@ -82,7 +82,7 @@ async def check_whole(host: Host, job: JobSummary) -> None:
 
 
 async def until_driven(host: Host, *run_ids: str, seconds: float = 15) -> None:
-    """Until these Runs are at work."""
+    """Wait until these Runs are running."""
     async with asyncio.timeout(seconds):
         while True:
             runs = (await host.load("job")).runs
@@ -92,14 +92,14 @@ async def until_driven(host: Host, *run_ids: str, seconds: float = 15) -> None:
 
 
 async def left(host: Host) -> list[str]:
-    """What is kept of delegates beside the Jobs."""
+    """Return the ids of stored data about delegates, apart from the Jobs."""
     spaces = [host.storage.space(name) for name in ("delegates", "delegatestops")]
     return [one for space in spaces for one in (await space.jobs()).ids]
 
 
 @asynccontextmanager
 async def abandoned(fleet: Fleet) -> AsyncGenerator[AtWork]:
-    """A Job whose worker has left, and the worker that drives one of its delegates; the others wait."""
+    """Yield the worker that drives a delegate of a Job whose own worker has left; the other delegates wait."""
     async with fleet.at_work("one", "two", concurrency=1, drain=0.1) as workers:
         await workers[0].host.submit("boss", "q", job_id="job")
         await until_driven(workers[0].host, "job-2", "job-3")

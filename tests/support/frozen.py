@@ -1,4 +1,4 @@
-"""A process that drives a Job on a storage, stopped by SIGSTOP, and another that takes over meanwhile."""
+"""A process that drives a Job and is stopped by SIGSTOP, and another that takes over meanwhile."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from perstack.core.chain import Head, open_line, seal
+from perstack.core.base.chain import Head, open_line, seal
 from perstack.errors import Conflict
 from perstack.ports.storage import Storage
-from perstack.testing.opener import JOB, RUN, SECONDS, wait_for
+from perstack.testing.storage_fixture import JOB, RUN, SECONDS, wait_for
 
 _DRIVER = """
 import asyncio, importlib, sys
 from pathlib import Path
-from perstack.core.chain import Head, seal
+from perstack.core.base.chain import Head, seal
 from perstack.errors import PerstackError
 from perstack.ports.storage import RunRef
 module, location = sys.argv[1:]
@@ -48,13 +48,13 @@ asyncio.run(main())
 
 
 class Driver:
-    """It appends a record at each step."""
+    """A driver in its own process that appends a record at each step."""
 
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
 
     def step(self) -> str:
-        """What it says then: how many records there are, or the error that it met."""
+        """Make a step and return its output: the number of records, or an error."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._child.stdin.write("go\n")
@@ -62,7 +62,7 @@ class Driver:
         return self._child.stdout.readline().strip()
 
     def steps(self, number: int) -> None:
-        """Until there are so many records."""
+        """Make steps until there are `number` records."""
         assert self._child.stdout is not None
         said = self._child.stdout.readline().strip()
         while said != str(number):
@@ -78,7 +78,7 @@ class Driver:
 
 @contextmanager
 def driver(address: tuple[str, str]) -> Iterator[Driver]:
-    """One on the storage of this plugin's module and location; it has the Job's lease."""
+    """Yield a driver that holds the Job's lease, on the storage with this plugin module and location."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     env = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-c", _DRIVER, *address]
@@ -90,13 +90,13 @@ def driver(address: tuple[str, str]) -> Iterator[Driver]:
 
 
 async def lease_once(storage: Storage) -> None:
-    """Take the lease, and give it up. Raises Conflict."""
+    """Take and release the lease. Raises Conflict."""
     async with storage.lease(JOB, "me"):
         pass
 
 
 async def take_over(storage: Storage) -> tuple[float, list[bytes]]:
-    """Wait until the Job is free, and write to it; returns how long that took, and all records."""
+    """Wait until the Job is free and append to it. Return the seconds that took, and all records."""
     began = time.monotonic()
     while True:
         try:
@@ -111,7 +111,7 @@ async def take_over(storage: Storage) -> tuple[float, list[bytes]]:
 
 
 def check_frozen(frozen: Driver, storage: Storage) -> float:
-    """It writes nothing once another took over; returns how many seconds it blocked that one."""
+    """Check that a frozen driver writes nothing after a takeover. Return the seconds it blocked the other."""
     frozen.steps(3)
     frozen.freeze()
     with pytest.raises(Conflict, match="the frozen"):

@@ -1,7 +1,7 @@
-"""Inputs made from real ones by small edits: some by hypothesis, which makes what it finds small, or a great many.
+"""Fuzzing: inputs made from real ones by small edits, by hypothesis (which minimizes failures) or in great numbers.
 
-Hypothesis takes longer over an input than most readers do. With a number, the same edits are drawn from a plain
-generator, which goes by kind and seed, and an input that is found is written where it is tried first from then on.
+Hypothesis takes longer for an input than most parsers do. With PERSTACK_FUZZ=N the same edits come from a plain random
+generator, seeded by kind and seed, and a failing input is stored in the corpus, which is tried first from then on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 FEW = 100
-"""Inputs of each kind in an ordinary run of the tests."""
+"""Inputs of each kind in an ordinary test run."""
 MANY = int(os.environ.get("PERSTACK_FUZZ", "0"))
 SEED = os.environ.get("PERSTACK_FUZZ_SEED", "1")
 MOST_EDITS, LONGEST_CUT, LONGEST_PIECE = 4, 8, 6
@@ -30,7 +30,7 @@ NASTY = (
 
 @st.composite
 def edited(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
-    """One of these after some edits."""
+    """Return one of the seeds after some edits."""
     data = bytearray(draw(st.sampled_from(seeds)))
     for _ in range(draw(st.integers(0, MOST_EDITS))):
         at, length = draw(st.integers(0, len(data))), draw(st.integers(0, LONGEST_CUT))
@@ -40,7 +40,7 @@ def edited(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
 
 
 def edited_by(chance: random.Random, seeds: tuple[bytes, ...]) -> bytes:
-    """The same without hypothesis; a piece may also come from another place of the seeds."""
+    """Do the same edits without hypothesis; inserted pieces may also come from the seeds."""
     data = bytearray(chance.choice(seeds))
     for _ in range(chance.randrange(1, MOST_EDITS + 1)):
         at = chance.randrange(len(data) + 1)
@@ -62,7 +62,7 @@ def _piece(chance: random.Random, seeds: tuple[bytes, ...]) -> bytes:
 
 
 def fuzz(corpus: Path, seeds: tuple[bytes, ...], take: Callable[[bytes], None], share: float = 1) -> None:
-    """Try what was found before, and then new inputs; `share` of the number that is asked for."""
+    """Try the corpus, then new inputs; `share` scales their number."""
     for path in sorted(corpus.glob("*")):
         take(path.read_bytes())
     if not MANY:
@@ -74,11 +74,16 @@ def fuzz(corpus: Path, seeds: tuple[bytes, ...], take: Callable[[bytes], None], 
         try:
             take(data)
         except BaseException as error:
-            kept = corpus / hashlib.sha256(data).hexdigest()[:16]
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(data)
-            raise AssertionError(f"found by {kept}") from error
+            raise AssertionError(f"found by {keep(corpus, data)}") from error
     print(f"{corpus.name}: {number} inputs with seed {SEED} in {time.monotonic() - began:.0f} s, none found")
+
+
+def keep(corpus: Path, data: bytes) -> Path:
+    """Store a failing input in the corpus. Return its path."""
+    kept = corpus / hashlib.sha256(data).hexdigest()[:16]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(data)
+    return kept
 
 
 def _some(seeds: tuple[bytes, ...], take: Callable[[bytes], None], number: int) -> None:

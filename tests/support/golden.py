@@ -1,24 +1,23 @@
-"""Jobs that the original Perstack wrote, as test data, and ways to compare with them."""
+"""Jobs that the original Perstack wrote, as test data, and functions to compare with them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from perstack.core.chain import EMPTY_LOG, open_line, seal
-from perstack.core.events import StartRun, parse_event
-from perstack.core.messages import History
-from perstack.core.runs.begin import begin
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
+from perstack.core.runs.events import StartRun, parse_event
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.state import Run
+from perstack.core.runs.messages import History
+from perstack.core.runs.state import Run, begin
 from perstack.ports.formats import ForeignJob
-from perstack_original import shapes as theirs
+from perstack_original import models as theirs
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = ["b_files", "c_parallel_delegates", "d_interactive"]
 
 
 def original(case: str) -> tuple[str, dict[str, list[theirs.Event]], list[theirs.Checkpoint]]:
-    """Job id, events by run, and checkpoints of a golden Job."""
+    """Return Job id, events by Run, and checkpoints of a golden Job."""
     (job,) = (GOLDEN / case / "perstack" / "jobs").iterdir()
     runs = {
         run.name: [theirs.Event.model_validate_json(file.read_bytes()) for file in run.glob("event-*.json")]
@@ -29,7 +28,7 @@ def original(case: str) -> tuple[str, dict[str, list[theirs.Event]], list[theirs
 
 
 def states(upgraded: ForeignJob) -> dict[str, Run]:
-    """Each Run after its last event, folded from lines as the host folds them."""
+    """Return each Run's state after its last event, folded from lines as the host does."""
     found: dict[str, Run] = {}
     places: dict[str, Run] = {}
     for run_id, log in upgraded.logs.items():
@@ -48,7 +47,7 @@ def states(upgraded: ForeignJob) -> dict[str, Run]:
 
 
 def plain(messages: History | tuple[theirs.Message, ...]) -> list[object]:
-    """Messages without their ids, which only the original has, and without the instruction."""
+    """Return messages without ids, which only the original has, and without the instruction."""
 
     def strip(value: object) -> object:
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Hosts on a scripted model, for tests of behaviour through the Python door."""
+"""Hosts on a scripted model, for tests through the Python API."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from typing import TypeVar
 
 import pytest
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, Price, Project, Workspace
-from perstack.core.events import Event, StoredEvent
-from perstack.engine.clock import SYSTEM
-from perstack.engine.plugins import load_plugins
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.models import Price
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project, Workspace
+from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool
+from perstack.core.runs.events import Event, StoredEvent
+from perstack.engine.plugins.registry import load_plugins
 from perstack.host import Host
-from perstack.ports.clock import Clock
 from perstack.ports.dispatcher import Dispatcher
 from perstack.ports.storage import Storage
+from perstack.system.clock import SYSTEM, Clock
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
 
@@ -32,7 +34,7 @@ QUESTION = {"type": "object", "properties": {"question": {"type": "string"}}, "r
 
 @contextmanager
 def until_it_crashes() -> Generator[None]:
-    """A crash of the storage ends the block, alone or in a group of what failed with it."""
+    """Let a simulated crash end the block, alone or in an exception group."""
     try:
         yield
     except BaseExceptionGroup as error:
@@ -43,7 +45,7 @@ def until_it_crashes() -> Generator[None]:
 
 
 def expert(key: str, *, delegates: tuple[str, ...] = (), ask: bool = False, **fields) -> Expert:
-    """An Expert; with `ask` it has an interactive tool askUser."""
+    """Return an Expert; with `ask` it has an interactive tool askUser."""
     skills = (InteractiveSkill(name="user", tools=(InteractiveTool(name="askUser", input_schema=QUESTION),)),)
     fields.setdefault("instruction", f"[[{key}]] does its work.")
     return Expert(key=key, delegates=delegates, skills=skills if ask else (), **fields)
@@ -54,19 +56,19 @@ def project_of(*experts: Expert) -> Project:
 
 
 def storage_line(request: pytest.FixtureRequest, env: dict[str, str]) -> str:
-    """For perstack.toml: the address of `storage_of`. What a command needs to find its server is added to `env`."""
+    """Return the `storage` line of perstack.toml, and add the variables that commands need for its server to `env`."""
     address = storage_of(request)
     env |= server_variables()
     return f'storage = "{address}"\n'
 
 
 def server_variables() -> dict[str, str]:
-    """What a process of its own needs to find the server of `storage_of`, where there is one."""
+    """Return the variables that a separate process needs to find the server of `storage_of`."""
     return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
 
 def elsewhere(storage: str) -> str:
-    """The address of a new store of the same kind; the same for one that is in the workspace."""
+    """Return the address of a new store of the same kind; the same address if the store is in the workspace."""
     for scheme, separator, name in (("postgresql:", "=", "t_"), ("s3:", "/", "")):
         if storage.startswith(scheme):
             return f"{storage.rpartition(separator)[0]}{separator}{name}{secrets.token_hex(6)}"
@@ -93,7 +95,7 @@ class Seen:
 
 
 def opened(storage: str, workspace: Path) -> Storage:
-    """A storage by its address."""
+    """Open a storage by its address."""
     return load_plugins((), {}).open_storage(storage, workspace)
 
 
@@ -103,12 +105,15 @@ STORAGES = [
     pytest.param("postgresql", id="postgres"),
     pytest.param("s3", id="s3"),
 ]
-"""The parameters of a fixture that `storage_of` gives an address for."""
+"""Parameters for fixtures that call `storage_of`."""
 
 
 def shared_out(points: list[CrashPoint], bench: Bench) -> list[CrashPoint]:
-    """The part of a sweep that falls to this storage: between them files and SQLite try all of it, each before some
-    appends and after others. With PERSTACK_STORAGES=all each storage tries all."""
+    """Return the part of a crash sweep for this storage.
+
+    Files and SQLite together try all points, each storage one of the two moments per append. With PERSTACK_STORAGES=all
+    each storage tries all points.
+    """
     if os.environ.get("PERSTACK_STORAGES") == "all":
         return points
     part = bench.storage.startswith("file:")
@@ -116,7 +121,7 @@ def shared_out(points: list[CrashPoint], bench: Bench) -> list[CrashPoint]:
 
 
 def storage_of(request: pytest.FixtureRequest) -> str:
-    """The address that a fixture's parameter stands for: of a new store, where a server keeps it."""
+    """Return the address for a fixture's parameter; a new store if a server keeps it."""
     match request.param:
         case "postgresql":
             return str(request.getfixturevalue("postgres").address())
@@ -127,18 +132,18 @@ def storage_of(request: pytest.FixtureRequest) -> str:
 
 
 def crashing(point: CrashPoint) -> Callable[[Storage], Storage]:
-    """For `Bench.host(wrap=…)`: the process dies at this point."""
+    """Return a wrapper for `Bench.host(wrap=…)`: the process dies at this point."""
     return lambda inner: CrashingStorage(inner, point)
 
 
 def recording(host: Host, **settings) -> Host:
-    """The same, recording the files of its workspace."""
+    """Make the Host record the files of its workspace, and return it."""
     host.use(host.project.model_copy(update={"workspace": Workspace(snapshots=True, **settings)}))
     return host
 
 
 OPENED: list[Host] = []
-"""Hosts that a test made and did not close; `tests/host/conftest.py` does."""
+"""Hosts that a test has not closed; the fixture `closed_hosts` closes them."""
 
 
 class MovedClock:
@@ -151,12 +156,12 @@ class MovedClock:
         return SYSTEM.now() + self.ahead
 
     def move(self, milliseconds: int) -> None:
-        """So much time goes by."""
+        """Let milliseconds pass."""
         self.ahead += milliseconds
 
 
 class Bench:
-    """A workspace with a storage and a clock; each `host` is a new process's view of it."""
+    """A workspace with a storage and a clock. Each `host` is the view of a new process."""
 
     def __init__(self, workspace: Path, storage: str) -> None:
         self.workspace = workspace
@@ -164,16 +169,16 @@ class Bench:
         self.clock = MovedClock()
 
     def beside(self, workspace: Path) -> Bench:
-        """Another workspace, with a store of its own of the same kind."""
+        """Return a bench for another workspace, with its own store of the same kind."""
         return Bench(workspace, elsewhere(self.storage))
 
     def needs_files(self, why: str) -> None:
-        """Skip a test that is about the storages which keep files on this machine."""
+        """Skip a test that needs a storage with files on this machine."""
         if not self.storage.startswith(("file:", "sqlite:")):
             pytest.skip(why)
 
     def has_no_dispatcher(self) -> None:
-        """Skip a test that is about storages which do not bring a dispatcher."""
+        """Skip a test that needs a storage that is not a dispatcher."""
         if self.storage.startswith("postgresql:"):
             pytest.skip("a storage in PostgreSQL is a dispatcher too")
 
@@ -188,9 +193,9 @@ class Bench:
         dispatcher: Dispatcher | None = None,
         **overrides,
     ) -> Host:
-        """`wrap` puts another storage around the one that there is: its Host knows no other.
+        """Return a Host. `wrap` replaces its storage by a wrapper.
 
-        `clock` None is that of the Bench.
+        `clock` None means the clock of the bench.
         """
         provider = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
         host = Host(
@@ -208,7 +213,7 @@ class Bench:
 
 
 def wait_for(work: Coroutine[object, object, T], seconds: float = 30) -> T:
-    """Run to the end, within a bound."""
+    """Run a coroutine to its end, with a timeout."""
 
     async def bounded() -> T:
         async with asyncio.timeout(seconds):
@@ -219,7 +224,7 @@ def wait_for(work: Coroutine[object, object, T], seconds: float = 30) -> T:
 
 @contextmanager
 def closing(*storages: Storage) -> Generator[None]:
-    """At the end of the block these are closed."""
+    """Close the storages at the end of the block."""
     try:
         yield
     finally:
@@ -228,7 +233,7 @@ def closing(*storages: Storage) -> Generator[None]:
 
 
 def results(seen: Seen, name: str | None = None) -> list[str]:
-    """The texts of tool results, in the order they came."""
+    """Return the texts of tool results in order."""
     return [
         "".join(getattr(part, "text", "") for part in event.contents)
         for event in seen.of("finishToolCall")

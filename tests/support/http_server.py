@@ -1,4 +1,4 @@
-"""`perstack mcp --http` in a process of its own."""
+"""`perstack mcp --http` in its own process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ KNOWN = {"Authorization": f"Bearer {TOKEN}"}
 
 @contextmanager
 def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address of a server, and its process; it ends by a signal, cleanly. No token: it makes one of its own."""
+    """Start a server and yield its address and process. It is stopped by a signal, and must end cleanly.
+
+    With an empty `token` it makes its own.
+    """
     process = warm.perstack(
         *("mcp", "--provider", "scripted", "--http", "127.0.0.1:0", *args),
         cwd=terminal.workspace,
@@ -52,7 +55,7 @@ def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tupl
 
 @asynccontextmanager
 async def known(url: str, mode: str, *, host: str | None = None, **callbacks: Any) -> AsyncIterator[Client]:
-    """A client of the SDK that shows the token."""
+    """Yield an SDK client that sends the token."""
     headers = KNOWN if host is None else {**KNOWN, "Host": host}
     timeout = httpx2.Timeout(SECONDS, read=300)
     knowing = httpx2.AsyncClient(headers=headers, timeout=timeout, follow_redirects=True)
@@ -63,7 +66,7 @@ async def known(url: str, mode: str, *, host: str | None = None, **callbacks: An
 
 @contextmanager
 def forwarded(place: Path) -> Iterator[str]:
-    """An address whose bytes all go to a Unix socket, for clients that can show no token and speak no such socket."""
+    """Yield a local address that forwards to a Unix socket, for clients without support for tokens or such sockets."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         accepting = threading.Thread(target=_accept, args=(listener, place), daemon=True)
         accepting.start()

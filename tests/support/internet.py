@@ -1,6 +1,6 @@
-"""An internet of a few names, all of whose public addresses lead to one HTTPS server of the test.
+"""A fake internet of a few names whose public addresses all lead to one HTTPS server of the test.
 
-What is replaced is the system's: its DNS, where packets for public addresses go, and which authorities it trusts.
+It replaces system functions: DNS, routes to public addresses, and trusted authorities.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PUBLIC = "93.184.216.34"
 
 @dataclass(frozen=True)
 class Request:
-    """One that arrived."""
+    """A received request."""
 
     host: str
     method: str
@@ -34,7 +34,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What it is answered."""
+    """A prepared response."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
@@ -43,19 +43,19 @@ class Reply:
 
 @dataclass
 class Internet:
-    """`answer` says what the server says."""
+    """The fake internet; `answer` responds to each request."""
 
     answer: Callable[[Request], Reply]
     names: dict[str, list[str]] = field(default_factory=dict)
-    """The addresses of each name: the next answer of the DNS is taken off, the last one stays."""
+    """Addresses of each name: each DNS query takes the next one, the last one stays."""
     requests: list[Request] = field(default_factory=list)
     connected: list[tuple[str, int]] = field(default_factory=list)
-    """Where connections were made to."""
+    """Addresses of opened connections."""
 
 
 @contextmanager
 def internet(folder: Path, monkeypatch: pytest.MonkeyPatch, net: Internet) -> Iterator[Internet]:
-    """Until the block ends."""
+    """Install the fake internet until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -73,7 +73,7 @@ def internet(folder: Path, monkeypatch: pytest.MonkeyPatch, net: Internet) -> It
             self.send_response(reply.status)
             for name, value in {**reply.headers, "Content-Length": str(len(reply.body)), "Connection": "close"}.items():
                 self.send_header(name, value)
-            with suppress(OSError):  # whoever refuses the reply by its status leaves before it is whole
+            with suppress(OSError):  # a client that refuses the status disconnects before the end
                 self.end_headers()
                 self.wfile.write(reply.body.encode())
 

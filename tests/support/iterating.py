@@ -1,4 +1,4 @@
-"""An Expert whose results are measured as a test says, and what `perstack iterate` makes of it."""
+"""An Expert whose results are measured as the test says, for tests of `perstack iterate`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(json.dumps(json.loads(pathlib.Path("answers.json").read_text())[int(number
 
 
 def project(terminal: Terminal, answers: Sequence[Any], *keys: str, said: str = "made") -> Terminal:
-    """An Expert `solo` whose results are measured as the answers say, one for each iteration."""
+    """Write a project with Expert `solo`, whose results are measured as `answers`, one per iteration."""
     lines = "\n".join(keys)
     terminal.project(
         f"""
@@ -69,7 +69,7 @@ def report(terminal: Terminal, *args: str) -> dict[str, Any]:
 
 
 def queries(terminal: Terminal) -> list[str]:
-    """What the Expert was asked, iteration by iteration."""
+    """Return the Expert's queries, iteration by iteration."""
     jobs = sorted(path.name for path in terminal.jobs().iterdir() if path.name.startswith("it-i"))
     starts = [json.loads(terminal.log_of(f"{job}-1").read_text().splitlines()[0]) for job in jobs]
     return [start["query"] for start in starts]

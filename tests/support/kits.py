@@ -1,13 +1,13 @@
-"""Experts whose one skill is a Toolkit of the test's."""
+"""Experts whose only skill is a Toolkit of the test."""
 
 from __future__ import annotations
 
 from hosting import Bench, Seen, expert, wait_for
 from pydantic import BaseModel, Field, SecretStr
 
-from perstack.core.definitions import PluginSkill
-from perstack.ports.toolkit import Toolkit
+from perstack.core.definitions.skills import PluginSkill
 from perstack.testing.scripted import ScriptedProvider, ToolUse, text, turn
+from perstack.toolkit import Toolkit
 
 
 class Settings(BaseModel):
@@ -20,7 +20,7 @@ def with_kit(key: str = "a", plugin: str = "kit", **settings):
 
 
 def call(bench: Bench, kit: Toolkit, *uses: ToolUse, **settings) -> tuple[Seen, ScriptedProvider]:
-    """A Run that makes these calls in one step, and must complete."""
+    """Drive a Run that makes these calls in one step, and check that it completes."""
     seen, provider = Seen(), ScriptedProvider([turn(*uses), text("ok")])
     job = wait_for(bench.host(provider, with_kit(**settings), plugins=(kit,)).run("a", "q", on_event=seen))
     assert job.status == "completed"

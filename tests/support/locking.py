@@ -1,4 +1,4 @@
-"""A project with an MCP server whose tools stand in a file, for tests of perstack.lock."""
+"""A project with an MCP server whose tools are defined in a file, for tests of perstack.lock."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 
 from terminal import Terminal
 
-from perstack.core.definitions import PluginSkill
-from perstack.core.tools import ToolSpec
+from perstack.core.definitions.skills import PluginSkill, ToolSpec
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
@@ -24,7 +23,7 @@ PLUGIN = ONE + '[experts.a.skills.mine]\ntype = "pluginSkill"\nplugin = "late"\n
 
 
 class Late:
-    """A skill whose tools may change, and which may not be there."""
+    """A skill whose tools may change, and which may be unavailable."""
 
     name = "late"
 
@@ -64,18 +63,18 @@ def listed(name: str, **properties: str) -> dict:
 
 
 def offer(folder: Path, *tools: dict) -> None:
-    """What the server lists from its next start on."""
+    """Set the tools that the server lists from its next start on."""
     (folder / "tools.json").write_text(json.dumps(tools))
 
 
 def did(folder: Path) -> list[str]:
-    """What the server noted: its starts, and the calls."""
+    """Return the server's notes: its starts, and the calls."""
     notes = folder / "notes"
     return notes.read_text().splitlines() if notes.exists() else []
 
 
 def skill(expert: str, name: str, folder: Path, *more: str, **fields: object) -> str:
-    """The server as a skill in perstack.toml."""
+    """Return the TOML of the server as a skill."""
     args = [str(SERVER), str(folder / "tools.json"), str(folder / "notes"), *more]
     rest = "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
     head = f'[experts.{expert}.skills.{name}]\ntype = "mcpStdioSkill"\n'
@@ -87,7 +86,7 @@ def lock_of(folder: Path) -> dict:
 
 
 def shown(terminal: Terminal, *args: str) -> list[dict]:
-    """The events of a run."""
+    """Run a command and return its events."""
     done = terminal.call("run", *args, "--provider", "scripted")
     assert done.code == 0, done.err
     return done.events

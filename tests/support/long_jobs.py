@@ -7,14 +7,14 @@ from pathlib import Path
 
 from hosting import Bench, expert
 
-from perstack.core.chain import EMPTY_LOG, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.testing.scripted import text, tool, turn
 
 LONG = expert("writer", description="Writes haiku")
 
 
 async def long_job(bench: Bench, steps: int, job_id: str = "long", said: str = "I look at it again.") -> None:
-    """Write a completed Job: all its steps but the last are alike, with a text, a call and its result."""
+    """Write a completed Job. All steps but the last are alike, with a text, a call and its result."""
     script = [turn(tool("think", {"thought": "hm " * 30}), text=said), text("Done.")]
     host = bench.host(script, LONG)
     await host.run("writer", "Go", job_id=job_id)
@@ -39,13 +39,13 @@ async def long_job(bench: Bench, steps: int, job_id: str = "long", said: str = "
 
 
 def _forget(folder: Path) -> None:
-    """What was derived from the log of before."""
+    """Remove the files derived from the previous log."""
     for kept in (*folder.glob("*.json"), *folder.rglob("checkpoints/*.json")):
         kept.unlink()
 
 
 def _at(event: dict[str, object], step: int, seq: int, later: int) -> dict[str, object]:
-    """The same event at another place of its log."""
+    """Return the event moved to another place of its log."""
     place = f"{event['runId']}-{seq}"
     found = {**event, "id": place, "stepNumber": step, "timestamp": int(str(event["timestamp"])) + later}
     return {**found, "checkpointId": place} if "checkpointId" in event else found

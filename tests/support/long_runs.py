@@ -1,29 +1,29 @@
-"""Models with a small context window, which count what they are sent as an endpoint does."""
+"""Models with a small context window, which count request tokens as an endpoint does."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
-from perstack.core.messages import ToolMessage, UserMessage, text_of
+from perstack.core.runs.messages import ToolMessage, UserMessage, text_of
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import Turn, TurnLike, fail, text, turn
 
 
 def tokens_of(request: GenerationRequest) -> int:
-    """As an endpoint counts: four characters of the conversation are a token."""
+    """Count tokens as an endpoint does: four characters of the conversation are one token."""
     messages = [message.model_dump(mode="json", exclude_none=True) for message in request.messages]
     tools = [spec.model_dump(mode="json", include={"name", "description", "input_schema"}) for spec in request.tools]
     return (len(request.instruction) + len(json.dumps(messages)) + len(json.dumps(tools))) // 4
 
 
 def is_summary(request: GenerationRequest) -> bool:
-    """Whether a summary of the history is asked for."""
+    """Return whether the request asks for a summary of the history."""
     return not request.tools and not request.run_id
 
 
 class SmallModel:
-    """Answers by `reply`, with true counts; refuses what does not fit into its window."""
+    """A model that answers with `reply` and true token counts, and refuses what exceeds its window."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class SmallModel:
         self.summary = summary
         self.window = window
         self.tells = tells
-        """Whether a refusal says how much fits."""
+        """Whether a refusal states the window's size."""
         self.sent: list[int] = []
-        """What each generation of the Run itself was sent, in tokens."""
+        """Request tokens of each generation of the Run itself."""
         self.summaries: list[int] = []
         self.refused = 0
 
@@ -58,7 +58,7 @@ class SmallModel:
 
 
 def shown(request: GenerationRequest) -> str:
-    """All that a request shows of queries and results."""
+    """Return the texts of queries and results in a request."""
     parts: list[str] = []
     for message in request.messages:
         if isinstance(message, UserMessage):

@@ -1,4 +1,4 @@
-"""Where MCP servers are opened in tests."""
+"""The environment in which tests open MCP servers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import McpStdioSkill, Skill
-from perstack.core.messages import BlobPart, TextPart
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import McpStdioSkill, Skill
+from perstack.core.runs.messages import BlobPart, TextPart
 from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult
 from perstack_mcp.plugin import McpSkillFactory
 
 MARK = "LC_PERSTACK_TEST"
-"""A variable of the short list that reaches every server, by which its processes are found."""
+"""An inherited variable that marks every server, to find its processes."""
 
 MISBEHAVING = Path(__file__).parents[1] / "plugins" / "mcp" / "servers" / "misbehaving.py"
 
@@ -39,7 +39,7 @@ class Blobs:
 
 @dataclass
 class Bed:
-    """Opens skills in a workspace, and keeps what they show."""
+    """Opens skills in a workspace and records what they show."""
 
     workspace: Path
     env: dict[str, str]
@@ -72,7 +72,7 @@ class Bed:
         return McpStdioSkill(name="bad", command=sys.executable, args=(str(MISBEHAVING), fault, *args), **fields)
 
     def processes(self) -> list[int]:
-        """Those with this test's mark, and guards of theirs."""
+        """Return the ids of processes with this test's mark, and of their guards."""
         return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if self._is_ours(entry)]
 
     def _is_ours(self, entry: Path) -> bool:

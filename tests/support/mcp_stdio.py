@@ -1,4 +1,4 @@
-"""MCP over the stdin and stdout of a command, as the SDK's client takes it."""
+"""MCP over the stdin and stdout of a command, for the SDK's client."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mcp_types import jsonrpc_message_adapter
 from terminal import SECONDS, Terminal
 
 _LONGEST = 1 << 26
-"""Bytes of a message."""
+"""Maximum bytes of a message."""
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 @asynccontextmanager
 async def spoken_to(terminal: Terminal, *args: str) -> AsyncIterator[Streams]:
-    """A command as `Terminal.run` gives it, and MCP over its stdin and stdout; it ends when they are closed."""
+    """Start a command and yield MCP streams over its stdin and stdout. It ends when they are closed."""
     process = warm.perstack(
         *args,
         cwd=terminal.workspace,
@@ -49,7 +49,7 @@ async def spoken_to(terminal: Terminal, *args: str) -> AsyncIterator[Streams]:
 async def _streams(stdout: IO[bytes], stdin: IO[bytes]) -> AsyncIterator[Streams]:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(_LONGEST)
-    # the loop closes what it is given
+    # the event loop closes the pipes
     heard, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stdout)
     spoken, _ = await loop.connect_write_pipe(asyncio.Protocol, stdin)
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -74,7 +74,7 @@ async def _streams(stdout: IO[bytes], stdin: IO[bytes]) -> AsyncIterator[Streams
         await asyncio.wait(tasks)
         for stream in (arrived, incoming, outgoing, leaving):
             stream.close()
-        # what it still says is taken, as a client does that waits for its end
+        # read the remaining output, as a client does that waits for the end
         async with asyncio.timeout(SECONDS):
             await reader.read()
         heard.close()

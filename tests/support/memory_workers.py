@@ -1,5 +1,7 @@
-"""A plugin for tests of commands in one process: `PERSTACK_PLUGINS=memory_workers`, `--dispatcher memory:NAME`; or
-`--dispatcher down:`, which nothing can be ordered of."""
+"""A plugin for tests of commands in one process: `PERSTACK_PLUGINS=memory_workers`, `--dispatcher memory:NAME`.
+
+`--dispatcher down:` is an engine that always fails.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ ENGINES = InMemoryDispatchers()
 
 
 class Down(InMemoryDispatcher):
-    """An engine that is down."""
+    """An unreachable engine."""
 
     scheme = "down"
 

@@ -1,6 +1,6 @@
-"""A machine of its own that has a metadata service: run by `unshare -n -m`, it says what is reached from where.
+"""A network namespace with a metadata service: run by `unshare -n -m`, it reports what can be reached from where.
 
-Arguments: a workspace, a file with lines for /etc/hosts. On stdout a JSON object: what was tried, and what came of it.
+Arguments: a workspace, a file with lines for /etc/hosts. Prints a JSON object with each attempt and its result.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from perstack.core.sandbox import SandboxPolicy
-from perstack.ports.processes.owned import owned
+from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Surroundings
+from perstack.system.processes import owned
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
 ADDRESS, NAME = "169.254.169.254", "metadata.example"
@@ -30,7 +30,7 @@ class Metadata(BaseHTTPRequestHandler):
         self.wfile.write(b"token")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def fetch(url: str) -> str:
@@ -38,7 +38,7 @@ def fetch(url: str) -> str:
 
 
 async def tried(folder: Path, policy: SandboxPolicy | None, code: str) -> str:
-    """All that the code says, and what was refused to it."""
+    """Run the code and return its output, and what was refused."""
     around = Surroundings(folder, "job", ENV)
     runtime = LOCAL_RUNTIME if policy is None else await BubblewrapFactory().prepare(policy, around)
     out, python = folder / "out", Path(sys.base_prefix)

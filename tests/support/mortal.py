@@ -1,4 +1,4 @@
-"""Workers that die at an append of your choice, as processes do: nothing is written or given back after it."""
+"""Workers that die at a chosen append, as processes do: nothing is written or released afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from hosting import until_it_crashes
 from working import worker_of
 
-from perstack.engine.workers.news import News
+from perstack.engine.workers.reports import News
 from perstack.engine.workers.worker import Worker
 from perstack.host import Host
 from perstack.ports.dispatcher import Claim, Order, Seat
@@ -22,7 +22,7 @@ from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOr
 
 
 class Death(NamedTuple):
-    """At the n-th append to a Run, counted from 1 over all processes."""
+    """The n-th append to a Run, counted from 1 over all processes."""
 
     run_id: str
     append: int
@@ -31,16 +31,16 @@ class Death(NamedTuple):
 
 @dataclass
 class Fate:
-    """Who of some processes on one store dies, and where."""
+    """Which of several processes on one store dies, and where."""
 
     death: Death | None = None
     appends: Counter[str] = field(default_factory=Counter)
-    """Those that were asked for, by Run."""
+    """Number of append calls by Run."""
     died: str = ""
-    """The name of the one that has died."""
+    """Name of the dead process; empty while all live."""
 
     def deaths(self) -> list[Death]:
-        """Every place of what these have done."""
+        """Return every place where these processes could have died."""
         return [
             Death(run_id, n, moment)
             for run_id, count in sorted(self.appends.items())
@@ -50,7 +50,7 @@ class Fate:
 
 
 class Life:
-    """That of one process."""
+    """The life of one process."""
 
     def __init__(self, name: str, fate: Fate) -> None:
         self.name = name
@@ -59,18 +59,17 @@ class Life:
         self.end: Callable[[], object] = lambda: None
 
     def check(self) -> None:
-        """Raises Crash for what a dead process does."""
+        """Raise Crash if the process is dead."""
         if self.is_over:
             raise Crash(f"{self.name} is dead")
 
     def reaches(self, place: Death) -> None:
-        """Raises Crash, here and from now on, if this is where one dies."""
+        """Raise Crash, now and from then on, if the process dies at this place."""
         if self.fate.death == place and not self.fate.died:
             self.die()
         self.check()
 
     def die(self) -> None:
-        """Now."""
         self.fate.died, self.is_over = self.name, True
         asyncio.get_running_loop().call_soon(self.end)
 
@@ -88,7 +87,7 @@ _CHANGES = (
 
 
 class MortalStorage(CrashingStorage):
-    """The storage of one process, which changes nothing once that is dead. Its leases end with what held them."""
+    """Storage of one process, which changes nothing after its death. Its leases end with their context."""
 
     def __init__(self, storage: Storage, life: Life) -> None:
         super().__init__(storage)
@@ -116,7 +115,7 @@ class MortalStorage(CrashingStorage):
 
 
 class _MortalSpace(MortalStorage):
-    """What is beside the Jobs has appends that are no Job's."""
+    """A space apart from the Jobs, whose appends are not counted."""
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         self.life.check()
@@ -124,7 +123,7 @@ class _MortalSpace(MortalStorage):
 
 
 class _MortalSeat:
-    """A seat that a dead process does nothing with: it waits until it is cancelled."""
+    """A session that blocks until cancelled once its process is dead."""
 
     def __init__(self, seat: Seat, life: Life) -> None:
         self._seat = seat
@@ -156,7 +155,7 @@ class _MortalSeat:
 
 
 class MortalDispatcher(InMemoryDispatcher):
-    """One process's view of an engine. Its claims may be taken over as soon as it is dead."""
+    """One process's view of an engine. After its death its claims can be taken over at once."""
 
     def __init__(self, orders: InMemoryOrders, life: Life) -> None:
         super().__init__(orders)
@@ -193,7 +192,7 @@ class Mortal:
 async def mortal_at_work(
     life: Life, orders: InMemoryOrders, make: Callable[[Life, MortalDispatcher], Host], **settings: object
 ) -> AsyncGenerator[Mortal]:
-    """A worker of that life; on leaving the block it leaves too, unless it is dead."""
+    """Run a worker with that life during the block. At the end it leaves, unless it is dead."""
     dispatcher, news = MortalDispatcher(orders, life), list[News]()
     host = make(life, dispatcher)
     worker = worker_of(host, dispatcher, news.append, name=life.name, **settings)

@@ -1,4 +1,4 @@
-"""Network namespaces of a test's own: a hub, and machines that are on its bridge. Nothing else is on that network."""
+"""Network namespaces for a test: a hub, and machines on its bridge, isolated from every other network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 10.0
 
 
 def there_are_namespaces() -> bool:
-    """Whether this process may make them."""
+    """Return whether this process may create network namespaces."""
     if os.getuid() != 0 or which("ip") is None or which("setpriv") is None:
         return False
     name = f"pk{secrets.token_hex(3)}"
@@ -28,7 +28,7 @@ def there_are_namespaces() -> bool:
 
 
 class Network:
-    """10.77.0.1 is the hub; the machine of that number, from 0, is 10.77.0.10 and so on."""
+    """The network. The hub is 10.77.0.1; machine n, from 0, is 10.77.0.(10 + n)."""
 
     address = "10.77.0.1"
 
@@ -54,19 +54,19 @@ class Network:
         return f"{self._name}m{number}"
 
     def within(self, name: str) -> tuple[str, ...]:
-        """What starts a program in there."""
+        """Return the command prefix that starts a program in a namespace."""
         return ("ip", "netns", "exec", name)
 
     def cut(self, number: int) -> None:
-        """Pull the cable of a machine."""
+        """Disconnect a machine."""
         _ip("-n", self.hub, "link", "set", f"v{number}", "down")
 
     def join(self, number: int) -> None:
-        """Put it in again."""
+        """Reconnect a machine."""
         _ip("-n", self.hub, "link", "set", f"v{number}", "up")
 
     def close(self) -> None:
-        """Take all of it away."""
+        """Remove all namespaces."""
         while self._made:
             with suppress(AssertionError):
                 _ip("netns", "del", self._made.pop())

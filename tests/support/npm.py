@@ -1,4 +1,4 @@
-"""Programs of npm for tests, installed once into a cache of the user's."""
+"""npm programs for tests, installed once into the user's cache."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SERVERS = {
 
 
 def mcp_servers() -> Path:
-    """The folder of commands of MCP servers that nobody here wrote, as `installed`."""
+    """Return the command folder of third-party MCP servers, as `installed` does."""
     return installed("npm", tuple(_SERVERS.values()), [f"mcp-server-{name}" for name in _SERVERS])
 
 
 def installed(name: str, packages: Sequence[str], commands: Sequence[str]) -> Path:
-    """The folder of commands of some packages; the test is skipped, with the reason, if they cannot be had."""
+    """Return the command folder of npm packages; skip the test with the reason if they cannot be installed."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perstack-tests" / name
     problem = _problem(folder, tuple(packages), tuple(commands))
     if problem is not None:
@@ -36,13 +36,13 @@ def installed(name: str, packages: Sequence[str], commands: Sequence[str]) -> Pa
 
 @cache
 def _problem(folder: Path, packages: tuple[str, ...], commands: tuple[str, ...]) -> str | None:
-    """Why they are not there. Asked once: a registry that is out of reach takes long to be found so."""
+    """Return why they are unavailable, or None. Cached, since an unreachable registry is slow to fail."""
     npm = shutil.which("npm")
     if npm is None:
         return f"npm is not there, so {', '.join(packages)} cannot be had"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        # two workers of one test run would write the same files
+        # parallel test workers would write the same files
         fcntl.flock(lock, fcntl.LOCK_EX)
         if all((folder / "node_modules" / ".bin" / command).exists() for command in commands):
             return None

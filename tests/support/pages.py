@@ -1,4 +1,4 @@
-"""Reading the project's pages: their tables, their examples, and running those."""
+"""Read the documentation: its tables and examples; and run the examples."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _LEFT_OUT = (
     *("ANTHROPIC_", "AZURE_", "DEEPSEEK_", "GEMINI_", "GOOGLE_", "OLLAMA_", "OPENAI_"),
     *(one for one in READ_AT_START if one != "LD_"),
 )
-"""How variables begin that lines do not inherit: keys of vendors, and how Python begins."""
+"""Prefixes of variables that examples do not inherit: vendors' keys, and Python's start-up options."""
 
 
 def page(name: str) -> str:
-    """A page by its path from the top of the repository."""
+    """Return a page by its path from the repository's root."""
     return (ROOT / name).read_text()
 
 
 def section(text: str, heading: str) -> str:
-    """What stands between a heading, given with its #, and the next of the same or a higher level."""
+    """Return the text below a heading, given with its #, up to the next heading of the same or a higher level."""
     level = len(heading) - len(heading.lstrip("#"))
     found = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
     assert found, f"there is no heading {heading!r}"
@@ -34,7 +34,7 @@ def section(text: str, heading: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of the first table in a text, without its head."""
+    """Return the cells of the first table in a text, without its head."""
     lines = iter(text.splitlines())
     for line in lines:
         if line.startswith("| ---"):
@@ -49,17 +49,17 @@ def rows(text: str) -> list[list[str]]:
 
 
 def first_cells(text: str) -> list[str]:
-    """The first cell of each row of the first table, without backticks."""
+    """Return the first cell of each row of the first table, without backticks."""
     return [row[0].strip("`") for row in rows(text)]
 
 
 def fenced(text: str, language: str) -> list[str]:
-    """The fenced blocks of a language, in order."""
+    """Return the fenced blocks of a language, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
 def commands(text: str) -> list[str]:
-    """Every line of the sh blocks of a text, comments at its end included."""
+    """Return every line of the sh blocks of a text, including trailing comments."""
     return [line for block in fenced(text, "sh") for line in block.splitlines() if line.strip()]
 
 
@@ -68,7 +68,7 @@ def run_line(
 ) -> subprocess.CompletedProcess[str]:
     """Run one line of a page in a shell, with this environment's programs first in the path.
 
-    `new`: `perstack` is the console script itself, and not one that is forked.
+    With `new`, `perstack` is the real console script and not a forked process.
     """
     places = [*([] if new else [str(warm.programs())]), str(Path(sys.executable).parent), os.environ["PATH"]]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}

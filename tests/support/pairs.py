@@ -1,7 +1,7 @@
-"""One Job as it ought to be: what each command makes of it, and whether what came of several at once can be explained.
+"""A model of one Job: the result of each command, and whether concurrent commands' results can be explained.
 
-A Job follows a plan, a few words in its query, one a reply: `ask` a person, `pay`, `look` slowly, `fail` once, or meet
-a `limit` of a rate once.
+A Job follows a plan, given as words in its query, one per reply: `ask` a person, `pay`, `look` slowly, `fail` once, or
+hit a rate `limit` once.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from itertools import combinations, permutations
 STAGES = ("ask", "pay", "look", "fail", "limit")
 KINDS = ("run", "resume", "answer", "signal", "cancel", "delete", "run-due")
 TOKENS = 11
-"""Of each reply."""
+"""Tokens of each reply."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A Job that has been made. It is at rest: nobody drives it."""
+    """State of an existing Job at rest: nobody drives it."""
 
     plan: tuple[str, ...]
     nonce: str
-    """Tells it from a Job of the same id that was deleted."""
+    """Distinguishes the Job from a deleted one with the same id."""
     status: str = "unbegun"
     """Or `asks`, `failed`, `limited`, `interrupted`, `completed`."""
     replies: int = 0
     answers: int = 0
     played: frozenset[int] = frozenset()
-    """The places in the plan where a generation has failed already."""
+    """Places in the plan where a generation has already failed."""
     signals: frozenset[str] = frozenset()
     is_due: bool = field(default=False, compare=False)
-    """Whether the time has come that it waits for, if it is limited."""
+    """Whether the due time of a limited Job has come."""
 
     @property
     def asked(self) -> int:
-        """How many questions it has asked."""
+        """Number of questions asked so far."""
         return self.plan[: self.replies].count("ask")
 
 
 def query_for(plan: Sequence[str], nonce: str) -> str:
-    """The query of a Job that is to follow a plan."""
+    """Return the query for a Job that follows a plan."""
     return f"plan <{' '.join(plan)}> {nonce}."
 
 
 def read_plan(query: str) -> tuple[tuple[str, ...], str]:
-    """The plan and the nonce of a query."""
+    """Return the plan and the nonce of a query."""
     match = re.search(r"plan <([a-z ]*)> ([\w-]+)\.", query)
     assert match is not None, query
     return tuple(match[1].split()), match[2]
 
 
 State = Planned | None
-"""None: there is no such Job."""
+"""None: the Job does not exist."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Op:
     plan: tuple[str, ...] = ()
     nonce: str = ""
     question: int | None = None
-    """The question that is answered, by its number; None: whichever is open."""
+    """Number of the question to answer; None: the open one."""
     question_id: str | None = None
     signal: str = ""
 
 
 def after(state: State, op: Op) -> tuple[State, bool]:
-    """What the command makes of a Job at rest, and whether it is accepted."""
+    """Return the Job after a command, starting at rest, and whether the command is accepted."""
     match op.kind:
         case "run":
             new = state is None or state.status == "unbegun"
@@ -106,7 +106,7 @@ def _answered(state: Planned) -> tuple[State, bool]:
 
 
 def driven(state: Planned) -> Planned:
-    """The Job at its next stop."""
+    """Return the Job at its next stop."""
     state = replace(state, is_due=False)
     while state.replies <= len(state.plan):
         if state.asked > state.answers:
@@ -121,7 +121,7 @@ def driven(state: Planned) -> Planned:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a command: it was accepted, or refused in these words, or its Job was cancelled under it."""
+    """Result of a command: accepted, refused with a message, or cancelled."""
 
     accepted: bool
     refusal: str = ""
@@ -129,7 +129,10 @@ class Outcome:
 
 
 def explains(before: State, ops: Sequence[Op], outcomes: Sequence[Outcome], now: State) -> bool:
-    """Whether one after the other, in some order, they come to the same; who was refused may have been in the way."""
+    """Return whether running the commands in some order explains the results.
+
+    A refused command may have met another that was running.
+    """
     done = list(zip(ops, outcomes, strict=True))
     if any(outcome.cancelled for outcome in outcomes) or any(
         op.kind == "cancel" and outcome.accepted for op, outcome in done
@@ -148,7 +151,7 @@ def _orders(done: Sequence[tuple[Op, Outcome]]) -> Iterator[tuple[tuple[Op, Outc
 def _comes_to(state: State, order: Sequence[tuple[Op, Outcome]], now: State) -> bool:
     for number, (op, outcome) in enumerate(order, 1):
         if op.kind == "run" and not outcome.accepted and state is None and number < len(order):
-            state = Planned(op.plan, op.nonce)  # it was made, and deleted before it began
+            state = Planned(op.plan, op.nonce)  # created, and deleted before it began
             continue
         state, accepted = after(state, op)
         if accepted != outcome.accepted:
@@ -157,7 +160,7 @@ def _comes_to(state: State, order: Sequence[tuple[Op, Outcome]], now: State) -> 
 
 
 def _is_between(before: State, op: Op, now: State) -> bool:
-    """Whether the Job is where a cancellation of this command may leave it."""
+    """Return whether a cancellation of this command may leave the Job in this state."""
     end, accepted = after(before, op)
     if now == end:
         return True

@@ -1,4 +1,4 @@
-"""The linear mode as tests use it: on a Host, with lines and a bounded wait for what comes."""
+"""The linear user interface on a Host, with typed lines and bounded waits for output."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from perstack.frontends.tui.plain.program import PlainProgram
+from perstack.doors.tui.plain.program import PlainProgram
 from perstack.host import Host
 
 SECONDS = 20
 
 
 class Person:
-    """Types lines, and reads what comes below them."""
+    """A user who types lines and reads the output below them."""
 
     def __init__(self, host: Host) -> None:
         self.lines: list[str] = []
@@ -24,13 +24,13 @@ class Person:
         self.dropped += 1
 
     async def types(self, line: str, *sees: str) -> str:
-        """A line; then wait until all of these words have come after it. Returns what has come."""
+        """Type a line, wait until all of these words have appeared after it, and return the output."""
         self.lines.clear()
         await self.program.typed(line)
         return await self.sees(*sees)
 
     async def until(self, again: Callable[[], Awaitable[str]], word: str) -> None:
-        """Do it again until it shows this."""
+        """Repeat an action until its output has this word."""
         async with asyncio.timeout(SECONDS):
             while word not in await again():
                 await asyncio.sleep(0.01)  # a poll, bounded above

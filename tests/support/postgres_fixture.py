@@ -1,4 +1,4 @@
-"""The server that the tests of one process share."""
+"""The PostgreSQL server shared by the tests of one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A server; each test has a schema of its own in it."""
+    """Yield the server; each test uses its own schema in it."""
     from postgres_server import PostgresServer  # its driver takes time, and few tests need it
 
     server = PostgresServer()

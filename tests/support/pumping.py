@@ -1,11 +1,11 @@
-"""Carries bytes between sockets, for what stands between a client and a server."""
+"""Copies bytes between sockets, for proxies."""
 
 import socket
 from contextlib import suppress
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:
-    """What comes, until one of the two ends; then both do."""
+    """Copy data until one end closes; then shut both down."""
     with suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)

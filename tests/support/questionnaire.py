@@ -1,4 +1,4 @@
-"""A plugin whose tool has forms filled in: `PERSTACK_PLUGINS=questionnaire`, with this folder on the PYTHONPATH.
+"""A plugin whose tool asks for filled-in forms: `PERSTACK_PLUGINS=questionnaire`, with this folder on PYTHONPATH.
 
 The skill's settings list the forms: `settings = {forms = [JSON schema, …]}`.
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import PluginSkill, Skill
-from perstack.core.questions import Question
-from perstack.core.tools import ToolSpec
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import PluginSkill, Skill, ToolSpec
+from perstack.core.runs.facts import Question
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 
 
 @dataclass
 class Questionnaire:
-    """Its tool `fill` asks each form in turn, and tells what was answered."""
+    """A skill whose tool `fill` asks each form in turn and returns the answers."""
 
     forms: list[JsonObject]
 
@@ -35,7 +34,7 @@ class Questionnaire:
 
 
 class Questionnaires:
-    """Opens them."""
+    """The factory."""
 
     name = "questionnaire"
 

@@ -1,4 +1,4 @@
-"""A Job with one of everything that a recording keeps, and what of two Jobs has to be the same."""
+"""A Job that covers everything a recording contains, and the facts in which two Jobs must agree."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ from pathlib import Path
 
 from hosting import OPENED, QUESTION, Bench, project_of, wait_for
 
-from perstack.core.by import By
-from perstack.core.definitions import (
-    Expert,
-    InteractiveSkill,
-    InteractiveTool,
-    McpStdioSkill,
-    Project,
-    ProviderSetting,
-    Skill,
-)
-from perstack.core.job import JobSummary
-from perstack.core.overrides import Overrides
-from perstack.core.policy.permissions import Permissions
-from perstack.core.questions import Question
-from perstack.core.tools import ToolSpec
+from perstack.core.base.actor import By
+from perstack.core.definitions.experts import Expert, ProviderSetting
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool, McpStdioSkill, Skill, ToolSpec
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.facts import Question
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
@@ -33,7 +26,7 @@ BOOK = ToolSpec(name="book", description="Books a journey", input_schema={"type"
 
 
 class Travel:
-    """A skill that stands for a server: its tool `book` asks where to."""
+    """A skill in place of a server: its tool `book` asks for the destination."""
 
     name = "travel"
 
@@ -105,13 +98,13 @@ def team(**changes: object) -> tuple[Expert, Expert]:
 
 
 def record(bench: Bench, job_id: str = "live") -> JobSummary:
-    """Drive the Job with everything live."""
+    """Drive the Job without a recording."""
     (bench.workspace / "notes.txt").write_text("a note\n")
     return wait_for(answered(bench.host(SCRIPT, *team(), plugins=(Travel(),)), job_id))
 
 
 async def answered(host: Host, job_id: str) -> JobSummary:
-    """The Job, with a person's answer to whatever it asks."""
+    """Drive the Job and answer everything it asks."""
     job = await host.run("boss", "Do all of it", job_id=job_id)
     while job.asking is not None:
         said = "yes" if job.asking.call_digest else '{"city": "Rome"}' if job.asking.requested_schema else "green"
@@ -127,7 +120,7 @@ def player(
     project: Project | None = None,
     **overrides: object,
 ) -> Host:
-    """A Host that plays a recording: with no script, no key, no skill beside the base skill."""
+    """Return a Host that plays a recording, with no script, no key and only the base skill."""
     given = Overrides(recording=str(recording), **overrides)  # type: ignore[arg-type]
     project = project or project_of(*(experts or team()))
     host = Host(project, workspace=workspace, storage=storage, env={"PATH": "/usr/bin:/bin"}, overrides=given)
@@ -148,7 +141,7 @@ _VOLATILE = frozenset(
 
 
 def facts(host: Host, job_id: str) -> dict[str, list[str]]:
-    """What happened in each Run of a Job, without ids and times; results of parallel calls in one order."""
+    """Return the events of each Run without ids and times; results of parallel calls are sorted."""
 
     async def read() -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}

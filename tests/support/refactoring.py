@@ -1,4 +1,4 @@
-"""Processes files one after the other, with a checkpoint after each; begun again, it continues where it was.
+"""Process files one after the other, with a checkpoint after each. When started again, it continues.
 
 python refactoring.py STORAGE FILES
 """
@@ -7,11 +7,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-from perstack.memory import ExecutionMemory, NotAllowed
+from perstack.engine.tasks.memory import ExecutionMemory
+from perstack.errors import NotAllowed
 
 
 def refactor(file: Path) -> None:
-    """Add a line. The one file that was in hand when a process was killed may have it already."""
+    """Add a line. The file that was being processed when a process was killed may already have it."""
     before = file.read_text() if file.exists() else ""
     if not before:
         with file.open("a") as opened:

@@ -1,4 +1,4 @@
-"""The digest of a request, computed from docs/events.md alone, by nothing of the host's."""
+"""Compute a request's digest from docs/events.md alone, without the host's code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def digest_of(instruction: str, settings: dict[str, Any], tools: list[Any], mess
 
 
 def digest_of_request(request: GenerationRequest, provider: dict[str, Any] | None = None) -> str:
-    """Of what a provider really was handed."""
+    """Return the digest of a request that a provider actually received."""
     settings: dict[str, Any] = {"model": request.model}
     if request.reasoning_budget is not None:
         settings["reasoningBudget"] = request.reasoning_budget

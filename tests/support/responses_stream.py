@@ -1,4 +1,4 @@
-"""A recorded stream of the Responses API, each event checked and written by the official SDK's own types."""
+"""A stream of the Responses API, each event validated and serialized by the official SDK's types."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def response(output: list[dict[str, Any]], status: str = "completed", **rest: An
 
 
 def events_of(*output: dict[str, Any], **end: Any) -> list[dict[str, Any]]:
-    """The events of a response with these items: texts and arguments in pieces of four characters."""
+    """Return the events of a response with these items, with texts and arguments in pieces of four characters."""
     found = [{"type": "response.created", "response": response([], "in_progress", usage=None)}]
     for index, item in enumerate(output):
         begun = {**item, **{key: [] for key in ("summary", "content") if key in item}}
@@ -65,13 +65,13 @@ def events_of(*output: dict[str, Any], **end: Any) -> list[dict[str, Any]]:
 
 
 def checked(event: dict[str, Any]) -> dict[str, Any]:
-    """The event as the SDK's own types read and write it."""
+    """Return the event as parsed and serialized by the SDK's types."""
     written: dict[str, Any] = json.loads(EVENT.dump_json(EVENT.validate_python(event), exclude_none=True))
     return written
 
 
 def stream_of(events: list[dict[str, Any]]) -> bytes:
-    """The events as they are sent: with names, and without an end of their own."""
+    """Return the events as sent: with names, without a final marker."""
     texts = (f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n" for event in events)
     return "".join(texts).encode()
 

@@ -1,4 +1,4 @@
-"""Many Jobs of one Host while the server of their storage is away: none is lost, and nothing is done twice."""
+"""Many Jobs of one Host while their storage server restarts: none may be lost, and nothing done twice."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 
 from hosting import Bench, expert
 
-from perstack.core.ids import job_of_run
+from perstack.core.base.ids import job_of_run
 from perstack.errors import StorageError
 from perstack.host import Host
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import Turn, text, tool, turn
 
 _BEFORE = 3
-"""Steps of each Job before the server goes."""
+"""Steps of each Job before the server stops."""
 
 _SECONDS = 400.0
-"""For all of it, of 50 Jobs on a machine that does much else."""
+"""Maximum seconds for 50 Jobs on a loaded machine."""
 _TOLD = b"interrupted before its result was recorded"
 
 
 class Jobs:
-    """Each appends a line a step to a file of its own, until the server is back for good."""
+    """Jobs that each append a line per step to their own file until the server is back for good."""
 
     def __init__(self, workspace: Path, storage: str, number: int) -> None:
         self._bench = Bench(workspace, storage)
@@ -33,10 +33,10 @@ class Jobs:
         self._has_come_on = asyncio.Event()
         self._is_back = asyncio.Event()
         self.said: list[str] = []
-        """What each Job that ended before it was done said why."""
+        """Reasons of Jobs that ended early."""
 
     async def pass_through(self, restart: Callable[[], Awaitable[None]]) -> str:
-        """Run them all, and see to the restart meanwhile; returns what there is to report."""
+        """Run all Jobs while `restart` runs. Return a report."""
         for name in self._names:
             (self._workspace / f"{name}.txt").touch()
         async with asyncio.timeout(_SECONDS), self._bench.host(self._turn, expert("boss")) as host:
@@ -50,7 +50,7 @@ class Jobs:
         return f"{len(lines)} Jobs of {sum(lines)} steps, {len(self.said)} ended meanwhile and were resumed"
 
     async def steps_of_all(self, number: int) -> None:
-        """Until each has come so many steps further."""
+        """Wait until each Job has made `number` more steps."""
         wanted = {name: step + number for name, step in self._steps.items()}
         while any(self._steps.get(name, step) < step for name, step in wanted.items()):
             self._has_come_on.clear()
@@ -81,7 +81,7 @@ class Jobs:
         assert await host.storage.lease_info(name) is None
         lines = [int(line) for line in (self._workspace / f"{name}.txt").read_text().splitlines()]
         missing = set(range(1, job.total_steps)) - set(lines)
-        # of a call that was cut short the model was told
+        # the model was told about interrupted calls
         told = sum(_TOLD in line for log in await host.logs(name) for line in log.lines)
         assert lines == sorted(set(lines)), (name, lines)
         assert len(missing) <= told, (name, missing, told, self.said)

@@ -1,4 +1,4 @@
-"""The S3 server that the tests of one process share."""
+"""The S3 server shared by the tests of one process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server with an empty bucket; each test has a prefix of its own in it."""
+    """Yield the address of a server with an empty bucket; each test uses its own prefix in it."""
     from s3_server import serving  # its client takes time, and few tests need it
 
     with serving(tmp_path_factory.mktemp("s3") / "log") as endpoint:
@@ -19,7 +19,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def s3_store(s3_server: str) -> Iterator[str]:
-    """The address of a new store, on a server that this process and its children find."""
+    """Yield the address of a new store. This process and its children can find the server."""
     from s3_server import BUCKET, known
 
     with known(s3_server):

@@ -1,4 +1,4 @@
-"""A server that speaks S3, with conditional writes, in a process of its own; and what is in its bucket."""
+"""An S3 server with conditional writes, in its own process, and access to its bucket."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BUCKET = "perstack-tests"
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test-secret", "AWS_REGION": "us-east-1"}
 _SERVER = str(Path(__file__).with_name("atomic_moto.py"))
 _PATIENCE = 60
-"""Seconds for it to begin: it imports much."""
+"""Maximum seconds for its start: it imports much."""
 
 
 @contextmanager
 def serving(log: Path) -> Iterator[str]:
-    """The address of a new server with an empty bucket."""
+    """Yield the address of a new server with an empty bucket."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -52,7 +52,7 @@ def _make_bucket(endpoint: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def bucket(endpoint: str, prefix: str = "") -> S3Store:
-    """The bucket itself, or what is below a prefix of it, past the storage."""
+    """Return the bucket, or the part below a prefix, bypassing the storage."""
     return S3Store(
         BUCKET,
         prefix=prefix or None,
@@ -66,7 +66,7 @@ def bucket(endpoint: str, prefix: str = "") -> S3Store:
 
 @contextmanager
 def known(endpoint: str) -> Iterator[None]:
-    """This process and its children find the server."""
+    """Set the variables by which this process and its children find the server."""
     before = {name: os.environ.get(name) for name in (*KEYS, "AWS_ENDPOINT_URL_S3")}
     os.environ.update(KEYS, AWS_ENDPOINT_URL_S3=endpoint)
     try:

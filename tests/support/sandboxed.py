@@ -1,4 +1,4 @@
-"""Programs inside a sandbox of bubblewrap, and the same ones outside."""
+"""Programs inside a bubblewrap sandbox, and the same ones outside."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from pathlib import Path
 import pytest
 from hosting import wait_for
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Project
-from perstack.core.sandbox import SandboxPolicy
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.errors import UsageError
 from perstack.host import Host
-from perstack.ports.processes.environment import inherited
-from perstack.ports.processes.owned import owned
-from perstack.ports.processes.start import started
+from perstack.ports.environment import inherited
 from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Surroundings
+from perstack.system.processes import owned, started
 from perstack.testing.scripted import ScriptedProvider
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
 SCRIPTED = Overrides(provider="scripted")
 
 PYTHON = os.path.realpath(sys.executable)
-"""One that is there without the virtual environment."""
+"""The interpreter outside the virtual environment."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Ran:
 
 @dataclass
 class Box:
-    """A workspace, beside it a home folder with keys and a folder that is nobody's business."""
+    """A workspace, a home folder with keys, and a folder that must stay unreachable."""
 
     workspace: Path
     home: Path
@@ -48,7 +47,7 @@ class Box:
     around: Surroundings
 
     def run(self, line: str, *, inside: bool = True, seconds: float = 30, **env: str) -> Ran:
-        """A line for the shell, in the sandbox or outside."""
+        """Run a shell line, in the sandbox or outside."""
         return wait_for(self._run(("sh", "-c", line), env, inside), seconds)
 
     def python(self, code: str, *, inside: bool = True) -> Ran:
@@ -58,7 +57,7 @@ class Box:
         return replace(self, policy=self.policy.model_copy(update=fields))
 
     def program(self, line: str) -> Program:
-        """A line for the shell, with nowhere to write."""
+        """Return a shell line as a program whose output is discarded."""
         env = inherited(self.around.env)
         python = (Path(sys.base_prefix),)
         return Program(("sh", "-c", line), self.workspace, env, DEVNULL, DEVNULL, DEVNULL, readable=python)
@@ -82,7 +81,7 @@ class Box:
 
 @pytest.fixture(scope="session")
 def usable() -> None:
-    """Skips where there can be no sandbox, and says why."""
+    """Skip the test with the reason where no sandbox can be used."""
     around = Surroundings(Path("/nowhere"), "job", dict(os.environ))
     try:
         wait_for(BubblewrapFactory().check(SandboxPolicy(runtime="bubblewrap"), around))
@@ -115,7 +114,7 @@ def host(
     overrides: Overrides = SCRIPTED,
     **fields,
 ) -> Host:
-    """A Host whose Experts' programs run in a sandbox."""
+    """Return a Host whose Experts' programs run in a sandbox."""
     project = Project(experts={one.key: one for one in experts}, runtime="bubblewrap", **fields)
     given = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "TOKEN": "secret", **(env or {})}
     provider = ScriptedProvider(script)

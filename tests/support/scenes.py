@@ -1,4 +1,4 @@
-"""What a person comes to see in the terminal program, one scene for each screen and state, from an empty folder."""
+"""Scenes of the terminal program: one for each screen and state, from an empty folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from starting import Screen
 from textual.widgets import Input
 
 from perstack.config.load import load_usable
-from perstack.core.policy.permissions import Permissions
-from perstack.engine.live import LiveProject
-from perstack.engine.trust import TrustStore
-from perstack.frontends.tui.app import StartApp
+from perstack.config.trust import TrustStore
+from perstack.core.definitions.permissions import Permissions
+from perstack.doors.tui.app import StartApp
+from perstack.engine.permissions.live_project import LiveProject
 from perstack.host import Host
 from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
@@ -71,7 +71,7 @@ Scene = Callable[[Screen], Awaitable[None]]
 
 
 class DiesAtAnEdit(CrashingStorage):
-    """The process dies when it has recorded that it edits a file."""
+    """A storage whose process dies after recording that it edits a file."""
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         if self.point is None and any(b'"callTools"' in one and b'"editTextFile"' in one for one in records):
@@ -80,7 +80,7 @@ class DiesAtAnEdit(CrashingStorage):
 
 
 class Still:
-    """Time, which stands still but for a second at each look."""
+    """A stopped clock; some scenes move it on."""
 
     def __init__(self) -> None:
         self.time = BEGIN
@@ -94,7 +94,7 @@ async def choose(screen: Screen) -> None:
 
 
 async def work(screen: Screen) -> None:
-    """A plan, two delegates, and a text that comes."""
+    """Show a plan, two delegates, and a text that is being streamed."""
     await _begin(screen, "lead", "Write a haiku about a frog")
     await screen.sees("7 steps", "The", "at work")
 
@@ -108,7 +108,7 @@ async def approval(screen: Screen) -> None:
     await _begin(screen, "releaser", "Release it")
     await screen.sees("wants to call", "+version 2", "y yes")
 
-    if "Tab, then" in screen.text():  # what was typed just before keeps the keys
+    if "Tab, then" in screen.text():  # keys still go to the text that was just typed
         await screen.press("tab")
     await screen.sees_no("Tab, then")
 
@@ -176,7 +176,7 @@ async def _begin(screen: Screen, key: str, query: str) -> None:
 
 
 async def _at_the_top(screen: Screen, *words: str) -> None:
-    """Scrolled there until it stays: what was drawn last may still follow the end."""
+    """Scroll to the top until it stays there: late drawing may still follow the end."""
 
     def there(seen: str) -> bool:
         screen.app.pane.view.scroll_to(y=0, animate=False)
@@ -186,7 +186,7 @@ async def _at_the_top(screen: Screen, *words: str) -> None:
 
 
 async def folded(screen: Screen) -> None:
-    """Two delegates that are done, and the text that came of it."""
+    """Show two finished delegates and the resulting text."""
     await _begin(screen, "lead", "Write a haiku about a frog")
     await screen.sees("✓ completed")
     await _at_the_top(screen, "❯ Write a haiku", "▸ ✓ writer#2")
@@ -209,7 +209,7 @@ async def refusing(screen: Screen) -> None:
 
 
 async def crashed(screen: Screen) -> None:
-    """A Job whose process was killed while a call was at work."""
+    """Show a Job whose process was killed during a call."""
     host = screen.app.host
     dying = Bench(host.workspace, "file:perstack").host(SCRIPT, *EXPERTS, clock=host.clock, wrap=DiesAtAnEdit)
     with until_it_crashes():
@@ -242,7 +242,7 @@ async def agree(screen: Screen) -> None:
 
 
 async def checkpoints(screen: Screen) -> None:
-    """Those of a Job with delegates."""
+    """Show the checkpoints of a Job with delegates."""
     await _past(screen)
     await screen.press("tab")
     await screen.sees("Runs  Checkpoints  Events", "Step 1 (frog-1-", "completed")
@@ -255,7 +255,7 @@ async def runs(screen: Screen) -> None:
 
 
 async def run(screen: Screen) -> None:
-    """One of the Runs of a Job."""
+    """Show one Run of a Job."""
     await runs(screen)
     await screen.press("down", "enter")
     await screen.sees("frog-2  Checkpoints  Events", "Step 2 (frog-2-")
@@ -274,7 +274,7 @@ async def event(screen: Screen) -> None:
 
 
 async def messages(screen: Screen) -> None:
-    """The messages of a checkpoint, as the model sees them."""
+    """Show the messages of a checkpoint as the model sees them."""
     await checkpoints(screen)
     await screen.press("3", "enter")
     await screen.sees("Step 3 (frog-1-", "Messages", "─ ")
@@ -300,7 +300,7 @@ async def export(screen: Screen) -> None:
 
 
 async def files(screen: Screen) -> None:
-    """What a step did to files, and the other comparisons."""
+    """Show what a step did to files, and the other comparisons."""
     await checkpoints(screen)
     await screen.press("3", "m", "4", "d")
     await screen.sees("since the mark", "+the sound!")
@@ -325,7 +325,7 @@ async def branch(screen: Screen) -> None:
 
 
 async def again(screen: Screen) -> None:
-    """An old question that is answered differently."""
+    """Show an old question that is answered differently."""
     host = screen.app.host
     await host.run("guest", "Serve me something", job_id="tea")
     await host.answer("Tea", job_id="tea")
@@ -338,7 +338,7 @@ async def again(screen: Screen) -> None:
 
 
 async def _past(screen: Screen) -> None:
-    """A Job with two Runs of its Coordinator, in the History."""
+    """Show a Job with two Coordinator Runs in the History."""
     host = screen.app.host
     recording(host)
     await host.run("lead", "Write a haiku about a frog", job_id="frog")
@@ -348,11 +348,11 @@ async def _past(screen: Screen) -> None:
 
 
 class Picture(NamedTuple):
-    """A scene, and the class of the screen that it ends at."""
+    """A scene, and the class of the screen at its end."""
 
     scene: Scene
     shows: str = "Screen"
-    """`Screen`: that of the Jobs."""
+    """`Screen` is the screen of the Jobs."""
 
 
 SCENES: dict[str, Picture] = {
@@ -382,7 +382,7 @@ QUEUED = {"queued", "history-queued"}
 
 
 def program_of(name: str, bench: Bench, clock: Still) -> StartApp:
-    """The program as a scene needs it."""
+    """Return the program for a scene."""
     dispatcher = InMemoryDispatcher() if name in QUEUED else None
     script = SLOW if name in SLOWLY else SCRIPT
     host = bench.host(script, *EXPERTS, clock=clock, dispatcher=dispatcher)  # type: ignore[arg-type]
@@ -394,7 +394,7 @@ def program_of(name: str, bench: Bench, clock: Still) -> StartApp:
 
 
 def changed(bench: Bench, host: Host, more: str) -> StartApp:
-    """The program, with a definition that has more in it since it was started."""
+    """Return the program with a definition that was extended after its start."""
     file = bench.workspace / "perstack.toml"
     file.write_text('[experts.writer]\ndescription = "Writes haiku"\ninstruction = "You write."\n')
     live = LiveProject(load_usable(file), TrustStore(bench.workspace / "trust"))

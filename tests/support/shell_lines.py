@@ -1,4 +1,4 @@
-"""Lines for `bash -c`, each with what the rules `DENY` and `ASK` decide about it."""
+"""Lines for `bash -c`, each with the decision of the rules `DENY` and `ASK`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ALLOWED = [
     "grep -r rm .",
     "echo \"a b\" 'c'd",
 ]
-"""Where none of the rules is touched: these run."""
+"""Lines that touch none of the rules: they run."""
 
 DENIED = [
     "rm a",
@@ -142,7 +142,7 @@ DENIED = [
     "ssh host rm",
     "(exec -a ls rm)",
 ]
-"""Whatever else is around it, a command or a file that a rule denies is there to be seen."""
+"""Lines in which a denied command or file is visible, whatever surrounds it."""
 
 ASKED = [
     "git push origin",
@@ -240,4 +240,96 @@ ASKED = [
     "vim -c ':!ls'",
     "ln -s x y; cat <<A <<B\nA\nB",
 ]
-"""What cannot be told before it runs, or is what a person wants to be asked about."""
+"""Lines whose effect is unknown before they run, or that the user wants to be asked about."""
+
+OF_ONE_SHELL = [
+    "[[ a || ./ev ]]; ls",
+    "[[ a && ./ev ]]",
+    "[[ a > f ]]",
+    "[[ a < f ]]",
+    "[[ ( a ) ]]",
+    "[[ -f a ]]; [[ a | ./ev ]]",
+    "echo ${a#b{c}; ./ev x; echo y}",
+    "echo ${a%'}'}; ls",
+    "\"${a:-$'\\x60./ev\\x60'}\"",
+    "echo \"${a:-'}\"'; ./ev; '",
+    "echo ${a:-<(pwn)}",
+    "echo ${a:-\\}; ./ev}",
+    "echo ${a:=b}",
+    "echo ${a@P} ${!a}",
+    "echo $'\\'; ./ev; \\''",
+    'echo $"a"',
+    "echo `ls`",
+    "12> out true",
+    "{x}> out ls",
+    "ls &>> out",
+    "ls |& cat",
+    "echo a <> out",
+    "echo >& out",
+    "echo a;# ls",
+    "echo a # ls \\\nls",
+    'echo "a\\\nb"',
+    "cat <<\\EOF\na\nEOF",
+    "cat <<A\n${x:-a}\nA",
+    "cat <<A\n\\`ls\nA",
+    "echo \"$(cat <<'A'\n')'\nA\n)\"",
+    "echo $(case a in a) ls;; esac)",
+    "echo $(ls # )\n)",
+    "echo $[1]",
+    "echo $((x))",
+    "((1))",
+    "for ((;;)); do ls; done",
+    "for x in a; { ls; }",
+    "f() ls",
+    "function f { ls; }",
+    "select x in a; do ls; done",
+    "case a in a) ls;& b) ls;; esac",
+    "case a in @(a)) ls;; esac",
+    "x=(a b)",
+    "x[0]=1",
+    "x+=1",
+    "echo @(a|b)",
+    "a[ ; ./ev ]=1",
+    "! ! ls",
+    "time ls",
+    "unset PATH; ls",
+    "echo ./ | read PATH",
+    "read IFS < /dev/null",
+    "export PATH=.; ls",
+    "y='a PATH=.'; export x=$y; ls",
+    "path=.; ls",
+    "set -k; ls",
+    "set -o history; ls",
+    "shopt -s extglob; ls",
+    "typeset -i x; ls",
+    "integer x; ls",
+    "y='-v a[$(./ev)]'; [ $y ]",
+    "y='-v a[$(./ev)]'; test $y",
+    '[ "$x" "$y" ]',
+    "[[ $x -eq 1 ]]",
+    "ls\rls",
+    "ls\u2028./ev",
+    "ls\u2003./ev",
+    "ls à",
+    'ls {a,"b"}',
+    "{ ls }; ls",
+    "(ls;) ls",
+    "if ls; fi",
+    "ls;;",
+    "ls &&",
+    "| ls",
+]
+"""Lines that shells interpret differently, or that compute their input."""
+
+OF_BASH = [
+    "[[ -f a ]] && ls",
+    "[[ a == b ]]; ls",
+    "cat <(ls)",
+    "cat <<< a",
+    "ls &> /dev/null",
+    "echo ${x//a/b} ${x^^}",
+    '[ "$x" -eq 1 ]; ls',
+    "printf '%d' \"$x\"",
+    'exit "$x"',
+]
+"""Lines that are unambiguous in bash, but not in `sh`."""

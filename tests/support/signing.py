@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 def key_pair(folder: Path, name: str = "key") -> tuple[Path, Path]:
-    """The files of a new private key and of its public one."""
+    """Return the files of a new private key and its public key."""
     key = Ed25519PrivateKey.generate()
     private, public = folder / f"{name}.pem", folder / f"{name}-public.pem"
     private.write_bytes(
@@ -22,7 +22,7 @@ def key_pair(folder: Path, name: str = "key") -> tuple[Path, Path]:
 
 
 def certificate(folder: Path, *names: str) -> tuple[Path, Path]:
-    """The files of a new certificate for these names, localhost for none, which vouches for itself, and of its key."""
+    """Return the files of a new self-signed certificate for these names (default: localhost), and of its key."""
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509

@@ -1,4 +1,4 @@
-"""A driver without effects: answers every pending command from a stream of choices."""
+"""A driver without effects that answers every pending command from a stream of choices."""
 
 from __future__ import annotations
 
@@ -6,48 +6,34 @@ from collections.abc import Callable, Iterable
 
 from hypothesis import strategies as st
 
-from perstack.core.chain import EMPTY_LOG, Head, link
-from perstack.core.commands import (
-    Ask,
-    AskApproval,
-    AwaitDelegates,
-    Call,
-    Command,
-    DecideCalls,
-    Generate,
-    RunTools,
-)
-from perstack.core.definitions import Expert, Limits
-from perstack.core.digests import kept_tools, request_digest
-from perstack.core.events import (
+from perstack.core.base.chain import EMPTY_LOG, Head, link
+from perstack.core.base.ids import event_id_of
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.experts import Expert, Limits
+from perstack.core.definitions.permissions import Approval
+from perstack.core.definitions.skills import DecidedCall
+from perstack.core.runs.commands import Ask, AskApproval, AwaitDelegates, Call, Command, DecideCalls, Generate, RunTools
+from perstack.core.runs.decide import answered, approval_asked, asked, call_started, noted
+from perstack.core.runs.events import ResumeRun, StartRun, StopRunByInterrupt, StoredEvent
+from perstack.core.runs.evolve import evolve
+from perstack.core.runs.facts import Answer, DelegateHead, Question
+from perstack.core.runs.messages import ExpertMessage, TextPart, ToolCallPart
+from perstack.core.runs.pending import pending
+from perstack.core.runs.request_digest import kept_tools, request_digest
+from perstack.core.runs.state import Run, begin
+from perstack.core.runs.step_events import (
     AnswerQuestion,
     CallInteractiveTool,
     CallTools,
     FinishGeneration,
     FinishToolCall,
-    ResumeRun,
     StartGeneration,
-    StartRun,
-    StopRunByInterrupt,
-    StoredEvent,
 )
-from perstack.core.ids import event_id_of
-from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart
-from perstack.core.policy.approvals import Approval
-from perstack.core.questions import Answer, Question
-from perstack.core.run_facts import DelegateHead
-from perstack.core.runs.begin import begin
-from perstack.core.runs.decide import answered, approval_asked, asked, call_started, noted
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.pending import pending
-from perstack.core.runs.state import Run
-from perstack.core.tools import DecidedCall
-from perstack.core.usage import Usage
 
 KINDS = ("tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused")
 NO_TOOLS = kept_tools(()).digest
 Choose = Callable[[int], int]
-"""Gives a number below the one it is given."""
+"""Returns a number below its argument."""
 
 START = {
     "query": "do it",
@@ -60,17 +46,17 @@ START = {
 
 
 def choices(numbers: Iterable[int]) -> Callable[[int], int]:
-    """What chooses by these numbers, and by 1 when there are no more."""
+    """Return a chooser that uses these numbers, and then always 1."""
     stream = iter(numbers)
     return lambda below: next(stream, 1) % below
 
 
 SCRIPTS = st.lists(st.integers(0, 1000), max_size=400).map(choices)
-"""Any course that a Run may take."""
+"""Random courses of a Run."""
 
 
 class Simulation:
-    """One Run, its log, and the choices that made it."""
+    """One Run, its log, and the choices that produced it."""
 
     def __init__(self, choose: Choose) -> None:
         self.choose = choose
@@ -79,7 +65,7 @@ class Simulation:
         self.head: Head = EMPTY_LOG
         self.number_of_calls = 0
         self.ran: list[tuple[str, int]] = []
-        """The calls that were run, and where in the log."""
+        """The calls that were run, each with its place in the log."""
         self.note(StartRun(**self.stamp(1), **START))
 
     @property

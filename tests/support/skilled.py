@@ -1,4 +1,4 @@
-"""Folders of Agent Skills."""
+"""Folders of Agent Skills for tests."""
 
 from __future__ import annotations
 

@@ -32,9 +32,10 @@ from pairs import TOKENS, query_for, read_plan
 from pydantic_core import from_json
 from till import SKILL, till
 
-from perstack.core.definitions import Expert, InteractiveSkill, InteractiveTool, McpStdioSkill
-from perstack.core.job import JobSummary
-from perstack.core.messages import ExpertMessage
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool, McpStdioSkill
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.messages import ExpertMessage
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest
@@ -49,49 +50,49 @@ STAGES = (
 )
 LEAF_STAGES = ("pay", "look", "fail", "broken")
 WARM_UP = 2
-"""The tenths of the time after which memory is to stay as it is."""
+"""Tenths of the time after which memory must stay constant."""
 WIND_DOWN = 600
-"""Seconds in which the Jobs that have begun come to an end, on a machine that does other work too."""
+"""Seconds for started Jobs to end, on a machine with other load."""
 MOST_TRIES = 80
-"""After so many commands a Job that is not done never will be."""
+"""Maximum number of commands for a Job; a Job that is not done then never will be."""
 
 
 class Failing(CrashingStorage):
-    """Refuses one append in so many."""
+    """A storage that refuses a share of its appends."""
 
     def __init__(self, storage: Storage, soak: Soak) -> None:
         super().__init__(storage)
         self._soak = soak
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Passed on, or refused as a disk does that is full."""
+        """Append, or fail like a full disk."""
         if self._soak.happens(0.01, "errors of the storage"):
             raise StorageError(f"{run.run_id}: no space left on device")
         await super().append(run, expected_seq, records)
 
 
 class Forgetful(ScriptedProvider):
-    """Keeps no request."""
+    """A scripted model that keeps no requests."""
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        """The turn that is due."""
+        """Play the turn that is due."""
         self.requests.clear()
         return await super().generate(request, on_delta)
 
 
 @dataclass
 class Open:
-    """What this process has open."""
+    """Open resources of this process."""
 
     files: tuple[str, ...]
     threads: tuple[str, ...]
-    """By their names, as the files."""
+    """Names of the threads."""
     children: int
 
 
 @dataclass
 class Soak:
-    """The Jobs, what they met, and what was measured."""
+    """The Jobs, their faults, and the measurements."""
 
     folder: Path
     seconds: float
@@ -101,21 +102,21 @@ class Soak:
     paid: Counter[str] = field(default_factory=Counter[str])
     played: set[str] = field(default_factory=set[str])
     memory: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """Seconds since the beginning, and MB right after garbage was collected."""
+    """Seconds since the beginning, and MB right after a garbage collection."""
     most: float = 0
-    """MB, what waits to be collected among them."""
+    """Peak memory in MB, including garbage."""
     problems: list[str] = field(default_factory=list[str])
 
     def happens(self, share: float, what: str) -> bool:
-        """Whether a fault comes now."""
+        """Return whether a fault occurs now, and count it."""
         comes = self.chance.random() < share
         self.counts[what] += comes
         return comes
 
-    # --- the world ------------------------------------------------------------------------------------------------
+    # --- environment ----------------------------------------------------------------------------------------------
 
     def host(self, storage: str) -> Host:
-        """A Host whose storage fails now and then."""
+        """Return a Host whose storage fails now and then."""
 
         def seen(key: str) -> str:
             if key == "broken":
@@ -140,7 +141,7 @@ class Soak:
         )
 
     def reply(self, request: GenerationRequest) -> Turn:
-        """What the plan says next."""
+        """Return the next turn of the Job's plan."""
         plan, nonce = read_plan(str(request.messages[0]))
         number = sum(isinstance(message, ExpertMessage) for message in request.messages)
         self.counts["generations"] += 1
@@ -168,13 +169,13 @@ class Soak:
         return turn(call, usage=(TOKENS, 0), delay_ms=self.chance.uniform(0, 20))
 
     def plan(self, stages: Sequence[str], most: int) -> list[str]:
-        """What a Job is to do."""
+        """Return a random plan of at most `most` stages."""
         return self.chance.choices(stages, k=self.chance.randint(1, most))
 
     # --- one Job --------------------------------------------------------------------------------------------------
 
     async def one(self, host: Host, job_id: str) -> None:
-        """A Job from its beginning to its end, whatever it meets."""
+        """Drive a Job from its start to its end, whatever happens."""
         plan = self.plan(STAGES, 8)
         query, key = query_for(plan, job_id), "served" if "serve" in plan else "boss"
         for _ in range(MOST_TRIES):
@@ -202,7 +203,7 @@ class Soak:
             return None
 
     async def perform(self, host: Host, job_id: str, work: Awaitable[object]) -> None:
-        """One command, which somebody may cancel."""
+        """Run one command, which may be cancelled."""
         task = asyncio.ensure_future(work)
         if self.chance.random() < 0.1:
             await asyncio.wait({task}, timeout=self.chance.uniform(0, 0.05))
@@ -218,7 +219,7 @@ class Soak:
                 raise
 
     async def check(self, host: Host, job: JobSummary) -> None:
-        """Its totals are those of its logs, which are whole, and nothing was paid twice."""
+        """Check that the totals match the logs, the logs are complete, and nothing was paid twice."""
         if job.text != f"done {job.id}":
             self.problems.append(f"{job.id} said {job.text!r}")
         logs = await host.logs(job.id)
@@ -239,7 +240,7 @@ class Soak:
     # --- all of them ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Jobs until the time is over, and then those that have begun."""
+        """Run Jobs until the time is over, then finish those that have started."""
         began = time.monotonic()
 
         async def place(number: int, host: Host) -> None:
@@ -251,7 +252,7 @@ class Soak:
         async def watch() -> None:
             while True:
                 self.most = max(self.most, megabytes())
-                gc.collect()  # what only waits to be collected is not kept, and how much that is goes up and down
+                gc.collect()  # garbage is no leak, and its amount varies
                 self.memory.append((time.monotonic() - began, megabytes()))
                 await asyncio.sleep(max(0.2, self.seconds / 100))
 
@@ -271,27 +272,29 @@ class Soak:
 
     @property
     def tenths(self) -> list[float]:
-        """The memory over each tenth of the time, in MB. On a busy machine a tenth may have no measurement of its own:
-        as many as there are make ten parts."""
+        """Return the median memory of each tenth of the time, in MB.
+
+        On a busy machine a tenth may have no measurement: then the measurements are split into ten equal parts.
+        """
         measured = [mb for at, mb in self.memory if at < self.seconds] or [megabytes()]
         parts = [(len(measured) * number // 10, len(measured) * (number + 1) // 10) for number in range(10)]
         return [statistics.median(measured[begin : max(end, begin + 1)]) for begin, end in parts]
 
 
 def megabytes() -> float:
-    """The memory of this process that is in use."""
+    """Return the resident memory of this process in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
 def _threads() -> tuple[str, ...]:
     for one in threading.enumerate():
         if one is not threading.current_thread():
-            one.join(2)  # it may be about to end
+            one.join(2)  # it may be ending
     return tuple(sorted(one.name for one in threading.enumerate()))
 
 
 def what_is_open() -> Open:
-    """Files, threads and child processes of this process."""
+    """Return the files, threads and child processes of this process."""
     children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
     return Open(_files(), _threads(), sum(map(len, children)))
 
@@ -299,25 +302,25 @@ def what_is_open() -> Open:
 def _files() -> tuple[str, ...]:
     found: list[str] = []
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # that of the folder itself
+        with suppress(FileNotFoundError):  # the descriptor of the folder itself
             found.append(entry.readlink().as_posix())
     return tuple(sorted(found))
 
 
 def fill_caches() -> None:
-    """What fills by itself in the time in which a hundred thousand events are read: pydantic keeps 16,384 texts."""
+    """Fill caches that otherwise fill while a hundred thousand events are read: pydantic caches 16,384 texts."""
     for number in range(40):
         from_json(json.dumps([f"{number}-{place}" for place in range(5_000)]))
 
 
 def soak(seconds: float, jobs: int, seed: int, most_growth: float) -> list[str]:
-    """What is wrong, after it has said what was done and measured."""
+    """Run the soak test, print what was done and measured, and return the problems."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     with tempfile.TemporaryDirectory(prefix="perstack-soak-") as folder:
         (Path(folder) / "tools.json").write_text(
             json.dumps([{"name": "serve", "description": "Serves.", "inputSchema": {"type": "object"}}])
         )
-        # what is made once in a process is there before it is counted
+        # create objects that exist once per process before counting
         asyncio.run(Soak(Path(folder), 1, 4, random.Random(seed)).run())
         fill_caches()
         before = what_is_open()

@@ -1,33 +1,26 @@
-"""Many Runs that spend of one budget, without a model and without waiting: each turn is chosen."""
+"""Many Runs that spend one budget, without a model and without waiting: each turn is chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from perstack.core.chain import Head
-from perstack.core.definitions import Budget, Expert, Limits, Price
-from perstack.core.events import (
-    FinishGeneration,
-    ResumeRun,
-    Retry,
-    StartGeneration,
-    StartRun,
-    StopRunByExceededBudget,
-    StoredEvent,
-)
-from perstack.core.ids import event_id_of
-from perstack.core.messages import TextPart
-from perstack.core.policy.budget import LEAST, Bound, Exceeded, Grant, Ledger, is_reported, nano
-from perstack.core.run_facts import DelegatedBy, ErrorInfo
-from perstack.core.runs.begin import begin
+from perstack.core.base.chain import Head
+from perstack.core.base.ids import event_id_of
+from perstack.core.base.usage import Charge, Exceeded, Usage, nano
+from perstack.core.definitions.experts import Budget, Expert, Limits
+from perstack.core.definitions.models import Price
+from perstack.core.jobs.budget import LEAST, Bound, Grant, Ledger, is_reported
 from perstack.core.runs.decide import stopped_by_budget
+from perstack.core.runs.events import ResumeRun, StartRun, StopRunByExceededBudget, StoredEvent
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.state import Run
-from perstack.core.usage import Charge, Usage
+from perstack.core.runs.facts import DelegatedBy, ErrorInfo
+from perstack.core.runs.messages import TextPart
+from perstack.core.runs.state import Run, begin
+from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
 
 Choose = Callable[[int], int]
-"""Gives a number below the one it is given."""
+"""Returns a number below its argument."""
 
 PRICE = Price(name="p/m", input=3, output=15, cache_read=0.3, cache_write=3.75)
 BUSY = ErrorInfo(name="Overloaded", message="busy", status_code=529, is_retryable=True)
@@ -36,7 +29,7 @@ CUT = ErrorInfo(name="CutStream", message="cut", is_retryable=True)
 
 @dataclass
 class Truth:
-    """What the endpoint charges, whatever anybody says."""
+    """The endpoint's real charges, whatever it reports."""
 
     tokens: int = 0
     dollars: float = 0.0
@@ -50,13 +43,13 @@ class Truth:
 
 @dataclass
 class Spenders:
-    """A Coordinator and its delegates, which have work without end."""
+    """A Coordinator and its delegates, which have endless work."""
 
     choose: Choose
     budget: Budget
     delegates: int
     says_all: bool = True
-    """Whether every endpoint says what it used, and no process is killed."""
+    """Whether every endpoint reports its usage, and no process is killed."""
     truth: Truth = field(default_factory=Truth)
     runs: dict[str, Run] = field(default_factory=dict)
     events: list[StoredEvent] = field(default_factory=list)
@@ -79,7 +72,7 @@ class Spenders:
             self._took(begin(start, Head(1, "")))
 
     def play(self, most: int = 100_000) -> None:
-        """Until every delegate is stopped."""
+        """Play until every delegate is stopped."""
         active = [run.id for run in self.runs.values() if not run.is_coordinator]
         for _ in range(most):
             if not active:
@@ -118,7 +111,7 @@ class Spenders:
             self.waits += 1
 
     def _used(self, run: Run) -> Usage:
-        """At most what could be expected."""
+        """Return a usage up to the expected maximum."""
         assert run.sending is not None
         assert run.max_tokens is not None
         sent = int(run.sending.tools_digest or 0)
@@ -144,11 +137,11 @@ class Spenders:
         done = self._note(
             run, FinishGeneration, usage=usage, reply=reply, finish_reason="length", unreported=unreported
         )
-        # the next one is asked for with what there is
+        # the next generation is requested with the current messages
         self.runs[run.id] = done
 
     def _die(self) -> None:
-        """The process is killed: some of what was under way was charged for, and nobody heard of it."""
+        """Kill the process: some of its pending generations were charged without any record."""
         for run in self.runs.values():
             if run.reserved is not None and self.choose(2):
                 self.truth.charge(self._used(run))

@@ -1,4 +1,4 @@
-"""The terminal program as tests use it: on a Host, with keys and a bounded wait for what is seen."""
+"""The terminal program on a Host, with keys and bounded waits for the screen."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import asynccontextmanager
 from textual import events
 from textual.pilot import Pilot
 
-from perstack.frontends.tui.app import StartApp
+from perstack.doors.tui.app import StartApp
 from perstack.host import Host
 
 SECONDS = 20
 
 
 class Screen:
-    """What a person sees, and types."""
+    """The screen and the keyboard of a user."""
 
     def __init__(self, app: StartApp, pilot: Pilot[int]) -> None:
         self.app = app
         self._pilot = pilot
 
     def text(self) -> str:
-        """What is on the screen, line by line."""
+        """Return the content of the screen, line by line."""
         strips = self.app.screen._compositor.render_strips()
         return "\n".join(strip.text.rstrip() for strip in strips)
 
@@ -31,28 +31,28 @@ class Screen:
         await self._pilot.press(*keys)
 
     async def type(self, text: str) -> None:
-        """Character by character."""
+        """Type a text, character by character."""
         await self._pilot.press(*({" ": "space", "\n": "ctrl+j"}.get(char, char) for char in text))
 
     async def paste(self, text: str) -> None:
-        """What a terminal gives at a paste, to where the cursor is."""
+        """Paste a text at the cursor, as a terminal does."""
         self.app.post_message(events.Paste(text))
         await self._pilot.pause()
 
     async def resized(self, width: int, height: int) -> None:
-        """The terminal has another size."""
+        """Resize the terminal."""
         await self._pilot.resize_terminal(width, height)
 
     async def sees(self, *words: str) -> str:
-        """Wait, within a bound, until all of these are on the screen together."""
+        """Wait, with a timeout, until all of these words are on the screen together."""
         return await self.until(lambda text: all(word in text for word in words), f"{words}")
 
     async def sees_no(self, word: str) -> str:
-        """Wait until this is not on the screen."""
+        """Wait until a word is not on the screen."""
         return await self.until(lambda text: word not in text, f"no {word}")
 
     async def looks_into(self, job_id: str) -> None:
-        """In the History, from the Job that is chosen there, which is this one, to its checkpoints."""
+        """Open the checkpoints of this Job, which must be selected in the History."""
         await self.press("f2")
         await self.sees(f"({job_id})")
         await self.press("tab")
@@ -60,10 +60,10 @@ class Screen:
     async def pictured(
         self, plain: Callable[[str], str], wanted: str | None, said: Callable[[str], str]
     ) -> tuple[str, str]:
-        """What is seen, and its picture, when that is the one that is wanted; else when it has long been the same."""
+        """Return the screen's text and picture, once the picture is `wanted` or has long been unchanged."""
         found, same = "", 0
         while same < 10 and said(found) != wanted:
-            await self._pilot.pause(0.1)  # as long as a frame
+            await self._pilot.pause(0.1)  # the duration of a frame
             now = plain(self.app.export_screenshot(title="perstack start"))
             found, same = now, same + 1 if said(now) == said(found) else 0  # a cursor may blink
         return self.text(), found
@@ -82,8 +82,10 @@ class Screen:
 async def started(
     host: Host, *, size: tuple[int, int] = (80, 24), app: StartApp | None = None, notices: bool = False, **options
 ) -> AsyncGenerator[Screen]:
-    """The program on a Host, without a terminal; at the end nothing is at work any more. `notices`: what it says in a
-    corner for some seconds is seen too."""
+    """Run the program on a Host without a terminal. At the end nothing is left running.
+
+    With `notices`, temporary notifications are visible too.
+    """
     app = app or StartApp(host, **options)
     async with app.run_test(size=size, notifications=notices) as pilot:
         try:
@@ -95,6 +97,6 @@ async def started(
 
 
 def at_once(screen: Screen, *keys: str) -> None:
-    """Keys that come faster than the program takes them, as from a paste or over a slow line."""
+    """Send keys faster than the program handles them, as from a paste or over a slow line."""
     for key in keys:
         screen.app.post_message(events.Key(key, key if len(key) == 1 else None))

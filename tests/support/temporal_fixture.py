@@ -1,4 +1,4 @@
-"""The Temporal server that the tests of one process share."""
+"""The Temporal server shared by the tests of one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def temporal() -> Iterator[TemporalServer]:
-    """A server; each test has queues of its own in it."""
+    """Yield the server; each test uses its own queues in it."""
     from temporal_server import TemporalServer  # its client takes time, and few tests need it
 
     server = TemporalServer()

@@ -1,4 +1,4 @@
-"""A Temporal server of the tests' own, from PyPI: it needs no other, and ends with them."""
+"""A Temporal server for tests, from PyPI: it needs no installed server, and ends with the tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 class TemporalServer:
-    """One server, in a temporary folder, on a port of this machine. What it keeps survives a restart."""
+    """A server in a temporary folder, on a local port. Its data survives a restart."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,7 +50,7 @@ class TemporalServer:
         return self._process.pid
 
     def start(self) -> TemporalServer:
-        """Returns when it can be used."""
+        """Start the server and return when it accepts connections."""
         settings = [part for setting in _SETTINGS for part in ("--dynamic-config-value", setting)]
         command = [_PROGRAM, "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--log-level", "error"]
         with (self.folder / "log").open("ab") as log:
@@ -69,14 +69,14 @@ class TemporalServer:
         return self
 
     async def _is_ready(self) -> bool:
-        with suppress(RuntimeError, RPCError):  # what the SDK raises if it cannot connect
+        with suppress(RuntimeError, RPCError):  # raised by the SDK if it cannot connect
             client = await Client.connect(f"127.0.0.1:{self.port}")
             await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="default"))
             return True
         return False
 
     def stop(self, sign: int = signal.SIGTERM) -> None:
-        """Ends it: SIGKILL is a crash."""
+        """Stop it; SIGKILL simulates a crash."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(sign)
@@ -92,13 +92,13 @@ class TemporalServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def address(self, queue: str | None = None, *, port: int | None = None) -> str:
-        """Of nothing that was used yet, unless a queue is named."""
+        """Return the address of a new queue, or of the named one."""
         self._number += 1
         return f"temporal://127.0.0.1:{port or self.port}/default?queue={queue or f'test-{self._number}'}"
 
 
 class Wire:
-    """A way to a server that can be shut."""
+    """A connection to a server that can be closed."""
 
     def __init__(self, port: int) -> None:
         self._to = port

@@ -1,4 +1,4 @@
-"""The command line as tests use it: a project on a scripted model, and commands run in it."""
+"""The command line in tests: a project on a scripted model, and commands run in it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from unittest import mock
 
 import warm
 
-from perstack.frontends.cli.main import entry
+from perstack.doors.cli.main import entry
 
 SECONDS = 60
-"""How long a command may take before a test gives up on it."""
+"""Maximum seconds of a command."""
 
 TEAM = """
 [experts.lead]
@@ -49,7 +49,7 @@ inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "strin
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -61,12 +61,12 @@ class Result:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Its stdout as JSON, one object a line."""
+        """Return stdout parsed as JSON, one object per line."""
         return [json.loads(line) for line in self.lines]
 
 
 class Terminal:
-    """A directory with a perstack.toml and a script for the model, where commands are given."""
+    """A directory with a perstack.toml and a script for the model, in which commands run."""
 
     def __init__(self, workspace: Path) -> None:
         self.workspace = workspace
@@ -78,12 +78,17 @@ class Terminal:
         }
 
     def project(self, toml: str, **turns: list[dict[str, Any]]) -> Terminal:
-        """Write perstack.toml, and what each Expert's model says, turn by turn."""
+        """Write perstack.toml and each Expert's turns."""
         (self.workspace / "perstack.toml").write_text(toml)
         return self.script(**turns)
 
+    def trusted(self) -> Terminal:
+        """Trust perstack.toml, as its own user would."""
+        self.env["PERSTACK_TRUST"] = str(self.workspace / "perstack.toml")
+        return self
+
     def script(self, **turns: list[dict[str, Any]]) -> Terminal:
-        """Write what each Expert's model says, turn by turn."""
+        """Write each Expert's turns."""
         experts = {key: {"turns": each} for key, each in turns.items()}
         (self.workspace / "script.json").write_text(json.dumps({"experts": experts}))
         return self
@@ -96,7 +101,7 @@ class Terminal:
         seconds: float = SECONDS,
         new: bool = False,
     ) -> Result:
-        """The command in a process of its own, which may take so many seconds. `new`: not a forked one."""
+        """Run the command in its own process, with a timeout. With `new`, the process is not forked."""
         process = warm.perstack(
             *args,
             new=new,
@@ -118,9 +123,9 @@ class Terminal:
     def call(
         self, *args: str, attended: bool = False, columns: int | None = None, env: Mapping[str, str] | None = None
     ) -> Result:
-        """The command in this process: the same but for the start of Python, and much faster.
+        """Run the command in this process: the same except for the start of Python, and much faster.
 
-        `attended`: its stderr is a terminal; with `columns` its stdout is one too, of that width.
+        With `attended` its stderr is a terminal; with `columns` its stdout is one too, of that width.
         """
         kinds = (
             io.TextIOWrapper if columns is None else _Attended,
@@ -146,9 +151,9 @@ class Terminal:
         return Result(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
     def look(self, *args: str, columns: int = 80, types: str = "") -> str:
-        """What a person sees in a terminal of that width, escape sequences and all.
+        """Return what a user sees in a terminal of that width, including escape sequences.
 
-        Each line of `types` is typed when something is asked.
+        Each line of `types` is typed at a prompt.
         """
         ours, theirs = pty.openpty()
         process = warm.perstack(
@@ -177,11 +182,11 @@ class Terminal:
         return seen.decode().replace("\r\n", "\n")
 
     def jobs(self) -> Path:
-        """Where Jobs are kept."""
+        """Return the folder of the Jobs."""
         return self.workspace / "perstack" / "jobs"
 
     def log_of(self, run_id: str) -> Path:
-        """A Run's log."""
+        """Return the path of a Run's log."""
         return self.jobs() / run_id.rpartition("-")[0] / "runs" / run_id / "events.jsonl"
 
 
@@ -189,19 +194,19 @@ _PROMPTS = re.compile(rb"; nothing: later\)\r\n|\[y/N\]|say yes or no")
 
 
 class _Attended(io.TextIOWrapper):
-    """Text that goes to a terminal."""
+    """A text stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def _read(fd: int, until: float) -> bytes:
-    """What comes; nothing at the end, and when the time is over."""
+    """Return available data; empty at the end and after the timeout."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     if not poll.poll(max(0, until - time.monotonic()) * 1000):
         return b""
-    # Linux says EIO when the last process has closed the other end
+    # Linux reports EIO when the last process has closed the other end
     try:
         return os.read(fd, 65536)
     except OSError:
@@ -209,7 +214,7 @@ def _read(fd: int, until: float) -> bytes:
 
 
 def reply(text: str = "", *tools: tuple[str, dict[str, Any]], thinking: str = "", usage: tuple[int, int] = (0, 0)):
-    """One turn of a script."""
+    """Return one turn of a script."""
     return {
         "text": text,
         "thinking": thinking,

@@ -1,4 +1,4 @@
-"""A till: a tool that pays, which is counted, and one that looks."""
+"""A till: a tool that pays, counted by key, and one that looks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from perstack.core.definitions import PluginSkill
-from perstack.ports.toolkit import Toolkit
+from perstack.core.definitions.skills import PluginSkill
+from perstack.toolkit import Toolkit
 
 SKILL = PluginSkill(name="till", plugin="till")
 
 
 def till(paid: Counter[str], seen: Callable[[str], str]) -> Toolkit:
-    """Counts what was paid by its key; `seen` is what a look at a key finds."""
+    """Return the toolkit. Payments are counted in `paid`; `seen` returns what a look finds."""
     kit = Toolkit("till")
 
     @kit.tool()

@@ -1,4 +1,4 @@
-"""The real program in a real terminal, driven by keys."""
+"""The real program in a real terminal, controlled by keys."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Tmux:
         return done.stdout
 
     def type(self, line: str) -> None:
-        """A line, and Enter."""
+        """Type a line and Enter."""
         self.type_on(line)
         self.press("Enter")
 
     def type_on(self, text: str) -> None:
-        """What is typed, without Enter."""
+        """Type a text without Enter."""
         self._tmux("send-keys", "-l", text)
 
     def press(self, *keys: str) -> None:
-        """Keys by their names, such as C-c."""
+        """Press keys by name, such as C-c."""
         self._tmux("send-keys", *keys)
 
     def paste(self, data: bytes) -> None:
-        """What is in the clipboard, byte by byte."""
+        """Paste these bytes."""
         (self._workspace / "clipboard").write_bytes(data)
         self._tmux("load-buffer", str(self._workspace / "clipboard"))
         self._tmux("paste-buffer", "-p")
@@ -57,11 +57,11 @@ class Tmux:
         self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
 
     def screen(self) -> str:
-        """What the window shows, with what has left it at the top; lines that it broke are whole."""
+        """Return the window's content including scrollback; wrapped lines are joined."""
         return self._tmux("capture-pane", "-p", "-J", "-S", "-")
 
     def sees(self, *words: str) -> str:
-        """Wait, within a bound, until all of these are on the screen together."""
+        """Wait, with a timeout, until all of these words are on the screen together."""
         end = time.monotonic() + SECONDS
         while not all(one in (found := self.screen()) for one in words):
             assert time.monotonic() < end, f"waited in vain for {words} on:\n{found}"
@@ -69,7 +69,7 @@ class Tmux:
         return found
 
     def state(self) -> str:
-        """What of the terminal a program could have changed: its modes, and whether the cursor is shown."""
+        """Return the terminal state that a program could have changed: its modes, and whether the cursor is shown."""
         modes = self._workspace / "modes"
         modes.unlink(missing_ok=True)
         self.type("stty -a > modes.new; mv modes.new modes")
@@ -85,7 +85,7 @@ class Tmux:
 def tmux(
     terminal: Terminal, *, columns: int = 80, lines: int = 30, env: dict[str, str] | None = None
 ) -> Iterator[Tmux]:
-    """A window while the block runs. Skips the test where tmux is not installed."""
+    """Yield a window for the block. Skip the test where tmux is not installed."""
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
     window = Tmux(terminal, columns, lines, env or {})

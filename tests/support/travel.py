@@ -1,12 +1,11 @@
-"""A plugin whose tool asks a person something: `PERSTACK_PLUGINS=travel`, with this folder on the PYTHONPATH."""
+"""A plugin whose tool asks a person: `PERSTACK_PLUGINS=travel`, with this folder on PYTHONPATH."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perstack.core.definitions import PluginSkill, Skill
-from perstack.core.questions import Question
-from perstack.core.tools import ToolSpec
+from perstack.core.definitions.skills import PluginSkill, Skill, ToolSpec
+from perstack.core.runs.facts import Question
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 
@@ -22,7 +21,7 @@ OFFERED = Toolset((ToolSpec(name="book", description="Books a hotel"),))
 
 
 class Travel:
-    """Its tool `book` asks, and tells what was answered."""
+    """A skill whose tool `book` asks, and returns the answer."""
 
     name = "travel"
 

@@ -1,4 +1,4 @@
-"""Folders as they are, seen by a walk of its own: not by what takes snapshots, nor by what rewinds."""
+"""Contents of folders, read independently of the code that takes snapshots and rewinds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import stat
 from pathlib import Path
 
 OFF = ("perstack", ".perstack-rewind")
-"""What the names of a state folder, and of a rewind's staging folder, begin with at the top of a workspace."""
+"""Prefixes of state folders and a rewind's staging folder at the top of a workspace."""
 
 Tree = dict[bytes, tuple[str, bytes]]
 NAMES = ["a", "b", os.fsdecode(b"c\xff\x1b"), "d d", '"\\', "é"]
 
 
 def tree(folder: Path) -> Tree:
-    """Every path with what it is: its kind, and its content or target. Without state, and perstack.toml."""
+    """Return every path with its kind, and its content or target; without state and perstack.toml."""
     found: Tree = {}
     for path in sorted(folder.rglob("*")):
         inner = path.relative_to(folder)
@@ -36,7 +36,7 @@ def tree(folder: Path) -> Tree:
 
 
 def edit(folder: Path, chance: random.Random, edits: int) -> None:
-    """Change a folder at random: files, programs, links, folders, names in any bytes; one may become another."""
+    """Change a folder at random: files, programs, links, folders, names with any bytes, and changes of kind."""
     for _ in range(edits):
         place = folder
         for _ in range(chance.randrange(4)):

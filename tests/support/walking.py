@@ -1,11 +1,10 @@
-"""Following a page of docs/ as its reader does: its files are written, its commands given, in its order.
+"""Follow a page of docs/ as its reader does: write its files and run its commands in order.
 
 - A block with a title, as in ```` ```toml title="perstack.toml" ````, is a file.
-- The lines of an `sh` block are given to one shell after another, which hand on variables and folder. A line ends with
-  the status that its comment names (`# exit status 3`), or 0; `pip` and `make` are not run.
-- A `text` block is what the command before it says; `…` in it stands for anything in a line, and a line of `…` alone
-  for any lines.
-- Nothing is done with a block below a comment `<!-- not run: why -->`.
+- The lines of an `sh` block run in shells one after another, which share variables and folder. A line must end with the
+  status in its comment (`# exit status 3`), or 0; `pip` and `make` are not run.
+- A `text` block is the output of the command before it; `…` matches anything in a line, and a line of `…` alone matches
+  any lines.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ class Walk:
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict)
     new: bool = False
-    """Whether `perstack` is the console script itself, as in `run_line`."""
+    """Whether `perstack` is the real console script, as in `run_line`."""
     said: str = ""
-    """What the last command wrote."""
+    """Output of the last command."""
     lines: list[str] = field(default_factory=list)
     """The commands that were run."""
 
@@ -53,13 +52,13 @@ class Walk:
                 assert shape(content).fullmatch(self.said), f"{self.lines[-1]}\nsaid\n{self.said}\nand not\n{content}"
 
     def here(self) -> Path:
-        """The folder that the shell is in."""
+        """Return the shell's current folder."""
         if not self._state.exists():
             return self.folder
         return Path(shlex.split(self._state.read_text().splitlines()[-1])[1])
 
     def run(self, line: str) -> None:
-        """Give one command, and see that it ends as its comment says."""
+        """Run one command, and check that it ends with the status in its comment."""
         handed_on = _HANDED_ON.format(state=shlex.quote(str(self._state)))
         done = run_line(handed_on + line, self.folder, self.env, new=self.new)
         self.said = done.stdout + done.stderr
@@ -69,7 +68,7 @@ class Walk:
 
 
 def blocks(text: str) -> Iterator[tuple[str, str | None, str]]:
-    """Language, title and content of each block that is for the reader to do."""
+    """Yield language, title and content of each block that the reader must act on."""
     for skipped, language, info, content in _BLOCK.findall(text):
         title = re.search(r'title="([^"]+)"', info)
         if not skipped:
@@ -77,12 +76,12 @@ def blocks(text: str) -> Iterator[tuple[str, str | None, str]]:
 
 
 def typed(content: str) -> list[str]:
-    """The commands of a block, each whole, without those that change the machine."""
+    """Return the complete commands of a block, without those that change the machine."""
     lines = re.sub(r"\\\n\s*", "", content).splitlines()
     return [line for line in lines if line.strip() and not line.startswith(("#", "pip ", "make ", "python3 -m venv "))]
 
 
 def shape(content: str) -> re.Pattern[str]:
-    """What fits the output that a page shows: spaces at the ends of lines do not count."""
+    """Return a pattern for the output shown on a page. Spaces at the ends of lines are ignored."""
     lines = (re.escape(line.rstrip()).replace("…", "[^\n]*") + "[ ]*\n" for line in content.splitlines())
     return re.compile("".join("(?:[^\n]*\n)*" if line == "[^\n]*[ ]*\n" else line for line in lines))

@@ -1,6 +1,6 @@
-"""Commands in processes that are forked from one which has imported what they need: a fifth of the time of a start.
+"""Commands in processes forked from one that has imported what they need: a fifth of the start-up time.
 
-They are processes of their own in all else, and run the whole command: tests/testing/test_warm.py compares the two.
+Otherwise they are separate processes that run the whole command: tests/testing/test_warm.py compares the two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warm_client import READ_AT_START
 
 _SERVER = Path(__file__).with_name("warm_server.py")
 _TEMPORARY = tempfile.gettempdir()
-"""Where that is before a test has it elsewhere."""
+"""The temporary folder before a test changes it."""
 _INSTALLED = Path(sys.executable).with_name("perstack")
 _PROGRAM = """#!{python} -IS
 import sys
@@ -36,16 +36,16 @@ become({folder!r}, {script!r})
 """
 
 SERVERS: set[int] = set()
-"""The process that others are forked from: it is there until the tests end."""
+"""Id of the fork server, which lives until the tests end."""
 
 _starting = threading.Lock()
 _control: socket.socket | None = None
 
 
 def perstack(*args: str, env: Mapping[str, str], new: bool = False, **options: Any) -> subprocess.Popen[Any]:
-    """A command in a process of its own, with what else `subprocess.Popen` is told: `cwd`, pipes, `start_new_session`.
+    """Start a command in its own process; `options` are those of `subprocess.Popen`, such as `cwd` and pipes.
 
-    `new`: by a new Python, which tests of the start itself need.
+    With `new` it is a new Python, for tests of the start itself.
     """
     read_at_start = any(name.startswith(READ_AT_START) and name != "PYTHONPATH" for name in env)
     kind = subprocess.Popen if new or read_at_start or sys.platform != "linux" else _Forked
@@ -54,7 +54,7 @@ def perstack(*args: str, env: Mapping[str, str], new: bool = False, **options: A
 
 @cache
 def programs() -> Path:
-    """A folder for the front of a path: its `perstack` does what the console script does, in a forked process."""
+    """Return a folder to put first in PATH: its `perstack` works like the console script, in a forked process."""
     if sys.platform != "linux":
         return _INSTALLED.parent
     _server()
@@ -70,16 +70,16 @@ def programs() -> Path:
 
 @cache
 def _folder() -> Path:
-    """Where the server takes calls of `programs`; it is gone when the tests have ended."""
+    """Return the folder in which the server listens for `programs`; it is removed when the tests end."""
     kept = tempfile.TemporaryDirectory(prefix="perstack-warm-", dir=_TEMPORARY)
     atexit.register(kept.cleanup)
     return Path(kept.name)
 
 
 class _Forked(subprocess.Popen[Any]):
-    """`subprocess.Popen`, but for who makes the process and says how it ended.
+    """A `subprocess.Popen` whose process is created, and its end reported, by the fork server.
 
-    What is overridden here is not public: another version of Python may ask for more.
+    The overridden methods are not public: another version of Python may need more.
     """
 
     _report: socket.socket
@@ -110,7 +110,7 @@ class _Forked(subprocess.Popen[Any]):
     def _wait(self, timeout: float | None) -> int:
         with self._waitpid_lock:  # type: ignore[attr-defined]
             if self.returncode is None:
-                poll = select.poll()  # select() knows the first 1024 file descriptors alone
+                poll = select.poll()  # select() supports only the first 1024 file descriptors
                 poll.register(self._report, select.POLLIN)
                 if not poll.poll(None if timeout is None else max(0, timeout * 1000)):
                     raise subprocess.TimeoutExpired(self.args, timeout or 0)
@@ -119,7 +119,7 @@ class _Forked(subprocess.Popen[Any]):
             return self.returncode
 
     def _internal_poll(self, _deadstate: int | None = None) -> int | None:
-        if self.returncode is None and self._report.fileno() < 0:  # nobody waited for it, and its socket is gone
+        if self.returncode is None and self._report.fileno() < 0:  # nobody waited for it, and its socket is closed
             return _deadstate
         try:
             return self._wait(0)
@@ -127,7 +127,7 @@ class _Forked(subprocess.Popen[Any]):
             return None
 
     def _told(self) -> int:
-        """The next number that the server says."""
+        """Return the next number from the server."""
         said = b""
         while not said.endswith(b"\n"):
             more = self._report.recv(1)
@@ -137,7 +137,7 @@ class _Forked(subprocess.Popen[Any]):
 
 
 def _server() -> socket.socket:
-    """Started by the first test that needs it, in an environment as bare as a test's: it decides on encodings."""
+    """Start the server for the first test that needs it, in a minimal environment, which determines encodings."""
     global _control
     with _starting:
         if _control is None:

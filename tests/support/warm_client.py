@@ -1,7 +1,7 @@
-"""`perstack` as a page's shell starts it, in place of the console script: it has `warm_server` fork the command.
+"""The `perstack` of a page's shell, in place of the console script: it makes `warm_server` fork the command.
 
-Started in milliseconds, by a Python without site-packages; it hands over all that it was given, passes on signals, and
-ends as the command does.
+It starts in milliseconds, as a Python without site-packages, passes on all that it was given and all signals, and ends
+as the command does.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from types import FrameType
 from typing import NoReturn
 
 READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_")
-"""How variables begin that take effect when Python starts."""
+"""Prefixes of variables that take effect when Python starts."""
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
 def become(folder: str, script: str) -> NoReturn:
-    """Run the console script `script` with the arguments of this process. `folder` is where this one was found."""
+    """Run the console script `script` with the arguments of this process. `folder` contains this program."""
     env = _given()
     path = env.get("PATH", "").split(os.pathsep)
     env["PATH"] = os.pathsep.join(one for one in path if one != folder)
@@ -43,21 +43,21 @@ def become(folder: str, script: str) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     code = os.waitstatus_to_exitcode(_told(report))
     if code < 0:
-        with suppress(OSError):  # of SIGKILL there is no other way
+        with suppress(OSError):  # the only way to end by SIGKILL
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 
 
 def _given() -> dict[str, str]:
-    """The environment as it was before Python began, which says of some locales that they are another."""
+    """Return the environment from before Python's start, which replaces some locales."""
     with open("/proc/self/environ", "rb") as given:  # noqa: PTH123 - as below
         pairs = (os.fsdecode(pair).partition("=") for pair in given.read().split(b"\0") if pair)
         return {name: value for name, _, value in pairs}
 
 
 def _handed_over(address: str, script: str, env: dict[str, str]) -> socket.socket:
-    """What the server reports on, once it has this process's files and all that the command finds."""
+    """Pass this process's files and settings to the server, and return the socket for its reports."""
     report, theirs = socket.socketpair()
     with theirs, socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
@@ -79,7 +79,7 @@ def _handed_over(address: str, script: str, env: dict[str, str]) -> socket.socke
 
 
 def _told(report: socket.socket) -> int:
-    """The next number that the server says."""
+    """Return the next number from the server."""
     said = b""
     while not said.endswith(b"\n"):
         more = report.recv(1)

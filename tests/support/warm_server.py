@@ -1,8 +1,8 @@
-"""The process that `warm` forks others from: it has imported what commands need and built its classes, no more.
+"""The fork server of `warm`: it has imported the commands' modules and built their classes, and no more.
 
-`python warm_server.py FD CALLS`, both of them sockets. What comes over FD is for each new process one byte, with its
-stdin, stdout and stderr and a socket of its own; on that come its instructions, and go its id and the status of its
-end. The same comes, once, over each connection to CALLS.
+`python warm_server.py FD CALLS`; both are sockets. For each new process FD receives one byte together with its stdin,
+stdout, stderr and its own socket; that socket carries its instructions, and in return its id and exit status. Each
+connection to CALLS carries the same, once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from perstack.testing.chaos.ahead import build_models, compile_dataclasses
+from perstack.testing.chaos.fork_server import build_models, compile_dataclasses
 
 _PACKAGES = ("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp", "perstack_sqlite")
-_LEFT_OUT = ("perstack.__main__", "perstack.frontends.cli.full_screen", "perstack.frontends.tui", "perstack.testing")
-"""What runs when it is imported, or is seldom needed and takes long."""
+_LEFT_OUT = ("perstack.__main__", "perstack.doors.cli.start", "perstack.doors.tui", "perstack.testing")
+"""Modules that run when imported, or are rarely needed and slow."""
 _ALSO = ("perstack.testing.plugin", "acp", "jsonschema", "uvicorn")
 _PATIENCE = 10
-"""Seconds for a caller to say what it wants."""
+"""Maximum seconds for a caller to send its instructions."""
 _SIGNALS = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGCHLD: signal.SIG_DFL,
@@ -42,12 +42,12 @@ _SIGNALS = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGPIPE: signal.SIG_IGN,
 }
-"""How a new Python finds them."""
+"""Signal handlers of a new Python."""
 
 
 def serve(control: socket.socket, calls: socket.socket) -> None:
-    """Fork a process for each byte, until there is nobody who asks."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: their end is the end of this
+    """Fork a process for each byte, until no caller is left."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: the server ends with them
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     woken, waker = os.pipe()
     for end in (woken, waker):
@@ -71,9 +71,9 @@ def serve(control: socket.socket, calls: socket.socket) -> None:
 
 
 def _forked(fds: list[int], reports: dict[int, int]) -> None:
-    """A new process with these files, of which the last is told of it."""
+    """Fork a new process with these files, the last of which receives the reports."""
     if len(fds) != 4:
-        return  # whoever called has died over it
+        return  # the caller has died meanwhile
     pid = os.fork()
     if pid == 0:
         signal.set_wakeup_fd(-1)
@@ -97,7 +97,7 @@ def _say_who_ended(reports: dict[int, int]) -> None:
 
 
 def _begun(fds: list[int]) -> int:
-    """In the new process: all that a command finds when it is started, the command, and its status."""
+    """Set up the new process as a command finds it, run the command, and return its status."""
     with open(fds[3], "rb", closefd=False) as instructions:
         asked: dict[str, Any] = json.load(instructions)
     for number, fd in enumerate(fds[:3]):
@@ -109,7 +109,7 @@ def _begun(fds: list[int]) -> int:
         os.setsid()
     os.umask(asked["umask"])
     os.chdir(asked["cwd"])
-    kept = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}  # which Python sets when it starts
+    kept = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}  # set by Python at its start
     os.environ.clear()
     os.environ.update(kept | asked["env"])
     time.tzset()
@@ -127,14 +127,14 @@ def _begun(fds: list[int]) -> int:
 
 
 def _hides_what_is_imported(folders: list[str]) -> bool:
-    """Whether a new Python would find other modules there."""
+    """Return whether a new Python would find other modules in these folders."""
     found = (path for folder in folders if os.path.isdir(folder) for path in Path(folder).iterdir())  # noqa: PTH112
     named = {path.stem for path in found if path.suffix == ".py" or (path / "__init__.py").exists()}
     return not named.isdisjoint({*sys.modules, "sitecustomize", "usercustomize"})
 
 
 def _open_streams() -> None:
-    """As Python does at its start: buffered, and by lines where somebody reads them as they come."""
+    """Open the standard streams as Python does at its start: buffered, or by line for terminals."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         mode = "w" if number else "r"
         raw: Any = io.FileIO(number, mode, closefd=False)
@@ -153,7 +153,7 @@ def _open_streams() -> None:
 
 
 def _ran(script: str | None) -> int:
-    """`python -m perstack`, or the console script, and what Python makes of its end."""
+    """Run `python -m perstack` or the console script, and return the exit status that Python would use."""
     try:
         if script:
             runpy.run_path(script, run_name="__main__")
@@ -168,14 +168,14 @@ def _ran(script: str | None) -> int:
         sys.excepthook(*sys.exc_info())
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:  # noqa: BLE001 - the end of all, as of any program
+    except BaseException:  # noqa: BLE001 - any error ends the program
         sys.excepthook(*sys.exc_info())
         return 1
     return 0
 
 
 def _finished() -> int:
-    """What Python does before it ends, but for taking itself apart, which is half of what a short command costs."""
+    """Do what Python does at exit, except freeing objects, which is half of the cost of a short command."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     try:
@@ -188,7 +188,7 @@ def _finished() -> int:
 
 
 def _modules() -> Iterator[str]:
-    """What is imported beforehand."""
+    """Yield the modules to import beforehand."""
     yield from _ALSO
     for point in entry_points(group="perstack"):
         yield point.module
@@ -206,5 +206,5 @@ if __name__ == "__main__":
     compile_dataclasses()
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
-    gc.freeze()  # what is shared with those that are forked stays so
+    gc.freeze()  # keep memory shared with forked processes
     serve(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""A few pages on loopback."""
+"""A local web server with a few pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class Pages:
-    """Serves bodies by path while entered; whatever else is asked for is not found."""
+    """A server of bodies by path, while entered; other paths are not found."""
 
     def __init__(self, pages: Mapping[str, bytes]) -> None:
         self._pages = pages

@@ -1,4 +1,4 @@
-"""Anthropic Messages, as the behaviour suite sees it: streams are written by the official SDK's own types."""
+"""Anthropic Messages for the providers' test suite. The official SDK's types write the streams."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import anthropic.types as sdk
 from pydantic import TypeAdapter
 from wire import KEY, Said, Wire, pieces
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta
-from perstack.testing.endpoint import Reply, events
-from perstack_anthropic.codec import ReplyDecoder
+from perstack.testing.fake_endpoint import Reply, events
+from perstack_anthropic.messages_api import ReplyDecoder
 from perstack_anthropic.plugin import AnthropicProviderFactory
 
 EVENT: TypeAdapter[Any] = TypeAdapter(sdk.RawMessageStreamEvent)
@@ -22,7 +22,7 @@ _STOP = {"stop": "end_turn", "length": "max_tokens", "refusal": "refusal"}
 
 
 def data_of(said: Said) -> list[str]:
-    """The events of a reply."""
+    """Return the events of a reply."""
     usage = {"input_tokens": 6, "output_tokens": 1, "cache_read_input_tokens": 64, "cache_creation_input_tokens": 30}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": "m", "usage": usage}
     found: list[JsonObject] = [
@@ -56,7 +56,7 @@ def _blocks(said: Said) -> list[tuple[JsonObject, list[JsonObject]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class MessagesWire(Wire):
-    """Messages, at any endpoint. Their caching asks for a mark on the latest turn, which moves: nothing else may."""
+    """Messages at any endpoint. Only the cache mark on the latest turn may move between requests."""
 
     def results(self, body: Any) -> list[Any]:
         blocks = (block for turn in body["messages"] for block in turn["content"])

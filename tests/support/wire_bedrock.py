@@ -1,6 +1,6 @@
-"""Provider amazon-bedrock, as the behaviour suite sees it: Converse, and Anthropic's format in chunks.
+"""Provider amazon-bedrock for the providers' test suite: Converse, and Anthropic's format in chunks.
 
-With a bearer token; what AWS signs is in tests/plugins/bedrock.
+Uses a bearer token; AWS signatures are tested in tests/plugins/bedrock.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from event_stream import event
 from wire import KEY, Decoder, Said, Wire, at, decoded, pieces
 from wire_anthropic import MessagesWire, data_of
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta, Generation
-from perstack.testing.endpoint import Reply
+from perstack.testing.fake_endpoint import Reply
 from perstack_bedrock.plugin import BedrockProviderFactory
-from perstack_bedrock.reply import ChunkDecoder, ConverseDecoder
+from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
 from perstack_bedrock.request import NO_MORE_CALLS
-from perstack_bedrock.stream import MEDIA_TYPE, aws_events
 
 NOWHERE = {
     "AWS_CONFIG_FILE": "/nowhere",
     "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""No credentials but those that are named."""
+"""Variables that exclude all other sources of credentials."""
 MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 STREAM = {"content-type": MEDIA_TYPE}
 
@@ -43,7 +42,7 @@ _USAGE = {
 
 
 def converse_events(said: Said) -> Iterator[tuple[str, JsonObject]]:
-    """The events of a reply over ConverseStream."""
+    """Yield the events of a reply over ConverseStream."""
     yield "messageStart", {"role": "assistant"}
     for index, (start, deltas) in enumerate(_blocks(said)):
         if start is not None:
@@ -79,7 +78,7 @@ class _AtBedrock(Wire):
 
 @dataclass(frozen=True, kw_only=True)
 class ConverseWire(_AtBedrock):
-    """ConverseStream. Its caching asks for a mark on the latest turn, which moves: nothing else may."""
+    """ConverseStream. Only the cache mark on the latest turn may move between requests."""
 
     def reply(self, said: Said) -> Reply:
         return Reply(tuple(event(*one) for one in converse_events(said)), headers=STREAM)

@@ -1,4 +1,4 @@
-"""Google's generateContent, as the behaviour suite sees it: streams are written by the official SDK's own types."""
+"""Google's generateContent for the providers' test suite. The official SDK's types write the streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from google.genai import types as sdk
 from wire import KEY, Said, Wire, pieces
 
 from perstack.ports.provider import Delta
-from perstack.testing.endpoint import Reply
+from perstack.testing.fake_endpoint import Reply
 from perstack_google.plugin import GoogleProviderFactory
 from perstack_google.reply import ReplyDecoder
 
@@ -20,7 +20,7 @@ _USAGE = {"prompt_token_count": 100, "candidates_token_count": 50, "cached_conte
 
 
 def chunk(*parts: sdk.Part, finish: str | None = None, usage: dict[str, int] | None = None) -> str:
-    """One event, written by the SDK."""
+    """Return one event, written by the SDK."""
     candidate = sdk.Candidate(
         index=0,
         content=sdk.Content(role="model", parts=list(parts)),
@@ -34,7 +34,7 @@ def chunk(*parts: sdk.Part, finish: str | None = None, usage: dict[str, int] | N
 
 
 def data_of(said: Said) -> list[str]:
-    """The events of a reply; what follows a thought is signed, as Gemini has it."""
+    """Return the events of a reply; parts after a thought are signed, as Gemini does."""
     parts = [sdk.Part(text=one, thought=True) for one in pieces(said.thinking)]
     parts += [sdk.Part(text=one) for one in pieces(said.text)]
     for number, (call_id, path) in enumerate(said.calls):
@@ -47,7 +47,7 @@ def data_of(said: Said) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class GoogleWire(Wire):
-    """generateContent."""
+    """The format generateContent."""
 
     def reply(self, said: Said) -> Reply:
         return Reply(tuple(f"data: {data}\r\n\r\n".encode() for data in data_of(said)))
@@ -65,7 +65,7 @@ class GoogleWire(Wire):
 
 
 def google_wire(title: str, model: str) -> GoogleWire:
-    """One generation of Gemini."""
+    """Return the wire of one Gemini generation."""
     return GoogleWire(
         title=title,
         factory=GoogleProviderFactory(),

@@ -1,4 +1,4 @@
-"""OpenAI's two formats, as the behaviour suite sees them: streams are written by the official SDK's own types."""
+"""OpenAI's two formats for the providers' test suite. The official SDK's types write the streams."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from openai.types.chat import ChatCompletionChunk
 from responses_stream import call, events_of, message, reasoning, refusal
 from wire import KEY, Said, Wire, pieces
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta
-from perstack.testing.endpoint import Reply, events
-from perstack_openai.chat_reply import ChatDecoder
+from perstack.testing.fake_endpoint import Reply, events
+from perstack_openai.chat_completions import ChatDecoder
 from perstack_openai.plugin import FACTORIES
-from perstack_openai.responses_reply import ResponsesDecoder
+from perstack_openai.responses_api import ResponsesDecoder
 
 _FACTORY = {factory.name: factory for factory in FACTORIES}
 _STOP = {"stop": "stop", "length": "length", "refusal": "content_filter"}
@@ -24,7 +24,7 @@ _STOP = {"stop": "stop", "length": "length", "refusal": "content_filter"}
 
 @dataclass(frozen=True, kw_only=True)
 class ResponsesWire(Wire):
-    """Responses."""
+    """The Responses format."""
 
     def reply(self, said: Said) -> Reply:
         items = [reasoning("rs_1", said.thinking)] if said.thinking else []
@@ -44,7 +44,7 @@ class ResponsesWire(Wire):
 
 
 def chat_data(said: Said, thinking: str = "reasoning_content") -> list[str]:
-    """The chunks of a Chat Completion; `thinking` is the server's name for what it thinks."""
+    """Return the chunks of a Chat Completion; `thinking` is the server's field for thoughts."""
     deltas: list[JsonObject] = [{"role": "assistant", "content": ""}]
     deltas += [{thinking: one} for one in pieces(said.thinking)]
     deltas += [{"content": one} for one in pieces(said.text)]
@@ -67,7 +67,7 @@ def chat_data(said: Said, thinking: str = "reasoning_content") -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatWire(Wire):
-    """Chat Completions."""
+    """The Chat Completions format."""
 
     thinking: str = "reasoning_content"
 

@@ -1,4 +1,4 @@
-"""Provider google-vertex, as the behaviour suite sees it: both vendors' formats, and real credentials of Google's."""
+"""Provider google-vertex for the providers' test suite: both vendors' formats, with Google's real credential types."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from wire_anthropic import AnthropicWire
 from wire_google import GoogleWire
 
 from perstack.ports.provider import ProviderConfig
-from perstack_vertex.identity import FILE
+from perstack_vertex.credentials import FILE
 from perstack_vertex.plugin import VertexProviderFactory
 
 PLACE = {"project": "my-project", "location": "us-central1"}
 NOWHERE = {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": "/nowhere"}
-"""No credentials but those that are named."""
+"""Variables that exclude all other sources of credentials."""
 
 
 @cache
 def private_key() -> str:
-    """A key of no account."""
+    """Return a private key that belongs to no account."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     kind, format_ = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return key.private_bytes(kind, format_, serialization.NoEncryption()).decode()
 
 
 def account_file(folder: Path, token_uri: str) -> str:
-    """A service account's key, as Google Cloud's console gives it."""
+    """Write a service account's key as Google Cloud's console does, and return its path."""
     path = folder / "account.json"
     words = {"client_email": "a@my-project.iam.gserviceaccount.com", "private_key_id": "1", "project_id": "my-project"}
     account = {"type": "service_account", **words, "private_key": private_key(), "token_uri": token_uri}
@@ -57,12 +57,12 @@ class _Tokens(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @cache
 def _file_that_gives_key() -> str:
-    """Credentials whose tokens are KEY, until the process ends."""
+    """Return a credentials file whose tokens are KEY, valid until the process ends."""
     stack = ExitStack()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), _Tokens))
@@ -73,7 +73,7 @@ def _file_that_gives_key() -> str:
 
 
 class _AtVertex(Wire):
-    """In its environment, KEY stands for the file of credentials that give it."""
+    """A wire in whose environment KEY stands for the credentials file that yields it."""
 
     def config(self, url: str | None, env: Mapping[str, str] | None = None, **more: Any) -> ProviderConfig:
         env = dict(self.env if env is None else env)
@@ -84,12 +84,12 @@ class _AtVertex(Wire):
 
 @dataclass(frozen=True, kw_only=True)
 class GeminiAtVertex(_AtVertex, GoogleWire):
-    """generateContent, without ids."""
+    """The format generateContent, without call ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaudeAtVertex(_AtVertex, AnthropicWire):
-    """Messages, with the model in the address."""
+    """The Messages format, with the model in the address."""
 
 
 _COMMON: Mapping[str, Any] = {

@@ -1,4 +1,4 @@
-"""Workers as processes, on one server."""
+"""Workers in separate processes that share one server."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ instruction = "You work."
 
 
 def effect(number: int, seconds: float = 0.0) -> dict[str, Any]:
-    """A step that leaves a line in the file of effects."""
+    """Return a step that appends a line to the file of effects."""
     script = f"echo {number} >> effects; sleep {seconds}"
     return reply("", ("exec", {"command": "sh", "args": ["-c", script]}))
 
 
 @dataclass
 class Process:
-    """A worker at work."""
+    """A running worker process."""
 
     popen: subprocess.Popen[str]
     news: list[dict[str, Any]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Process:
 
 
 class Cluster:
-    """A project on a server, and workers."""
+    """A project on a server, with workers."""
 
     def __init__(self, terminal: Terminal, storage: str) -> None:
         self.terminal = terminal
@@ -120,7 +120,7 @@ class Cluster:
         return path.read_text().split() if path.exists() else []
 
     def load(self) -> Load:
-        """What the dispatcher has."""
+        """Return the dispatcher's queue statistics."""
 
         async def work() -> Load:
             async with self.host() as host:
@@ -133,7 +133,7 @@ class Cluster:
         deadline = time.monotonic() + seconds
         while len(self.effects) < count:
             assert time.monotonic() < deadline
-            time.sleep(0.02)  # a poll of what another process does, bounded above
+            time.sleep(0.02)  # a poll of another process, bounded above
 
     def status(self, job_id: str) -> str:
         async def work() -> str:

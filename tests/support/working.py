@@ -1,4 +1,4 @@
-"""Workers of a test, on one engine in memory."""
+"""Workers of a test that share an in-memory engine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hosting import Bench, expert, until_it_crashes
 from terminal import Terminal
 
 from perstack.config.load import load_usable
-from perstack.core.job import JobSummary
-from perstack.engine.workers.news import News
-from perstack.engine.workers.ordered import Drive
+from perstack.core.jobs.summary import JobSummary
+from perstack.engine.workers.orders import Drive
+from perstack.engine.workers.reports import News
 from perstack.engine.workers.worker import Worker, WorkerSettings
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher, Order
@@ -24,7 +24,7 @@ from perstack.testing.scripted import text
 
 
 async def recorded(bench: Bench, job_id: str, *experts: object) -> None:
-    """A Job that has begun, and that nobody drives."""
+    """Record a Job that has begun and that nobody drives."""
     host = bench.host([text("never")], *(experts or (expert("a"),)), wrap=_dying)
     with until_it_crashes():
         await host.run("a", "q", job_id=job_id)
@@ -35,7 +35,7 @@ def _dying(inner: object) -> CrashingStorage:
 
 
 def served(terminal: Terminal, job_id: str) -> JobSummary:
-    """What a worker makes of it."""
+    """Let a worker serve the Job, and return its summary."""
 
     async def work() -> JobSummary:
         project = load_usable(terminal.workspace / "perstack.toml").project
@@ -46,7 +46,7 @@ def served(terminal: Terminal, job_id: str) -> JobSummary:
 
 
 async def queued(bench: Bench, job_id: str) -> Engine:
-    """An engine with an order for such a Job."""
+    """Return an engine with a work item for such a Job."""
     engine = Engine()
     await recorded(bench, job_id)
     await engine.submit(job_id)
@@ -56,7 +56,7 @@ async def queued(bench: Bench, job_id: str) -> Engine:
 def worker_of(
     host: Host, dispatcher: Dispatcher, tell: Callable[[News], None], drive: Drive | None = None, **settings: object
 ) -> Worker:
-    """A worker of that Host, which is not at work yet."""
+    """Return a worker of that Host, not running yet."""
     return Worker(
         dispatcher,
         host.jobs,
@@ -87,19 +87,19 @@ class AtWork:
         self.changed.set()
 
     async def steps(self, count: int, seconds: float = 10) -> None:
-        """Until its Jobs have done so many steps."""
+        """Wait until its Jobs have done `count` steps."""
         async with asyncio.timeout(seconds):
             while self.worker.tally.steps < count:
                 await asyncio.sleep(0.01)  # a poll, bounded above
 
     async def generates(self, run_id: str, seconds: float = 10) -> None:
-        """Until a model has been asked in that Run."""
+        """Wait until that Run has started a generation."""
         async with asyncio.timeout(seconds):
             while all(line.event.type != "startGeneration" for line in await self.host.events(run_id)):
                 await asyncio.sleep(0.01)  # a poll, bounded above
 
     async def until(self, kind: str, count: int = 1, seconds: float = 10) -> News:
-        """The `count`-th news of that kind."""
+        """Wait for the `count`-th news of that kind, and return it."""
         return (await self.when(lambda: len(self.of(kind)) >= count, seconds) or self.of(kind))[count - 1]
 
     async def when(self, there: Callable[[], bool], seconds: float = 10) -> None:
@@ -111,7 +111,7 @@ class AtWork:
 
 @dataclass
 class Engine:
-    """Where the workers of a test get their orders from."""
+    """The queue of a test's workers."""
 
     orders: InMemoryOrders = field(default_factory=InMemoryOrders)
 
@@ -137,7 +137,7 @@ class Engine:
         drive: Drive | None = None,
         **settings: object,
     ) -> AsyncGenerator[AtWork]:
-        """A worker; on leaving the block it leaves too, unless it has been killed."""
+        """Run a worker during the block. At the end it leaves, unless it was killed."""
         told: list[AtWork] = []
         worker = worker_of(
             host, dispatcher or self.dispatcher, lambda news: told[0].tell(news), drive, name=name, **settings

@@ -1,4 +1,4 @@
-"""What the attacks are made on: a team with parallel and nested delegates, effects, and a question."""
+"""Projects for crash tests: a team with parallel and nested delegates, effects, and a question."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _append(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def team(folder: Path, aside: Path, storage: str, rules: str = "") -> None:
-    """Write the project into `folder`, with these rules of permissions, and its script beside it."""
+    """Write the project with these permission rules into `folder`, and its script into `aside`."""
     (folder / "perstack.toml").write_text(TEAM.format(storage=storage) + rules)
     for name in FILES:
         (folder / name).touch()
@@ -67,13 +67,13 @@ def team(folder: Path, aside: Path, storage: str, rules: str = "") -> None:
 
 
 def script(aside: Path, **turns: list[dict[str, Any]]) -> None:
-    """What each Expert's model says, turn by turn."""
+    """Write each Expert's turns."""
     experts = {key: {"turns": each} for key, each in turns.items()}
     (aside / "script.json").write_text(json.dumps({"experts": experts}))
 
 
 def env(aside: Path) -> dict[str, str]:
-    """The environment of every process."""
+    """Return the environment of every process."""
     return {
         "PATH": os.environ["PATH"],
         "PERSTACK_PLUGINS": "perstack.testing.plugin",
@@ -93,7 +93,7 @@ maxIterations = 2
 
 
 def worker(folder: Path, aside: Path, storage: str) -> None:
-    """Write a project of one Expert, who does what a task or a series wants."""
+    """Write a project with one Expert, for a task or a series."""
     (folder / "perstack.toml").write_text(WORKER.format(storage=storage))
     (folder / "worker.txt").touch()
     script(aside, worker=[reply("", _append("worker"), usage=(10, 1)), reply("made", usage=(10, 1))])
@@ -145,7 +145,7 @@ def small_window(folder: Path, aside: Path, storage: str) -> None:
 
 
 def spread(boundaries: int, number: int) -> list[int]:
-    """So many of the boundaries, spread evenly, the first and the last among them."""
+    """Return `number` of the boundaries, evenly spread, including the first and the last."""
     if number >= boundaries:
         return list(range(1, boundaries + 1))
     return sorted({1 + round(index * (boundaries - 1) / (number - 1)) for index in range(number)})
@@ -166,7 +166,7 @@ instruction = "You say a thing."
 
 
 def asking(folder: Path, storage: str) -> None:
-    """Write a project, and its script, of an Expert who asks and one who is done at once."""
+    """Write a project and its script, with one Expert that asks and one that is done at once."""
     (folder / "perstack.toml").write_text(ASKS.format(storage=storage))
     ask = reply("", ("askUser", {"question": "sure?"}), usage=(10, 1))
     script(folder, small=[ask, reply("done", usage=(10, 1))], other=[reply("said", usage=(10, 1))])

@@ -6,7 +6,7 @@ import pytest
 
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
 from perstack.testing.in_memory_storage import InMemoryStorage
-from perstack.testing.opener import RUN, new_writer, wait_for
+from perstack.testing.storage_fixture import RUN, new_writer, wait_for
 
 
 def test_without_a_point_it_only_passes_on() -> None:

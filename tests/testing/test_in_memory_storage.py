@@ -64,7 +64,7 @@ def test_a_host_needs_no_more_of_a_storage_than_log_blobs_lease_and_cache(tmp_pa
         checkpoint = f"{job.runs[0].id}-1"
         assert (await host.checkpoint(checkpoint)).id == checkpoint
         assert await host.checkpoint_path(checkpoint) is None
-        await host.memory.create("t")
+        await host.tasks.create("t")
         assert (await host.verify("t")).findings == ()
         await host.close()
 

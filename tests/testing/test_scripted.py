@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perstack.core.messages import (
+from perstack.core.runs.messages import (
     ExpertMessage,
     History,
     Message,

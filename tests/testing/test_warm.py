@@ -160,11 +160,16 @@ def test_a_command_ends_as_a_new_python_does(terminal: Terminal, last: str) -> N
     assert (forked.returncode, forked.stdout, forked.stderr) == (new.returncode, new.stdout, new.stderr)
 
 
-def test_a_module_that_hides_one_that_is_imported_already_is_found_as_at_a_start(terminal: Terminal) -> None:
-    (terminal.workspace / "click.py").write_text("raise SystemExit('not this one')")
+def test_a_module_that_hides_one_that_is_imported_already_is_found_as_at_a_start(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (terminal.workspace / "click.py").write_text("raise SystemExit('never this one')")
+    assert terminal.run("jobs").code == 0, "no module of the workspace hides one of ours"
+    library = tmp_path_factory.mktemp("library")
+    (library / "click.py").write_text("raise SystemExit('not this one')")
+    terminal.env["PYTHONPATH"] = str(library)
     done = terminal.run("jobs")
     assert (done.code, done.err) == (1, "not this one\n")
-    terminal.env["PYTHONPATH"] = "."
     script = typed(terminal, "perstack jobs")
     assert (script.returncode, script.stderr) == (1, "not this one\n")
 

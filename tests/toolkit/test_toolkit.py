@@ -14,14 +14,14 @@ from hosting import Bench, Seen, crashing, results, wait_for
 from kits import Settings, call, with_kit
 from pydantic import BaseModel, Field
 
-from perstack.core.messages import BlobPart, text_of
-from perstack.core.questions import Question
-from perstack.core.tools import ToolSpec
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.facts import Question
+from perstack.core.runs.messages import BlobPart, text_of
 from perstack.errors import PluginError, SkillError
 from perstack.ports.skill import ToolResult
-from perstack.ports.toolkit import Blob, ToolContext, Toolkit
 from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, text, tool
+from perstack.toolkit import Blob, ToolContext, Toolkit
 
 
 class Colour(Enum):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hosting import Bench, Seen, results, wait_for
 from kits import Settings, call, with_kit
 
-from perstack.ports.toolkit import Setup, ToolContext, Toolkit
 from perstack.testing.scripted import text, tool
+from perstack.toolkit import Setup, ToolContext, Toolkit
 
 
 class Shop:

@@ -11,11 +11,13 @@ import pytest
 from approving import ASK_WRITE, ME, TEAM, answer, append, files, hosted
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.chain import EMPTY_LOG, open_line, seal
-from perstack.core.policy.permissions import Permissions
-from perstack.core.runs.asking import OpenQuestion
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.forms import form_of
+from perstack.doors.shared.questions import call_shown
+from perstack.doors.tui.view.questions import asking_lines
 from perstack.errors import PerstackError
-from perstack.frontends.shared.approvals import call_shown
 from perstack.host import Host
 from perstack.testing.scripted import text, tool
 
@@ -123,10 +125,95 @@ def test_no_argument_is_left_out_because_a_difference_is_shown(tmp_path: Path) -
     assert "hidden" in shown
 
 
+def test_of_a_servers_tool_all_arguments_are_shown_whatever_they_are_called(tmp_path: Path) -> None:
+    secret = "\n".join(["unchanged"] * 3 + ["what the server is really sent"] + ["unchanged"] * 8)
+    (tmp_path / "a").write_text(f"{secret}\n3")
+    for asked in (
+        question("editTextFile", path="a", oldText=f"{secret}\n1", newText=f"{secret}\n2"),
+        question("send", path="a", oldText=f"{secret}\n1", newText=f"{secret}\n2"),
+        question("writeTextFile", path="a", text=secret),
+    ):
+        assert "what the server is really sent" in call_shown(asked.model_copy(update={"skill_name": "evil"}), tmp_path)
+
+
 @pytest.mark.parametrize("mark", ["\u2028", "\x0b", "\x85", "\r"])
 def test_a_line_end_that_only_some_programs_know_is_part_of_the_difference(tmp_path: Path, mark: str) -> None:
     shown = call_shown(question("editTextFile", path="a", oldText=f"1\nb{mark}c", newText="2\nb\nc"), tmp_path)
-    assert f"-b{mark}c" in shown
+    assert f"-b\\u{ord(mark):04x}c" in shown
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\u00a0", "\u3000", "\u200b", "\u2800", "\u3164", " \u00a0"])
+def test_a_run_of_white_space_is_shown_as_such_and_hides_no_command(tmp_path: Path, blank: str) -> None:
+    asking = question("exec", command="sh", args=["-c", f"ls{blank * 3000}; ./ev"])
+    for shown in (call_shown(asking, tmp_path), asking.shown):
+        assert len(shown) < 500
+        assert "ls⟦" in shown
+        assert "⟧; ./ev" in shown
+
+
+def test_thousands_of_line_ends_are_shown_as_such(tmp_path: Path) -> None:
+    for value in ("a" + "\n" * 3000 + "\tb", ["a" + "\n \n" * 1500 + "\tb"]):
+        asking = question("other", text=value)
+        for shown in (call_shown(asking, tmp_path), asking.shown):
+            assert "3,000 line ends" in shown
+            assert len(shown) < 300
+            assert shown.count("\n") < 5
+    assert "a\n    | \n    |     b" in call_shown(question("other", text="a\n\n    b"), tmp_path)
+
+
+@pytest.mark.parametrize("mark", list("\u2028\u2029\u0085\u202e\u2066\u200b\u200d\u00ad\u3164\ufeff\x1b\r"))
+def test_what_cannot_be_seen_is_shown_as_an_escape_wherever_in_a_call_it_stands(tmp_path: Path, mark: str) -> None:
+    seen = f"\\u{ord(mark):04x}"
+    asking = question("other", text=f"a{mark}b", more=[{f"c{mark}d": f"e{mark}f"}], **{f"g{mark}h": 1})
+    shown = call_shown(asking, tmp_path)
+    nested = "\\r" if mark == "\r" else seen  # JSON has an escape of its own for it
+    for words in (f"a{seen}b", f"c{nested}d", f"e{nested}f", f"g{seen}h"):
+        assert words in shown
+    assert mark not in shown
+    assert mark not in asking.shown
+
+
+def test_above_the_arguments_stands_each_command_that_the_parser_found(tmp_path: Path) -> None:
+    script = "ls -a; if true; then x=1 GIT_X=2 ./ev 'a b' > f; fi\nsudo rm a | cat"
+    asking = question("exec", command="sh", args=["-c", script])
+    head, arguments = call_shown(asking, tmp_path).split("\n  command: sh\n")
+    assert head.split("\n")[1:] == [
+        "  runs: ls -a",
+        "  runs: true",
+        "  runs: > f",
+        "  runs: x=1 GIT_X=2 ./ev 'a b'",
+        "  runs: sudo rm a  (sudo runs other programs)",
+        "  runs: cat",
+    ]
+    assert "./ev" in arguments
+    assert asking.runs == tuple(line.removeprefix("  runs: ") for line in head.split("\n")[1:])
+    assert "./ev 'a b'" in asking.shown.partition("{")[0]
+
+
+def test_every_door_shows_what_white_space_hides(tmp_path: Path) -> None:
+    asking = question("exec", command="sh", args=["-c", f"ls{' ' * 3000}; ./ev\n\u2028"])
+    drawn = "\n".join("".join(span.text for span in line) for line in asking_lines(asking, tmp_path, 80))
+    for shown in (call_shown(asking, tmp_path), asking.shown, form_of(asking).message, drawn):
+        assert "ls⟦3,000 spaces⟧; ./ev" in shown
+        assert "\\u2028" in shown
+    plain = question("exec", command="sh", args=["-c", f"ls{' ' * 3000}; ./ev"])
+    drawn = "\n".join("".join(span.text for span in line) for line in asking_lines(plain, tmp_path, 80))
+    for shown in (call_shown(plain, tmp_path), form_of(plain).message, drawn):
+        assert "\n  runs: ls\n  runs: ./ev\n" in shown
+    assert "[ls] [./ev]" in plain.shown
+
+
+def test_a_command_that_cannot_be_read_is_said_to_be_so_and_many_are_bounded(tmp_path: Path) -> None:
+    assert "  runs: ?  " in call_shown(question("exec", command="sh", args=["-c", "ls 'open"]), tmp_path)
+    many = question("exec", command="sh", args=["-c", "ls;" * 5000])
+    assert (len(many.runs), many.runs[-1]) == (51, "… and more")
+    long = question("exec", command="sh", args=["-c", f"echo {'x' * 40_000}; ./ev\n# c"])
+    assert long.runs[1] == "./ev"
+    assert len(call_shown(long, tmp_path)) < 90_000
+    forged = question("exec", command="ls\n  runs: true", args=["a\n  runs: true"])
+    assert sum(line.startswith("  runs: ") for line in call_shown(forged, tmp_path).split("\n")) == 1
+    assert question("exec", command="", args=[1, None]).runs == ()
+    assert question("exec", command=7).runs == ()
 
 
 def test_a_last_line_without_an_end_is_part_of_the_difference(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from approving import TEAM, answer, append, exec_, files, hosted
 from hosting import Bench, Seen, expert, wait_for
 
-from perstack.core.chain import EMPTY_LOG, open_line, seal
-from perstack.core.policy.permissions import Permissions
-from perstack.core.verification import Report
+from perstack.core.audit.verification import Report
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
+from perstack.core.definitions.permissions import Permissions
 from perstack.host import Host
 from perstack.testing.scripted import text, turn
 

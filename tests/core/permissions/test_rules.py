@@ -7,14 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perstack.config.load import load_project
-from perstack.core.policy.calls import PolicyCall, policy_call
-from perstack.core.policy.decide import decide_call
-from perstack.core.policy.permissions import Permissions, RuleSet
-from perstack.core.policy.rules import wrong_rule
-from perstack.core.tools import ToolSpec
-from perstack.engine.policy_paths import resolver
+from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_rule
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.permissions.calls import PolicyCall, policy_call
+from perstack.core.permissions.decisions import decide_call
+from perstack.engine.permissions.rulings import resolver
 from perstack.errors import DefinitionError
-from perstack_base.specs import SPECS
+from perstack_base.tools import SPECS
 
 BASE = {spec.name: spec for spec in SPECS}
 STRICTNESS = ["allow", "ask", "deny"]

@@ -8,13 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from shell_lines import ALLOWED, ASK, ASKED, DENIED, DENY
+from shell_lines import ALLOWED, ASK, ASKED, DENIED, DENY, OF_BASH, OF_ONE_SHELL
 
-from perstack.core.policy.calls import PolicyCall, policy_call
-from perstack.core.policy.decide import decide_call
-from perstack.core.policy.permissions import Permissions, RuleSet
-from perstack.engine.policy_paths import resolver
-from perstack_base.specs import SPECS
+from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.permissions.calls import PolicyCall, policy_call
+from perstack.core.permissions.decisions import decide_call
+from perstack.engine.permissions.rulings import resolver
+from perstack_base.tools import SPECS
 
 BASE = {spec.name: spec for spec in SPECS}
 STRICTNESS = ["allow", "ask", "deny"]
@@ -89,6 +89,82 @@ def test_a_default_of_deny_is_not_softened_to_a_question():
     assert decide_call([only], line("ls; eval $x")).decision == "deny"
     assert decide_call([only], line("sudo ls")).decision == "deny"
     assert decide_call([only], line("ls > out")).decision == "deny"
+
+
+WIDE = rules(
+    default="deny",
+    allow=tuple(
+        f"exec({name} *)"
+        for name in ("echo", "ls", "cat", "true", "test", "[", "[[", "printf", "read", "export", "set", "shopt", "exit")
+    ),
+)
+"""With these, only how a line is read can deny it."""
+
+
+@pytest.mark.parametrize("shell", ["sh", "dash", "ash", "ksh", "mksh", "bash", "/usr/bin/sh"])
+@pytest.mark.parametrize("text", OF_ONE_SHELL)
+def test_what_shells_read_in_different_ways_is_not_allowed_in_any(shell, text):
+    assert decide_call([WIDE], run(shell, "-c", text)).decision == "deny"
+    assert decide_call([SOME], run(shell, "-c", text)).decision in ("ask", "deny")
+
+
+@pytest.mark.parametrize("text", OF_BASH)
+def test_the_grammar_of_bash_holds_for_bash_alone(text):
+    assert decide_call([WIDE], run("bash", "-c", text)).decision == "allow"
+    for shell in ("sh", "dash", "ash", "ksh", "mksh"):
+        assert decide_call([WIDE], run(shell, "-c", text)).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ls -la | cat && echo \"a $x\" 'b' 2>&1",
+        'if [ -f a ]; then ls; elif [ "$x" = b ]; then echo; else cat a; fi',
+        'for f in *.txt; do echo "$f"; done',
+        "echo \"$(cat <<'EOF'\nfirst line\nEOF\n)\"",
+        "set -euo pipefail\nexport LANG=C\nls ${HOME:-x} ${x%/*} ${#x}",
+        "case \"$x\" in a|'b c') ls ;; *) echo ;; esac",
+        'x=$(ls); echo "$x" $((1 + 2)) > /dev/null',
+        "cat <<EOF | cat\n$x and ${y}\nEOF\nls",
+        'while read -r line; do echo "$line"; done',
+        "printf '%s\\n' \"$x\"; exit 1",
+    ],
+)
+def test_plain_scripts_are_allowed_in_every_shell(text):
+    for shell in ("sh", "dash", "ksh", "bash"):
+        assert decide_call([WIDE], run(shell, "-c", text)).decision == "allow", shell
+
+
+@pytest.mark.parametrize(
+    "options", ["-ic", "-sc", "-kc", "-ac", "-Hc", "-O extglob -c", "-o history -c", "-o allexport -c"]
+)
+def test_an_option_that_changes_what_a_script_means_is_not_allowed(options):
+    with_shell = rules(default="deny", allow=("exec(ls *)",))
+    assert decide_call([with_shell], run("bash", *options.split(), "ls")).decision == "deny"
+    assert decide_call([with_shell], run("bash", "-euo", "pipefail", "-c", "ls")).decision == "allow"
+
+
+@pytest.mark.parametrize(
+    "shell", ["./sh", "sub/bash", "/work/sh", "/tmp/dash", "../bin/sh", "/usr/bin/../../tmp/sh", "/bin/./sh"]
+)
+def test_a_program_that_is_only_called_like_a_shell_is_decided_by_its_own_name(shell):
+    assert decide_call([WIDE], run(shell, "-c", "ls")).decision == "deny"
+    assert decide_call([WIDE], line(f"{shell} -c ls")).decision == "deny"
+    assert decide_call([SOME], run(shell, "-c", "ls; rm a")).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    "text", ["echo a\\\nb\necho c\\\\\n./ev", "ls\\\n-l; echo \\\\\n./ev", "echo \\\\\\\n./ev; l\\\ns"]
+)
+def test_a_backslash_that_is_escaped_continues_no_line(text):
+    for shell in ("sh", "bash"):
+        assert decide_call([WIDE], run(shell, "-c", text)).decision == "deny"
+
+
+@pytest.mark.parametrize("shell", ["ksh93", "lksh", "oksh", "pdksh", "posh", "hush", "osh", "xonsh", "bash-static"])
+def test_the_scripts_of_other_shells_are_not_read(shell):
+    assert decide_call([SOME], run(shell, "-c", "ls")).decision == "ask"
+    assert decide_call([SOME], run(shell, "-c", "rm a")).decision == "deny"
 
 
 def test_a_ruling_says_what_of_the_line_it_is_about():

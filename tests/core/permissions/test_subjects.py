@@ -12,14 +12,14 @@ from kits import with_kit
 from terminal import Terminal
 
 from perstack.config.lock import LockedTool
-from perstack.core.policy.calls import PolicyCall
-from perstack.core.policy.decide import decide_call
-from perstack.core.policy.permissions import Permissions, RuleSet
-from perstack.core.policy.urls import readings
-from perstack.core.tools import Subject, ToolSpec
+from perstack.core.definitions.permissions import Permissions, RuleSet
+from perstack.core.definitions.skills import Subject, ToolSpec
+from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.decisions import decide_call
+from perstack.core.permissions.matching import readings
 from perstack.errors import PluginError
-from perstack.ports.toolkit import Toolkit
 from perstack.testing.scripted import text, tool
+from perstack.toolkit import Toolkit
 
 SECRETS = Permissions(deny=("read_it(secrets/**)",))
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.definitions import Expert, Project
-from perstack.core.policy.approvals import Standing
-from perstack.core.policy.calls import PolicyCall
-from perstack.core.policy.chain import rule_sets
-from perstack.core.policy.decide import decide_call
-from perstack.core.policy.permissions import Permissions, RuleSet
-from perstack.core.policy.widening import (
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.permissions import (
+    Permissions,
+    RuleSet,
+    Standing,
     Widening,
     all_laid_over,
     begun_under,
     laid_over,
     not_in_force,
 )
-from perstack.core.runs.ruling import ruled
-from perstack.core.tools import DecidedCall
+from perstack.core.definitions.project import Project, rule_sets
+from perstack.core.definitions.skills import DecidedCall
+from perstack.core.permissions.call_rulings import ruled
+from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.decisions import decide_call
 
 STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 TOOLS = ("a", "b", "c")

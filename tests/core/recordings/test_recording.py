@@ -9,11 +9,11 @@ from damaging import edit
 from hosting import Bench, Seen, expert, project_of, until_it_crashes, wait_for
 from recording import NO_SCRIPT, SCRIPT, Travel, exec_, facts, player, record, setting, team
 
-from perstack.core.definitions import McpStdioSkill
-from perstack.core.job import JobSummary
-from perstack.core.overrides import Overrides
-from perstack.core.policy.permissions import Permissions
-from perstack.core.recording.model import parse_recording
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.skills import McpStdioSkill
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.recordings.model import parse_recording
 from perstack.errors import Damaged, NotFound, UsageError
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points

@@ -13,19 +13,20 @@ from kits import with_kit
 from long_runs import SmallModel
 from recording import ANN, NO_SCRIPT, exec_, facts, player
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Budget, Expert, McpStdioSkill, Price, Skill
-from perstack.core.job import JobSummary
-from perstack.core.messages import TextPart, UserMessage
-from perstack.core.policy.permissions import Permissions
-from perstack.core.tools import ToolSpec
-from perstack.core.toolsearch import SEARCH_TOOL
+from perstack.core.definitions.experts import Budget, Expert
+from perstack.core.definitions.models import Price
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.skills import McpStdioSkill, Skill, ToolSpec
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.messages import TextPart, UserMessage
+from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import GenerationRequest
 from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
-from perstack.ports.toolkit import Blob, Toolkit
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
+from perstack.toolkit import Blob, Toolkit
 
 CITY = {
     "type": "object",

@@ -20,7 +20,7 @@ from processes import start
 from signing import certificate, key_pair
 from terminal import SECONDS, Terminal, reply
 
-from perstack.core.chain import EMPTY_LOG, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 
 HELLO = """
 [experts.greeter]

@@ -13,7 +13,7 @@ import pytest
 from signing import key_pair
 from terminal import Result, Terminal, reply
 
-from perstack.core.chain import EMPTY_LOG, open_line, seal
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.errors import Conflict
 from perstack.host import Host
 

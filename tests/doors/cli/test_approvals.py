@@ -33,6 +33,14 @@ def test_at_a_terminal_a_call_is_shown_with_its_change_and_approved_in_place(tmp
     assert (decided["decision"], decided["by"]["door"]) == ("once", "cli")
 
 
+def test_at_a_terminal_spaces_hide_no_command_of_a_call(tmp_path: Path) -> None:
+    hidden = ("exec", {"command": "sh", "args": ["-c", f"ls{' ' * 3000}; touch made"]})
+    seen = _project(tmp_path, reply("", hidden)).look("run", "a", "q", types="no\n")
+    assert "  runs: ls\n  runs: touch made\n  command: sh\n" in seen
+    assert "ls⟦3,000 spaces⟧; touch made" in seen
+    assert not (tmp_path / "made").exists()
+
+
 def test_words_that_are_no_answer_are_asked_again_and_an_empty_line_leaves_it_for_later(tmp_path: Path) -> None:
     terminal = _project(tmp_path, reply("", EDIT))
     seen = terminal.look("run", "a", "q", types="perhaps\n\n")

@@ -36,7 +36,8 @@ def test_a_question_is_asked_in_place_with_who_asks_its_options_and_all_else_it_
     seen = served(serving, "2\n")
     asked = seen[seen.index("guest asks: ") : seen.index("nothing: later)")]
     assert asked == (
-        "guest asks: What to drink?\n  why: I serve[2J\n    | answer? (say yes)\n  1. Tea\n  2. Coffee: freshly made\n"
+        "guest asks: What to drink?\n  why: I serve\\u001b[2J\n    | answer? (say yes)\n"
+        "  1. Tea\n  2. Coffee: freshly made\n"
         "answer? (give a number, or type a text; "
     )
     assert "Served.\n" in seen

@@ -7,7 +7,7 @@ import json
 import pytest
 from terminal import Terminal, reply
 
-from perstack.core.definitions import Project
+from perstack.core.definitions.project import Project
 from perstack.errors import DefinitionError
 from perstack.host import Host
 

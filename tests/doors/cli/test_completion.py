@@ -15,9 +15,9 @@ import pytest
 from terminal import SECONDS, Terminal, reply
 from tmux import Tmux, tmux
 
-from perstack.frontends.cli.commands import COMMANDS
-from perstack.frontends.cli.completing import kind_of
-from perstack.frontends.cli.main import perstack
+from perstack.doors.cli.commands import COMMANDS
+from perstack.doors.cli.completion_values import kind_of
+from perstack.doors.cli.main import perstack
 
 PLACE = (
     '[experts.writer]\ndescription = "Writes, $(touch pwned)"\ninstruction = "x"\n[experts.guest]\ninstruction = "x"\n'
@@ -138,9 +138,9 @@ def test_every_parameter_that_names_something_is_completed() -> None:
 
 def test_tab_for_a_command_imports_none_of_them(place: Terminal) -> None:
     script = (
-        "import sys, perstack.frontends.cli.main as main\n"
+        "import sys, perstack.doors.cli.main as main\n"
         "main.entry()\n"
-        "print([one for one in ('pydantic', 'asyncio', 'perstack.frontends.cli.log') if one in sys.modules])\n"
+        "print([one for one in ('pydantic', 'asyncio', 'perstack.doors.cli.log') if one in sys.modules])\n"
     )
     given = {"_PERSTACK_COMPLETE": "bash_complete", "_PERSTACK_LINE": "perstack l", "_PERSTACK_WORD": "l"}
     done = subprocess.run(

@@ -14,12 +14,10 @@ from terminal import Result, Terminal, reply
 from tmux import PERSTACK, tmux
 
 from perstack.config.load import DefinitionFile, load_project
-from perstack.core.definitions import Project
-from perstack.core.overrides import Overrides
-from perstack.frontends.making.team import COORDINATOR, team
-from perstack.frontends.making.tools import kit_for
-from perstack.frontends.making.trial import Left, Trials
-from perstack.frontends.shared.checked import checked
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.doors.create.experts import COORDINATOR, checked, team
+from perstack.doors.create.trial import Left, Trials, kit_for
 from perstack.ports.environment import Environment
 
 SHIPPED = ROOT / "host" / "perstack" / "experts" / "create-expert" / "perstack.toml"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminal import Terminal, reply
 
-from perstack.core.plain import one_line, plain_json, plain_text
+from perstack.core.base.text import one_line, plain_json, plain_text
 
 ROOT = Path(__file__).parents[3]
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b8m\x9d0;owned\x9c\x1b[8m\x7f\u202egnp\u2066\rback\u2028"
@@ -141,15 +141,15 @@ def test_an_open_question_of_a_tool_names_the_skill_that_asks(terminal: Terminal
 
 
 WRITERS = {
-    "host/perstack/frontends/cli/terminal.py": "the writer",
-    "host/perstack/engine/notices.py": "one clean line on stderr, for what has no command",
-    "host/perstack/testing/chaos/nursery.py": "a child that is attacked, which opens its own streams",
-    "host/perstack/engine/measuring.py": "a program of its own, which answers its parent through a pipe",
+    "host/perstack/doors/cli/terminal.py": "the writer",
+    "host/perstack/system/user.py": "one clean line on stderr, for what has no command",
+    "host/perstack/testing/chaos/fork_server.py": "a child that is attacked, which opens its own streams",
+    "host/perstack/engine/context/evaluator_process.py": "a program of its own, which answers through a pipe",
     "plugins/perstack_local/__main__.py": "a program of its own, which downloads weights",
     "plugins/perstack_bubblewrap/bridge.py": "a program of its own, inside the sandbox, whose output is the program's",
-    "plugins/perstack_bubblewrap/proxying.py": "a program of its own, which answers its parent through a pipe",
-    "host/perstack/frontends/tui/plain/run.py": "the lines of the linear mode, each cleaned",
-    "host/perstack/frontends/shared/wire.py": "the protocol, cleaned if a terminal shows it",
+    "plugins/perstack_bubblewrap/proxy_main.py": "a program of its own, which answers its parent through a pipe",
+    "host/perstack/doors/tui/plain/run.py": "the lines of the linear mode, each cleaned",
+    "host/perstack/doors/shared/stdio.py": "the protocol, cleaned if a terminal shows it",
 }
 _STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 _SPEAKING = {"echo", "secho", "prompt", "confirm", "progressbar", "echo_via_pager"}

@@ -6,9 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+from damaging import reseal
 from terminal import Terminal
 
-from perstack.core.checkpoint import Checkpoint
+from perstack.core.jobs.checkpoints import Checkpoint
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -88,3 +90,22 @@ def test_the_original_form_wants_a_directory(team: Terminal) -> None:
     refused = team.call("export", "team", "--format", "perstack")
     assert refused.code == 2
     assert "--output" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"type":"callTools"', b'"type":"finishStep"'),
+        (b'"type":"startRun"', b'"type":"finishRun"'),
+        (b'"toolCallId":"', b'"toolCallId":"other-'),
+        (b'"timestamp":', b'"timestamp":99999'),
+        (b'{"a":1}', b'{"a":' + b"9" * 5000 + b"}"),
+    ],
+)
+def test_an_edited_log_is_refused_or_exported_and_never_a_traceback(own_team: Terminal, old: bytes, new: bytes) -> None:
+    reseal(own_team.log_of("team-1"), lambda payload: payload.replace(old, new))
+    for form in ("perstack", "json"):
+        done = own_team.call("export", "team", "--format", form, "--output", f"out-{form}")
+        assert done.code in (0, 1)
+        assert len(done.err.splitlines()) < 2
+        assert (own_team.workspace / f"out-{form}").exists() is (done.code == 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from perstack.frontends.cli.main import perstack
+from perstack.doors.cli.main import perstack
 
 HELPS = Path(__file__).parent / "screens" / "help"
 

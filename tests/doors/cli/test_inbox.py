@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import pytest
 from terminal import ASKING, Result, Terminal, reply
 
-from perstack.engine.who import this_user
+from perstack.system.user import this_user
 
 WORDS = ("Tea", "Coffee")
 
@@ -152,3 +153,74 @@ def test_a_jobs_approval_takes_a_yes_or_a_no_and_the_log_says_who_gave_it(termin
     assert given["by"] == {"user": this_user().user, "door": "cli"}
     assert f"{this_user().user}, cli" in terminal.call("log", "--job", "one").out
     assert terminal.call("verify", "one").code == 0
+
+
+def test_a_question_is_listed_with_its_options_and_its_other_arguments(terminal: Terminal) -> None:
+    choices = [{"label": "Tea", "description": "green\nor black"}, "Coffee\x1b[2J"]
+    plain = {"question": "Which?", "options": ["Tea", "Coffee"], "amount": 3, "note": "for two\nor three"}
+    terminal.project(ASKING, guest=[reply("", ("askUser", plain)), reply("Served.")])
+    ask(terminal, "one")
+    terminal.script(guest=[reply("", ("askUser", {"question": "And?", "options": [choices[0], {"label": "Milk"}]}))])
+    ask(terminal, "two")
+    terminal.script(guest=[reply("", ("askUser", {"question": "Pay?", "amount": "\x1b[2J1"}))])
+    ask(terminal, "three")
+    shown = terminal.call("inbox").out
+    for line in ("  Which?", "    amount: 3", "    note: for two", "      | or three", "    1. Tea", "    2. Coffee"):
+        assert line in shown.splitlines(), line
+    assert "    1. Tea: green\n      | or black\n    2. Milk\n" in shown
+    assert "    amount: \\u001b[2J1" in shown
+    assert "\x1b" not in shown
+    assert [line[2:12] for line in shown.splitlines()].count("answer wit") == 3
+
+
+def test_what_thousands_of_jobs_ask_is_written_in_a_few_writes(terminal: Terminal) -> None:
+    terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
+    ask(terminal, "job")
+    jobs = terminal.workspace / "perstack" / "jobs"
+    summary = (jobs / "job" / "job.json").read_bytes()
+    for number in range(1000):
+        (jobs / f"job{number}").mkdir()
+        renamed = summary.replace(b'"job"', b'"job%d"' % number).replace(b'"job-', b'"job%d-' % number)
+        (jobs / f"job{number}" / "job.json").write_bytes(renamed)
+    writes: list[str] = []
+    with mock.patch("perstack.doors.cli.inbox.out", lambda *parts: writes.append("".join(map(str, parts)))):
+        assert terminal.call("inbox").code == 0
+    assert len(writes) < 10
+    assert sum(one.count("Tea or coffee?") for one in writes) == 1001
+    assert terminal.call("inbox").out == "".join(f"{one}\n" for one in writes)
+
+
+EMPTY = (
+    "run guest q --provider scripted --continue-job=", "run guest q --provider scripted --job-id=", "log --run=",
+    "run guest q --provider scripted --continue --resume-from=", "jobs --label=", "jobs --storage=", "jobs --config=",
+    "jobs --workspace=", "cost --since=", "prune --older-than= --dry-run", "prune --expert= --dry-run",
+    "submit guest q --at=", "verify --receipt=", "export ask --format=", "resume ask --max-steps=", "log --job=",
+)  # fmt: skip
+EMPTY_ARGUMENTS = (
+    "log",
+    "verify",
+    "export --format json",
+    "resume",
+    "answer",
+    "rewind",
+    "diff",
+    "cancel",
+    "replay",
+    "du",
+)
+
+
+@pytest.mark.parametrize("line", EMPTY)
+def test_an_empty_value_is_refused_and_is_no_absent_one(waiting: Terminal, line: str) -> None:
+    done = waiting.call(*line.split())
+    assert (done.code, done.out) == (2, "")
+    assert len(done.err.splitlines()) == 1
+    assert [job["id"] for job in waiting.call("jobs", "--json").events] == ["ask"]
+
+
+@pytest.mark.parametrize("line", EMPTY_ARGUMENTS)
+def test_an_empty_id_is_not_the_latest_job(waiting: Terminal, line: str) -> None:
+    command, *options = line.split()
+    done = waiting.call(command, "", *options)
+    assert (done.code, done.out) == (2, "")
+    assert "is empty" in done.err or "is not a valid" in done.err

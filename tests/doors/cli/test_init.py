@@ -12,7 +12,7 @@ from tmux import PERSTACK, tmux
 from web_pages import Pages
 
 from perstack.config.load import load_project
-from perstack.config.templates import templates
+from perstack.config.project import templates
 
 TEMPLATES = sorted(templates())
 

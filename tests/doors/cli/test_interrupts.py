@@ -42,9 +42,12 @@ def test_ctrl_c_ends_the_tools_children_records_the_interrupt_and_resume_goes_on
     assert "may have had its effect" in resumed.out
 
 
-def test_ctrl_c_before_a_command_has_begun_is_no_traceback(terminal: Terminal) -> None:
-    (terminal.workspace / "click.py").write_text("raise KeyboardInterrupt\n")
-    done = terminal.run("jobs", env={"PYTHONPATH": str(terminal.workspace)})
+def test_ctrl_c_before_a_command_has_begun_is_no_traceback(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    library = tmp_path_factory.mktemp("library")
+    (library / "click.py").write_text("raise KeyboardInterrupt\n")
+    done = terminal.run("jobs", env={"PYTHONPATH": str(library)})
     assert (done.code, done.out, done.err) == (130, "", "")
 
 

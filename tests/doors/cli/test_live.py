@@ -11,27 +11,18 @@ import pytest
 from rich.cells import cell_len
 from terminal import ASKING, TEAM, Terminal, reply
 
-from perstack.core.events import (
-    CallTools,
-    Event,
-    FinishGeneration,
-    FinishToolCall,
-    SkillStarting,
-    StartGeneration,
-    StreamReasoning,
-    StreamText,
-    ToolProgress,
-)
-from perstack.core.messages import TextPart, ToolCallPart
-from perstack.core.plain import plain_text
-from perstack.core.todos import Todo, todos_json
-from perstack.core.tools import DecidedCall
-from perstack.core.usage import Usage
-from perstack.frontends.cli import row_printer
-from perstack.frontends.cli.live_lines import Line, line_of, lines_of
-from perstack.frontends.cli.row_printer import RowPrinter
-from perstack.frontends.cli.terminal import Screen, rendered
-from perstack.frontends.shared.live_state import LiveState
+from perstack.core.base.text import plain_text
+from perstack.core.base.usage import Usage
+from perstack.core.definitions.skills import DecidedCall
+from perstack.core.runs.display_events import SkillStarting, StreamReasoning, StreamText, ToolProgress
+from perstack.core.runs.events import Event
+from perstack.core.runs.facts import Todo, todos_json
+from perstack.core.runs.messages import TextPart, ToolCallPart
+from perstack.core.runs.step_events import CallTools, FinishGeneration, FinishToolCall, StartGeneration
+from perstack.doors.cli import live as row_printer
+from perstack.doors.cli.live import Line, RowPrinter, line_of, lines_of
+from perstack.doors.cli.terminal import Screen, rendered
+from perstack.doors.shared.activity import LiveState
 
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")

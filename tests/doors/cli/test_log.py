@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, reply
 
-from perstack.core.chain import EMPTY_LOG, open_line, seal
-from perstack.core.checkpoint import Checkpoint
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
+from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.testing.scripted import ANY_EXPERT
 
 
@@ -173,8 +173,8 @@ def test_the_newest_events_are_taken_and_a_line_says_how_to_see_more(team: Termi
 def test_a_hundred_events_are_taken_by_default_and_only_they_are_parsed(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perstack.core import events
-    from perstack.frontends.shared import log_entries
+    from perstack.core.runs import events
+    from perstack.doors.shared import log_view as log_entries
 
     terminal.project(
         '[experts.a]\ninstruction = "i"\nmaxRepeats = 0\n',

@@ -7,8 +7,8 @@ import json
 import pytest
 from terminal import Terminal, reply
 
-from perstack.core.messages import TextPart, UserMessage
-from perstack.frontends.shared.checkpoints import difference
+from perstack.core.runs.messages import TextPart, UserMessage
+from perstack.doors.shared.checkpoints import difference
 
 TOML = '[experts.a]\ninstruction = "i"\n'
 

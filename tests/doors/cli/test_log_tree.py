@@ -7,9 +7,8 @@ import re
 import pytest
 from terminal import ASKING, TEAM, Terminal, reply
 
-from perstack.core.job import RunSummary
-from perstack.core.run_tree import PlacedRun
-from perstack.frontends.shared.run_tree import branches
+from perstack.core.jobs.summary import PlacedRun, RunSummary
+from perstack.doors.shared.log_view import branches
 
 SCRIPTED = ("--provider", "scripted")
 

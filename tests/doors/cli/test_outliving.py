@@ -11,7 +11,7 @@ import pytest
 from processes import Attended, alive, start, until
 from terminal import SECONDS, Terminal, reply
 
-from perstack.ports.processes.identity import start_of
+from perstack.system.process_groups import start_of
 
 pytestmark = pytest.mark.linux  # what has outlived a host is known from /proc
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
-import subprocess
-import warnings
 from pathlib import Path
 
 import pytest
 from terminal import Terminal, reply
 
-from perstack.config.settings import Overrides
-from perstack.engine.memory import ExecutionMemory
+from perstack.core.definitions.overrides import Overrides
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.host import Host
 
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
@@ -105,55 +102,12 @@ def test_a_storage_that_is_named_is_seen_from_where_one_stands(terminal: Termina
     assert ids(below) == []
 
 
-def test_state_that_an_older_version_left_is_used_and_the_line_says_how_to_merge_it(
-    terminal: Terminal, below: Terminal
-) -> None:
-    # the older version, to which this folder alone was the place of state
-    (below.workspace / "perstack.toml").write_text(ONE)
-    assert below.call("run", "solo", "q", *SCRIPTED, "--job-id", "old").code == 0
-    assert below.call("task", "create", "t").code == 0
-    (below.workspace / "perstack.toml").unlink()
-    assert terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "new").code == 0
-
-    seen = below.call("jobs", "--json")
-    assert [json.loads(line)["id"] for line in seen.lines] == ["old"]
-    notes = [line for line in seen.err.splitlines() if str(below.workspace / "perstack") in line]
-    assert len(notes) == 1
-    assert str(terminal.workspace / "perstack") in notes[0]
-    merge = re.search(r"to merge them: (.*)$", notes[0])
-    assert merge is not None
-    subprocess.run(["sh", "-c", merge[1]], check=True)
-
-    merged = below.call("jobs", "--json")
-    assert {json.loads(line)["id"] for line in merged.lines} == {"old", "new"}
-    assert merged.err == ""
-    assert below.call("verify", "old").code == 0
-    assert terminal.call("task", "get", "t").code == 0
-
-
-def test_a_python_package_of_that_name_is_no_state(terminal: Terminal, below: Terminal) -> None:
-    package = below.workspace / "perstack"
-    (package / "core").mkdir(parents=True)
-    (package / "__init__.py").touch()
+def test_a_perstack_folder_below_the_project_is_no_state(terminal: Terminal, below: Terminal) -> None:
+    (below.workspace / "perstack/jobs/other").mkdir(parents=True)
     ran = below.call("run", "solo", "q", *SCRIPTED, "--job-id", "job")
     assert ran.code == 0
-    assert "older version" not in ran.err
+    assert str(below.workspace / "perstack") not in ran.err
     assert ids(terminal) == ["job"]
-
-
-def test_an_older_sqlite_file_is_used_too(terminal: Terminal, below: Terminal) -> None:
-    toml = f'storage = "sqlite:perstack/state.db"\n{ONE}'
-    (below.workspace / "perstack.toml").write_text(toml)
-    assert below.call("run", "solo", "q", *SCRIPTED, "--job-id", "old").code == 0
-    (below.workspace / "perstack.toml").unlink()
-    terminal.project(toml, solo=WRITE)
-    seen = below.call("jobs", "--json")
-    assert [json.loads(line)["id"] for line in seen.lines] == ["old"]
-    merge = re.search(r"to move them: (.*)$", seen.err)
-    assert merge is not None
-    subprocess.run(["sh", "-c", merge[1]], check=True)
-    assert ids(terminal) == ids(below) == ["old"]
-    assert below.call("jobs").err == ""
 
 
 @pytest.mark.parametrize("storage", ["file:.state", "sqlite:var/state.db", "file:src/../hidden"])
@@ -186,16 +140,6 @@ def test_from_python_state_is_beside_perstack_toml_too(terminal: Terminal, below
     assert not (below.workspace / "perstack").exists()
 
 
-def test_from_python_older_state_is_warned_of(terminal: Terminal, below: Terminal) -> None:
-    (below.workspace / "perstack/jobs/old").mkdir(parents=True)
-    with pytest.warns(UserWarning, match="an older version"):
-        host = Host.open(workspace=below.workspace, env={})
-    assert host.storage.location == str(below.workspace / "perstack")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Host.open(workspace=terminal.workspace, env={})
-
-
 def test_printed_settings_of_an_editor_find_the_same_state_and_workspace(terminal: Terminal, below: Terminal) -> None:
     def printed(*options: str) -> list[str]:
         shown = json.loads(below.call("mcp", "--print-config", "claude-code", *options).out)
@@ -214,3 +158,208 @@ def test_printed_settings_of_an_editor_find_the_same_state_and_workspace(termina
     assert args[args.index("--storage") + 1] == f"file:{terminal.workspace / 'perstack'}"
     args = printed("--storage", "file:mine")
     assert args[args.index("--storage") + 1] == f"file:{below.workspace / 'mine'}"
+
+
+STRANGER = 54321
+"""The id of a user that need not exist."""
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+def give(path: Path, mode: int | None = None, user: int | None = None) -> None:
+    if user is not None:
+        os.chown(path, user, -1, follow_symlinks=False)
+    if mode is not None:
+        path.chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("file", "mode", "user", "why"),
+    [
+        (".", 0o777, None, "another user can write"),
+        (".", 0o1777, None, "another user can write"),
+        pytest.param("perstack.toml", 0o644, STRANGER, "belongs to another user", marks=AS_ROOT),
+        pytest.param(".", 0o755, STRANGER, "another user can write", marks=AS_ROOT),
+    ],
+)
+def test_a_definition_above_that_may_be_another_users_is_not_obeyed(
+    below: Terminal, file: str, mode: int, user: int | None, why: str
+) -> None:
+    top = below.workspace.parent.parent
+    give(top / file, mode, user)
+    for command in (("run", "solo", "hi", *SCRIPTED), ("jobs",), ("validate",), ("trust", "--yes"), ("mcp",)):
+        done = below.run(*command)
+        assert (done.code, why in done.err, "--config" in done.err) == (2, True, True), done.err
+        assert str(top / "perstack.toml") in done.err
+        assert done.err.count("\n") == 1
+    config = str(top / "perstack.toml")
+    assert below.run("run", "solo", "hi", *SCRIPTED, "--config", config).code == 0
+    assert below.run("run", "solo", "hi", *SCRIPTED, env={"PERSTACK_TRUST": config}).code == 0
+    give(top, 0o700, 0 if user else None)
+    give(top / "perstack.toml", 0o644, 0 if user else None)
+    assert below.run("jobs").code == 0
+
+
+@AS_ROOT
+def test_a_link_that_another_user_has_put_there_is_not_followed(below: Terminal) -> None:
+    top = below.workspace.parent.parent
+    (top / "perstack.toml").rename(top / "mine.toml")
+    (top / "perstack.toml").symlink_to("mine.toml")
+    assert below.run("jobs").code == 0
+    give(top / "perstack.toml", user=STRANGER)
+    assert "belongs to another user" in below.run("jobs").err
+
+
+def test_a_link_into_a_folder_of_others_is_not_followed(below: Terminal) -> None:
+    top = below.workspace.parent.parent
+    (top / "open").mkdir()
+    (top / "open").chmod(0o777)
+    (top / "perstack.toml").rename(top / "open/perstack.toml")
+    (top / "perstack.toml").symlink_to("open/perstack.toml")
+    assert "another user can write" in below.run("jobs").err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("who", "code"), [("1234", 0), ("1235", 2), ("", 2), ("x", 2)])
+def test_under_sudo_ones_own_files_stay_ones_own(below: Terminal, who: str, code: int) -> None:
+    top = below.workspace.parent.parent
+    give(top, user=1234)
+    give(top / "perstack.toml", user=1234)
+    assert below.run("jobs", env={"SUDO_UID": who}).code == code
+
+
+@AS_ROOT
+def test_a_group_that_others_are_in_may_not_write_beside_a_definition(below: Terminal) -> None:
+    top = below.workspace.parent.parent
+    top.chmod(0o770)
+    assert below.run("jobs").code == 0, "the group of this user has nobody else in it"
+    os.chown(top, -1, STRANGER)
+    assert "another user can write" in below.run("jobs").err
+
+
+@pytest.mark.parametrize("name", [".env", ".env.local"])
+@pytest.mark.parametrize("user", [None, pytest.param(STRANGER, marks=AS_ROOT)])
+def test_variables_that_another_user_has_put_there_are_not_taken(below: Terminal, name: str, user: int | None) -> None:
+    dotenv = below.workspace / name
+    dotenv.write_text("OPENAI_BASE_URL=https://evil.example\n")
+    if user is None:
+        below.workspace.chmod(0o1777)
+    else:
+        give(dotenv, user=user)
+    done = below.run("run", "solo", "hi", *SCRIPTED)
+    assert (done.code, str(dotenv) in done.err, "--env-path" in done.err) == (2, True, True)
+    assert below.run("run", "solo", "hi", *SCRIPTED, "--env-path", name).code == 0
+
+
+@pytest.mark.parametrize("pattern", ["more/*.toml", "more/one.toml", "*/one.toml"])
+@pytest.mark.parametrize("user", [None, pytest.param(STRANGER, marks=AS_ROOT)])
+def test_an_included_file_of_another_user_is_an_error_with_its_line(
+    terminal: Terminal, pattern: str, user: int | None
+) -> None:
+    terminal.project(f'include = ["{pattern}"]\n{ONE}', solo=[reply("ok")])
+    more = terminal.workspace / "more"
+    more.mkdir()
+    (more / "one.toml").write_text('[experts.other]\ninstruction = "x"\n')
+    assert terminal.run("validate").code == 0
+    if user is None:
+        more.chmod(0o777)
+    else:
+        give(more / "one.toml", user=user)
+    for config in ((), ("--config", "perstack.toml")):
+        done = terminal.run("validate", *config)
+        assert done.code == 2
+        assert "perstack.toml:1: error: include[0]: " in done.out + done.err
+        assert "so it is not read" in done.out + done.err
+
+
+@AS_ROOT
+def test_a_project_that_was_named_is_whole_whoever_it_belongs_to(terminal: Terminal) -> None:
+    terminal.project(f'include = ["more/*.toml"]\nenvPath = ["more/env"]\n{ONE}', solo=[reply("ok")])
+    more = terminal.workspace / "more"
+    more.mkdir()
+    (more / "one.toml").write_text('[experts.other]\ninstruction = "x"\n')
+    (more / "env").write_text("A=b\n")
+    for path in (terminal.workspace, terminal.workspace / "perstack.toml", more, more / "one.toml", more / "env"):
+        give(path, user=STRANGER)
+    assert terminal.run("run", "solo", "hi", *SCRIPTED).code == 2
+    assert terminal.run("run", "solo", "hi", *SCRIPTED, "--config", "perstack.toml").code == 0
+
+
+def test_what_shells_complete_is_quiet_about_a_definition_of_another_user(below: Terminal) -> None:
+    below.workspace.parent.parent.chmod(0o777)
+    asked = {"COMP_WORDS": "perstack run ", "COMP_CWORD": "2", "_PERSTACK_COMPLETE": "bash_complete"}
+    done = below.run(env=asked)
+    assert (done.out, "Traceback" in done.err) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("storage", "link", "target"),
+    [
+        ("", "perstack", "outside"),
+        ("", "perstack", "../beyond"),
+        ("", "perstack", "/nowhere/at/all"),
+        ('storage = "file:perstack"\n', "perstack", "outside"),
+        ('storage = "file:kept/in/here"\n', "kept", "outside"),
+        ('storage = "file:kept/in/here"\n', "kept/in/here", "outside"),
+        ('storage = "file:./kept/../perstack"\n', "perstack", "outside"),
+        ('storage = "sqlite:perstack/state.db"\n', "perstack", "outside"),
+        ('storage = "sqlite:perstack/state.db"\n', "perstack/state.db", "outside/their.db"),
+        ('storage = "sqlite:state.db"\n', "state.db", "outside/new.db"),
+    ],
+)
+def test_a_link_in_a_project_does_not_say_where_its_state_is(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory, storage: str, link: str, target: str
+) -> None:
+    outside = tmp_path_factory.mktemp("home")
+    (outside / "their.db").write_bytes(b"")
+    path = terminal.workspace / link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target.replace("outside", str(outside), 1) if target.startswith("outside") else target)
+    terminal.project(storage + ONE, solo=[reply("ok")])
+    for words in (
+        ("run", "solo", "go", *SCRIPTED),
+        ("jobs",),
+        ("log",),
+        ("verify", "--all"),
+        ("inbox",),
+        ("cost",),
+        ("doctor",),
+        ("task", "create", "t"),
+        ("task", "list"),
+        ("prune", "--keep-last", "1", "--yes"),
+        ("mcp",),
+    ):
+        refused = terminal.run(*words, stdin="")
+        assert refused.code in (1, 2), (words, refused)
+        assert "which a link leads to " in refused.out + refused.err, words
+        assert "--storage" in refused.out + refused.err
+        assert "Traceback" not in refused.err
+        if words[0] not in ("doctor", "mcp"):
+            assert len(refused.err.splitlines()) == 1, refused.err
+    assert [one.name for one in outside.iterdir()] == ["their.db"]
+    assert (outside / "their.db").read_bytes() == b""
+    assert not (outside.parent / "beyond").exists()
+
+
+def test_a_link_that_a_person_names_is_where_the_state_is(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("disk")
+    (terminal.workspace / "perstack").symlink_to(outside)
+    terminal.project(ONE, solo=[reply("ok")])
+    done = terminal.run("run", "solo", "go", *SCRIPTED, "--storage", "file:perstack", "--job-id", "here")
+    assert done.code == 0, done.err
+    assert (outside / "jobs" / "here").is_dir()
+    assert ids(terminal, "--storage", "file:perstack") == ["here"]
+
+
+def test_a_project_that_is_reached_through_a_link_has_its_state(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    terminal.project(ONE, solo=[reply("ok")])
+    link = tmp_path_factory.mktemp("links") / "project"
+    link.symlink_to(terminal.workspace)
+    there = Terminal(link)
+    there.env = terminal.env
+    done = there.run("run", "solo", "go", *SCRIPTED, "--job-id", "here")
+    assert done.code == 0, done.err
+    assert ids(terminal) == ["here"]

@@ -67,7 +67,7 @@ def test_without_privileges_a_program_sees_neither_environment_nor_memory_of_the
 def test_whoever_asks_for_a_variable_in_the_process_itself_still_gets_it(terminal: Terminal) -> None:
     code = """
 import ctypes, os, sys
-from perstack.frontends.cli.privacy import keep_environment_private
+from perstack.doors.cli.main import keep_environment_private
 keep_environment_private()
 keep_environment_private()
 getenv = ctypes.CDLL(None).getenv

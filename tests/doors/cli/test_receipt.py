@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from signing import key_pair
 from terminal import Terminal
 
-from perstack.core.chain import EMPTY_LOG, line_of, open_line, seal
-from perstack.core.definitions import Project
+from perstack.core.base.chain import EMPTY_LOG, line_of, open_line, seal
+from perstack.core.definitions.project import Project
 from perstack.host import Host
 
 

@@ -54,6 +54,21 @@ def test_a_recording_is_played_without_the_server_its_variable_and_the_program(m
     assert not left & {"told.jsonl", "pid"}
 
 
+def test_with_mask_secrets_neither_output_nor_disk_has_what_tools_give(terminal: Terminal) -> None:
+    password, variable = "Tr0ub4dor-3x", "nobody-else-knows-this"
+    (terminal.workspace / "notes.txt").write_text(f"db: postgres://ada:{password}@db/x\n")
+    (terminal.workspace / ".env").write_text(f"BENCH_TOKEN={variable}\n")
+    read = reply("", ("touch", {}), ("exec", {"command": "cat", "args": ["notes.txt", "told.jsonl"]}))
+    write = reply("", ("writeTextFile", {"path": "out.txt", "text": "[secret:1] [secret:2] [secret:3]"}))
+    terminal.project(f"maskSecrets = true\n{SERVED}", **{"*": [read, write, reply("Done.")]})
+    done = terminal.call("run", "mechanic", "Go", "--provider", "scripted", "--job-id", "job")
+    assert done.code == 0, done.err
+    assert {*(terminal.workspace / "out.txt").read_text().split()} == {"ada", password, variable}
+    shown = [done.out, done.err, terminal.call("log", "job").out, terminal.call("record", "job").out]
+    kept = [path.read_text() for path in (terminal.workspace / "perstack").rglob("*") if path.is_file()]
+    assert not [text for text in (*shown, *kept) if password in text or variable in text]
+
+
 def test_the_model_of_a_played_run_is_that_of_the_recording_alone(mended: Terminal) -> None:
     definition = mended.workspace / "perstack.toml"
     definition.write_text(f'model = "claude-sonnet-5"\nprovider.providerName = "anthropic"\n{SERVED}')
@@ -97,7 +112,7 @@ def test_a_job_that_is_not_finished_is_recorded_and_that_is_said(waiting: Termin
         ("bad.json", b'{"format": "perstack-recording/9"}', "not a recording that this version reads"),
         ("bad.json", b'{"format": "perstack-recording/1", "job": "j"}', "bad.json: runs: Field required"),
         ("bad.json", b"[" * 5000, "bad.json: not a recording ("),
-        (".", None, "the recording . cannot be read: Is a directory"),
+        (".", None, "the recording . cannot be read: it is no ordinary file"),
     ],
 )
 def test_a_file_that_is_none_is_one_line_and_begins_no_job(

@@ -189,8 +189,14 @@ def test_the_sqlite_storage_is_one_option_away(terminal: Terminal) -> None:
 
 
 UNUSED = {
-    *("yaml", "perstack.engine.attaching", "perstack.engine.skill_loading", "perstack.config.agents_md"),
-    *("perstack.core.line_diff", "perstack.core.snapshots.file_diff", "perstack.engine.rewinding.rewinder"),
+    *(
+        "yaml",
+        "perstack.engine.jobs.attachments",
+        "perstack.engine.plugins.skill_loading",
+        "perstack.config.context_files",
+    ),
+    "perstack.engine.plugins.secret_masking",
+    *("perstack.core.files.text_diff", "perstack.engine.jobs.rewind"),
     *(
         "httpx",
         "httpx2",
@@ -205,15 +211,39 @@ UNUSED = {
         "yaml",
         "pathspec",
     ),
-    *("perstack.engine.snapshots.recording", "perstack.engine.snapshots.walking", "perstack.core.snapshots.ignoring"),
-    *("perstack.core.iterations", "perstack.core.tasks", "perstack.core.recorded", "perstack.core.policy.decide"),
-    *("perstack.core.policy.matching", "perstack.core.policy.shell", "perstack.core.answers", "perstack.core.receipts"),
-    *("perstack.engine.compaction", "perstack.engine.results", "perstack.engine.scheduler", "perstack.engine.memory"),
-    *("perstack.engine.verify", "perstack.engine.inbox", "perstack.engine.iterate", "perstack.engine.install"),
-    *("perstack.frontends.cli.live", "perstack.frontends.cli.row_printer", "perstack.frontends.shared.log_rows"),
-    *("perstack.frontends.mcp_server", "perstack.frontends.shared.approvals", "perstack_mcp.session"),
-    *("perstack.core.recording", "perstack.engine.playing", "perstack.ports.playing", "perstack_recorded.provider"),
-    *("perstack_bubblewrap.runtime", "perstack_http", "perstack_original.imports"),
+    *("perstack.engine.files.snapshots", "perstack.engine.files.workspace_walk", "perstack.core.files.ignore_rules"),
+    *(
+        "perstack.core.iterations",
+        "perstack.core.tasks",
+        "perstack.core.definitions.recorded_definition",
+        "perstack.core.permissions.decisions",
+    ),
+    *(
+        "perstack.core.permissions.matching",
+        "perstack.core.permissions.shell",
+        "perstack.core.jobs.answers",
+        "perstack.core.audit.receipts",
+    ),
+    *(
+        "perstack.engine.runs.compaction",
+        "perstack.engine.schedules.scheduler",
+        "perstack.engine.tasks.memory",
+    ),
+    *(
+        "perstack.engine.audit.verify",
+        "perstack.engine.jobs.inbox",
+        "perstack.engine.iterations.iterations",
+        "perstack.engine.diagnostics.install",
+    ),
+    *("perstack.doors.cli.live", "perstack.doors.shared.event_text"),
+    *("perstack.doors.mcp", "perstack.doors.shared.questions", "perstack_mcp.session"),
+    *(
+        "perstack.core.recordings",
+        "perstack.engine.runs.playback",
+        "perstack.ports.playing",
+        "perstack_recorded.provider",
+    ),
+    *("perstack_bubblewrap.runtime", "perstack.support.http", "perstack_original.importing"),
 }
 
 
@@ -221,12 +251,12 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
     terminal.project(ONE, solo=[reply("ok")])
     program = (
         "import sys\n"
-        "from perstack.frontends.cli import run\n"
+        "from perstack.doors.cli import run\n"
         "class Peek(run.Output):\n"
         "    def __call__(self, event, line):\n"
         f"        print(sorted({UNUSED} & set(sys.modules)), file=sys.stderr)\n"
         "run.Output = Peek\n"
-        "from perstack.frontends.cli.main import entry\n"
+        "from perstack.doors.cli.main import entry\n"
         "sys.argv = ['perstack', 'run', 'solo', 'q', '--provider', 'scripted']\n"
         "entry()\n"
     )

@@ -10,11 +10,11 @@ from typing import get_args
 import pytest
 from terminal import Terminal, reply
 
-from perstack.core.owners import OwnerKind
-from perstack.engine.pages import every_id
-from perstack.engine.spaces import space_of
-from perstack.engine.storage_copy import copy_storage
+from perstack.core.base.ids import OwnerKind
+from perstack.engine.audit.storage_admin import copy_storage
+from perstack.engine.log.storage import space_of
 from perstack.ports.storage import Erases, RunRef, Storage
+from perstack.support.storage import every_id
 from perstack.testing.crashing_storage import Crash, CrashingStorage, crash_points
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack_filesystem.storage import FilesystemStorage

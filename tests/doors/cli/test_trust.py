@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import socket
 import stat
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from terminal import Terminal, reply
+
+from perstack.config.trust import executed
+from perstack.core.definitions.experts import Expert, ProviderSetting
+from perstack.core.definitions.project import Audit, Project, Workers
+from perstack.core.definitions.skills import McpSseSkill, OAuth, PluginSkill
+from perstack.errors import UsageError
+from perstack.host import Host
 
 TOML = """
 include = ["more/*.toml"]
@@ -158,3 +169,276 @@ def test_an_address_that_only_env_names_is_taken_once_it_is_agreed_to(terminal: 
     assert terminal.call(*run).code == 1, "it was sent there, where nobody listens"
     dotenv.write_text("ANTHROPIC_BASE_URL=http://127.0.0.1:10\n")
     assert terminal.call(*run).code == 2
+
+
+SECRET = "sk-canary-0123456789abcdef"
+ALONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SCRIPTED = ("--provider", "scripted")
+
+
+class Stranger:
+    """A server that answers nothing and keeps what it is sent. Its address is not taken for this machine's, though it
+    is: what a computer on the internet would see, a test sees here."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.place = f"0.0.0.0:{self.port}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            with connection:
+                connection.settimeout(2)
+                try:
+                    self.sent.append(connection.recv(65536))
+                except TimeoutError:
+                    self.sent.append(b"")
+                if self.sent[-1] == b"end":
+                    self.sent.pop()
+                    return
+
+    def close(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as last:
+            last.sendall(b"end")
+        self._thread.join(timeout=10)
+        self._listener.close()
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    there = Stranger()
+    yield there
+    there.close()
+
+
+LOOKING = [
+    ("jobs",),
+    ("log",),
+    ("inbox",),
+    ("verify", "--all"),
+    ("cost",),
+    ("du",),
+    ("iterations",),
+    ("doctor",),
+    ("task", "list"),
+    ("schedules",),
+    ("delete", "job", "--yes"),
+    ("prune", "--older-than", "1d", "--yes"),
+    ("export", "job", "--format", "json"),
+    ("run", "solo", "hi", *SCRIPTED),
+    ("submit", "solo", "hi"),
+    ("resume", "job", *SCRIPTED),
+    ("worker",),
+]
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+@pytest.mark.parametrize(
+    "storage",
+    [
+        'storage = "postgresql://${{OPENAI_API_KEY}}@{place}/x"',
+        'storage = "postgresql://${{OPENAI_API_KEY}}@127.0.0.1:{port}/x"',
+        'storage = "s3://bucket/x"\nstorageSetting = {{ endpoint = "http://{place}", region = "r" }}',
+    ],
+    ids=["database", "database of another user here", "bucket"],
+)
+def test_no_command_opens_a_storage_of_a_cloned_repository(
+    terminal: Terminal, stranger: Stranger, command: tuple[str, ...], storage: str
+) -> None:
+    terminal.project(storage.format(place=stranger.place, port=stranger.port) + f"\n{ALONE}", solo=[reply("ok")])
+    terminal.env |= {"OPENAI_API_KEY": SECRET, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": SECRET}
+    done = terminal.run(*command)
+    assert stranger.sent == []
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("error: ")
+    assert "`perstack trust`" in line
+    assert SECRET not in done.out + done.err
+
+
+def test_what_is_agreed_to_is_opened_until_it_changes(terminal: Terminal, stranger: Stranger) -> None:
+    address = f"postgresql://${{NAME}}@{stranger.place}/x?connect_timeout=2"
+    terminal.project(f'storage = "{address}"\n{ALONE}')
+    terminal.env["NAME"] = "ada"
+    assert f"+ storage: {address}  (storage)" in terminal.call("trust", "--yes").lines
+    assert terminal.run("jobs").code == 1
+    assert len(stranger.sent) == 1
+    terminal.project(f'storage = "{address.replace("NAME", "OPENAI_API_KEY")}"\n{ALONE}')
+    assert terminal.run("jobs", env={"OPENAI_API_KEY": SECRET}).code == 2
+    assert len(stranger.sent) == 1
+
+
+def test_an_address_that_a_person_names_needs_no_agreement(terminal: Terminal, stranger: Stranger) -> None:
+    terminal.project(ALONE)
+    named = f"postgresql://{stranger.place}/x?connect_timeout=2"
+    assert terminal.run("jobs", "--storage", named).code == 1
+    terminal.project(f'storage = "{named}"\n{ALONE}')
+    definition = str(terminal.workspace / "perstack.toml")
+    assert terminal.run("jobs", env={"PERSTACK_TRUST": f"/elsewhere:{definition}"}).code == 1
+    assert len(stranger.sent) == 2
+    for other in ("1", ".", "perstack.toml", str(terminal.workspace), f"{definition}.old", ""):
+        assert terminal.run("jobs", env={"PERSTACK_TRUST": other}).code == 2, other
+    (terminal.workspace / ".env").write_text(f"PERSTACK_TRUST={definition}\n")
+    assert terminal.run("jobs").code == 2
+    assert len(stranger.sent) == 2
+
+
+OUTSIDE = [
+    '[workers]\ndispatcher = "postgresql://{place}/x"\n',
+    '[audit]\nanchor = "https://{place}/heads"\n',
+    '[provider]\nproviderName = "openai"\nsetting = {{ baseUrl = "https://{place}" }}\n',
+    'model = "m"\n[provider]\nproviderName = "azure-openai"\nsetting = {{ resourceName = "somebody" }}\n',
+    '[experts.solo.skills.web]\ntype = "mcpSseSkill"\nendpoint = "http://{place}/mcp"\nallowLocalNetwork = true\n',
+    '[experts.solo.skills.web]\ntype = "mcpSseSkill"\nendpoint = "http://127.0.0.1:{port}/mcp"\n'
+    'allowLocalNetwork = true\nheaders = {{ Key = "${{OPENAI_API_KEY}}" }}\n',
+]
+
+
+@pytest.mark.parametrize("toml", OUTSIDE, ids=["dispatcher", "anchor", "provider", "resource", "server", "header"])
+def test_nothing_else_that_a_definition_names_is_reached_either(
+    terminal: Terminal, stranger: Stranger, toml: str
+) -> None:
+    written = toml.format(place=stranger.place, port=stranger.port)
+    terminal.project(f"{ALONE}{written}" if "skills" in written else f"{written}{ALONE}", solo=[reply("ok")])
+    terminal.env |= {"OPENAI_API_KEY": SECRET, "AZURE_OPENAI_API_KEY": SECRET}
+    is_model = "provider" in written
+    run = ("run", "solo", "hi", "--max-retries", "0", *(() if is_model else SCRIPTED))
+    refused = terminal.run("submit", "solo", "hi") if "dispatcher" in written else terminal.run(*run)
+    assert refused.code == 2
+    assert "`perstack trust`" in refused.err
+    terminal.run("install")
+    assert stranger.sent == []
+    assert SECRET not in refused.err
+    assert not list((terminal.workspace / "perstack").rglob("*.jsonl")), "a Job was begun"
+    terminal.call("trust", "--yes")
+    assert "+" not in "".join(line[0] for line in terminal.call("trust", "--show").lines)
+
+
+def test_an_expert_is_run_beside_one_whose_server_nobody_has_agreed_to(terminal: Terminal) -> None:
+    other = ALONE.replace("solo", "other") + OUTSIDE[4].replace("solo", "other").format(place="example.com", port=0)
+    terminal.project(f"{ALONE}{other}", solo=[reply("ok")])
+    assert terminal.run("run", "solo", "hi", *SCRIPTED).code == 0
+    assert terminal.run("run", "other", "hi", *SCRIPTED).code == 2
+
+
+def test_a_recorded_job_of_a_repository_does_not_bring_its_own_server(terminal: Terminal, stranger: Stranger) -> None:
+    server = OUTSIDE[4].format(place=stranger.place, port=stranger.port)
+    terminal.project(f"maxSteps = 1\n{ALONE}{server}", solo=[reply("", ("think", {"thought": "x"})), reply("ok")])
+    definition = str(terminal.workspace / "perstack.toml")
+    first = terminal.run("run", "solo", "hi", "--job-id", "job", *SCRIPTED, env={"PERSTACK_TRUST": definition})
+    assert first.code == 4, first.err
+    before = len(stranger.sent)
+    assert before
+    (terminal.workspace / "perstack.toml").write_text(ALONE)
+    resumed = terminal.run("resume", "job", "--max-steps", "9", *SCRIPTED)
+    assert resumed.code == 1
+    assert "(recorded, and no more in the file: put it back first)" in resumed.err
+    assert len(stranger.sent) == before
+
+
+def test_a_key_is_not_shown_as_the_address_that_it_is_not(terminal: Terminal) -> None:
+    terminal.project(f'storage = "${{OPENAI_API_KEY}}"\n{ALONE}')
+    terminal.env["OPENAI_API_KEY"] = SECRET
+    for command in (("validate",), ("jobs",), ("trust", "--yes"), ("jobs",), ("doctor",)):
+        done = terminal.call(*command)
+        assert SECRET not in done.out + done.err, command
+    assert "is no address of what is installed, with the value of OPENAI_API_KEY" in terminal.call("jobs").err
+
+
+HERE = [
+    "file:perstack",
+    "sqlite:state.db",
+    "postgresql://localhost/x",
+    "postgresql://me:pw@127.0.0.1:5432,localhost/x?sslmode=disable",
+    "postgresql://me@/x?host=/run/pg&schema=s",
+    "postgresql://%2Frun%2Fpg/x",
+    "postgresql://[::1]/x?hostaddr=::1",
+    "temporal://localhost:7233/default",
+]
+ELSEWHERE = [
+    "postgresql://db.example.com/x",
+    "postgresql://localhost.example.com/x",
+    "postgresql://localhost,example.com/x",
+    "postgresql://localhost@example.com/x",
+    "postgresql://a@localhost@example.com/x",
+    "postgresql://example.com\\\\@localhost/x",
+    "postgresql:///x?host=example.com",
+    "postgresql://localhost/x?host=/run/pg&host=example.com",
+    "postgresql:///x?%68ost=example.com",
+    "postgresql:///x?host=/run/pg,example.com",
+    "postgresql://localhost/x?hostaddr=203.0.113.1",
+    "postgresql:///x?service=theirs",
+    "postgresql:host=example.com",
+    "postgresql://127.0.0.1.example.com/x",
+    "postgresql://0.0.0.0/x",
+    "postgresql://127.1/x",
+    "postgresql://[::ffff:203.0.113.1]/x",
+    "postgresql://local\\thost@example.com/x",
+    "postgresql://example.com%2Flocalhost/x",
+    "s3://bucket/x",
+    "s3://localhost/x",
+    "sqlite:${HOME}/state.db",
+    "${DATABASE_URL}",
+    "redis:example.com",
+    "http:///example.com",
+    "https://me@localhost/x",
+    "gs://localhost/x",
+]
+
+
+@pytest.mark.parametrize(
+    ("address", "is_outside"), [*((one, False) for one in HERE), *((one, True) for one in ELSEWHERE)]
+)
+def test_only_an_address_that_is_certainly_on_this_machine_needs_no_agreement(address: str, is_outside: bool) -> None:
+    address = address.encode().decode("unicode_escape")
+    for project in (Project(storage=address), Project(workers=Workers(dispatcher=address))):
+        assert any(item.is_outside for item in executed(project)) is is_outside
+
+
+@pytest.mark.parametrize(
+    ("project", "is_outside"),
+    [
+        (Project(provider=ProviderSetting(provider_name="p", setting={"baseUrl": "http://127.0.0.1:1/v1"})), False),
+        (Project(provider=ProviderSetting(provider_name="p", setting={"headers": {"Referer": "https://a.b"}})), False),
+        (Project(provider=ProviderSetting(provider_name="p", setting={"region": "eu-west-1"})), False),
+        (Project(provider=ProviderSetting(provider_name="p", setting={"region": "wss://a.b"})), True),
+        (Project(provider=ProviderSetting(provider_name="p", setting={"proxy": {"apiHost": "a.b"}})), True),
+        (Project(provider=ProviderSetting(provider_name="p", setting={"hosts": {"more": ["http://a.b"]}})), True),
+        (Project(audit=Audit(anchor="http://127.0.0.1:1/x")), False),
+        (Project(audit=Audit(anchor="https://a.b/x")), True),
+    ],
+)
+def test_settings_name_addresses_too(project: Project, is_outside: bool) -> None:
+    assert [item.is_outside for item in executed(project)] == [is_outside]
+
+
+@pytest.mark.parametrize(
+    ("skill", "is_outside"),
+    [
+        (McpSseSkill(name="s", endpoint="http://localhost:1/mcp", headers={"A": "$${B}"}), False),
+        (McpSseSkill(name="s", endpoint="http://localhost:1/mcp", headers={"A": "x${B}"}), True),
+        (McpSseSkill(name="s", endpoint="http://localhost:1/${B}"), True),
+        (McpSseSkill(name="s", endpoint="http://localhost:1/", oauth=OAuth(issuer="https://a.b")), True),
+        (McpSseSkill(name="s", endpoint="http://localhost:1/", oauth=OAuth(client_secret="${B}")), True),
+        (PluginSkill(name="s", plugin="p", settings={"deep": [{"er": "${B}"}]}), True),
+        (PluginSkill(name="s", plugin="p", settings={"to": ["https://a.b"]}), True),
+        (PluginSkill(name="s", plugin="p", settings={"serverUrl": "a.b"}), True),
+        (PluginSkill(name="s", plugin="p", settings={"to": "words: not an address"}), False),
+    ],
+)
+def test_what_a_skill_reaches_or_is_given_counts(skill: McpSseSkill | PluginSkill, is_outside: bool) -> None:
+    project = Project(experts={"a": Expert(key="a", instruction="i", skills=(skill,))})
+    found = [item.is_outside for item in executed(project) if item.kind in ("endpoint", "plugin")]
+    assert found == [is_outside]
+
+
+def test_a_project_that_was_made_in_python_opens_what_it_names(tmp_path: Path, stranger: Stranger) -> None:
+    address = f"postgresql://{stranger.place}/x?connect_timeout=2"
+    Host(Project(storage=address), workspace=tmp_path, env={})
+    with pytest.raises(UsageError, match="nobody has agreed"):
+        Host(Project(storage=address, path=str(tmp_path / "perstack.toml")), workspace=tmp_path, env={})
+    asyncio.run(Host(Project(), workspace=tmp_path, storage=address, env={}).close())

@@ -18,20 +18,19 @@ from pages import ROOT
 from pydantic import Field
 from starlette.applications import Starlette
 
-from perstack.core.definitions import PluginSkill
+from perstack.core.definitions.skills import PluginSkill
+from perstack.core.tasks.arguments import Text
 from perstack.core.tasks.events import CheckpointTask, StoredTaskEvent
+from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.core.tasks.operations import NOT_FOR_EXPERTS, Change, Given
 from perstack.core.tasks.state import TaskState
-from perstack.core.tasks.table import OPERATIONS, Operation
-from perstack.core.tasks.words import Text
+from perstack.doors.cli.tasks import SAID, command_of, task_command
+from perstack.doors.http.openapi import description_of_all
+from perstack.doors.http.routes import routes
+from perstack.doors.mcp.tools import listed_tasks
+from perstack.doors.shared.next_steps import BASE
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import NotFound
-from perstack.frontends.cli.task import SAID, task_command
-from perstack.frontends.cli.task_commands import command_of
-from perstack.frontends.mcp_server.task_tools import listed_tasks
-from perstack.frontends.tasks.http import routes
-from perstack.frontends.tasks.next_steps import BASE
-from perstack.frontends.tasks.openapi import description_of_all
-from perstack.memory import ExecutionMemory
 from perstack.ports.tasks import TaskMemory
 from perstack.testing.in_memory_storage import InMemoryStorages
 from perstack_memory.tools import kit_of
@@ -105,13 +104,13 @@ def test_one_more_entry_is_an_operation_at_every_door(memory: ExecutionMemory) -
 def test_an_ordinary_operation_is_declared_in_three_places() -> None:
     for operation in OPERATIONS:
         named = sorted(str(file.relative_to(ROOT)) for file in _sources() if operation.command.__name__ in _names(file))
-        places = [f"host/perstack/{one}.py" for one in ("core/tasks/operations", "core/tasks/table", "ports/tasks")]
+        places = [
+            f"host/perstack/{one}.py" for one in ("core/tasks/operations", "core/tasks/operation_table", "ports/tasks")
+        ]
         if operation.name in LOOKS_ELSEWHERE:
-            places.append("host/perstack/engine/memory.py")
+            places.append("host/perstack/engine/tasks/memory.py")
         if operation.name in ("create", "list"):
             places.append("plugins/perstack_memory/tools.py")  # an Expert is the agent, and lists less
-        if operation.name == "list":
-            places.append("host/perstack/engine/task_reader.py")
         assert named == sorted(places), operation.name
 
 

@@ -15,7 +15,7 @@ from http_server import KNOWN, serving
 from pydantic.alias_generators import to_camel
 from terminal import SECONDS, Terminal
 
-from perstack.memory import ExecutionMemory
+from perstack.engine.tasks.memory import ExecutionMemory
 
 Send = Callable[..., Awaitable[dict[str, Any]]]
 

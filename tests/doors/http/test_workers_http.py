@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
+import pytest
 from hosting import Bench, expert, wait_for
+from terminal import SECONDS
 from working import queued
 
-from perstack.core.usage import Usage
-from perstack.engine.workers.health import SILENT_AFTER
-from perstack.engine.workers.news import News
-from perstack.engine.workers.tally import MOST_MODELS, OTHERS, Tally
-from perstack.frontends.shared.listening import Address
-from perstack.frontends.workers.http import app_of, served
-from perstack.frontends.workers.log import json_line, text_line
-from perstack.frontends.workers.metrics import figures
+from perstack.core.base.usage import Usage
+from perstack.doors.cli.worker import json_line, text_line
+from perstack.doors.http.connections import Address
+from perstack.doors.http.metrics import figures
+from perstack.doors.http.worker_health import app_of, served
+from perstack.engine.workers.reports import MOST_MODELS, OTHERS, News, Tally
+from perstack.engine.workers.worker import SILENT_AFTER
 from perstack.testing.scripted import text, tool, turn
 
 DONE = [turn(tool("todo", {"newTodos": ["a"]}), usage=(100, 10)), text("Done.", usage=(200, 20))]
@@ -97,3 +100,27 @@ def test_a_line_is_one_line_for_people_and_one_object_for_programs() -> None:
         "text": "failed: [2J two lines",
         "steps": 3,
     }
+
+
+def test_a_malformed_body_sent_to_a_worker_leaves_no_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        bench = Bench(tmp_path, "file:perstack")
+        engine = await queued(bench, "job")
+        host, address = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), Address.parse("127.0.0.1:0")
+        async with (
+            engine.at_work(host) as at_work,
+            served(app_of(at_work.worker, engine.dispatcher, host.clock, address), address) as place,
+        ):
+            for target in ("/healthz", "/metrics", "/nowhere"):
+                url = urlsplit(place)
+                reader, writer = await asyncio.open_connection(url.hostname, url.port)
+                head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+                writer.write(head.encode() + b"zz\r\n")
+                async with asyncio.timeout(SECONDS):
+                    await reader.read()
+                writer.close()
+
+    wait_for(work())
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from terminal import ASKING, Terminal, reply
 
-from perstack.engine.who import this_user
+from perstack.system.user import this_user
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from mcp.server.streamable_http import StreamableHTTPServerTransport
 from terminal import SECONDS
 
 from perstack.config.load import load_project
-from perstack.frontends.mcp_server.door import Guard
-from perstack.frontends.mcp_server.http import serve_http
-from perstack.frontends.mcp_server.workspaces import Offer
-from perstack.frontends.shared.listening import Address
+from perstack.doors.http.access import Guard
+from perstack.doors.http.connections import Address
+from perstack.doors.http.server import serve_http
+from perstack.doors.mcp.workspaces import Offer
 from perstack.host import Host
 
 SESSIONS = 200

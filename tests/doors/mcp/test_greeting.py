@@ -18,9 +18,9 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from terminal import Terminal
 
 from perstack.config.load import load_project
-from perstack.frontends.mcp_server.greeting import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, greet
-from perstack.frontends.mcp_server.server import build_server, options_of
-from perstack.frontends.mcp_server.workspaces import Offer, serving_all
+from perstack.doors.mcp.greeting import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, greet
+from perstack.doors.mcp.server import build_server, options_of
+from perstack.doors.mcp.workspaces import Offer, serving_all
 from perstack.host import Host
 
 INFO = {"name": "client", "version": "1"}
@@ -112,17 +112,17 @@ def test_an_opening_is_answered_once_and_a_wrong_one_with_the_sdks_error(termina
 def test_nothing_heavy_is_imported_before_the_first_answer(terminal: Terminal) -> None:
     code = (
         "import sys\n"
-        "from perstack.frontends.shared import wire\n"
+        "from perstack.doors.shared import stdio as wire\n"
         "write = wire.Wire.write\n"
         "def spy(self, line):\n"
         "    heavy = {'mcp', 'mcp_types', 'asyncio', 'anyio', 'httpx', 'pluggy', 'perstack.host'}\n"
-        "    heavy |= {'perstack.core.events', 'perstack.core.job', 'perstack.config.settings'}\n"
+        "    heavy |= {'perstack.core.runs.events', 'perstack.core.jobs.summary', 'perstack.config.settings'}\n"
         "    print('before the first answer:', sorted(heavy & set(sys.modules)), file=sys.stderr, flush=True)\n"
         "    write(self, line)\n"
         "    raise SystemExit(0)\n"
         "wire.Wire.write = spy\n"
         "sys.argv = ['perstack', 'mcp']\n"
-        "from perstack.frontends.cli.main import entry\n"
+        "from perstack.doors.cli.main import entry\n"
         "entry()\n"
     )
     done = subprocess.run(

@@ -11,9 +11,9 @@ from hosting import wait_for
 from http_server import KNOWN, TOKEN, known, serving
 from terminal import SECONDS, Terminal, reply
 
+from perstack.doors.http.access import Guard
+from perstack.doors.http.connections import Address
 from perstack.errors import UsageError
-from perstack.frontends.mcp_server.door import Guard
-from perstack.frontends.shared.listening import Address
 
 INITIALIZE = {
     "jsonrpc": "2.0",

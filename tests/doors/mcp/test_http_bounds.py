@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,9 +18,8 @@ import pytest
 from http_server import KNOWN, TOKEN, serving
 from terminal import SECONDS, Terminal
 
-from perstack.frontends.mcp_server.bodies import problem_of
-from perstack.frontends.mcp_server.connections import MOST_CONNECTIONS, MOST_STRANGERS, TIME_FOR_REQUEST, Census
-from perstack.frontends.mcp_server.tokens import SHORTEST
+from perstack.doors.http.access import SHORTEST, problem_of
+from perstack.doors.http.connections import MOST_CONNECTIONS, MOST_STRANGERS, TIME_FOR_REQUEST, Census
 
 HEAD = f"POST /v1/execution HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
 HOOK = b"POST /v1/hooks/x HTTP/1.1\r\nHost: localhost\r\n"
@@ -85,6 +84,42 @@ def test_a_request_that_trickles_in_has_no_more_time(url: str) -> None:
                 continue
             except ConnectionError:
                 is_open = False
+
+
+BAD_BODIES = {
+    "no size": b"zz\r\n",
+    "a size below zero": b"-1\r\n",
+    "a size of 5,000 digits": b"9" * 5000 + b"\r\n{}",
+    "a chunk with no end": b"2\r\n{}zz",
+    "an end with more behind it": b"2\r\n{}\r\n0\r\nzz zz\r\n\r\n",
+}
+HEADS = {
+    "known": HEAD,
+    "a stranger": HOOK,
+    "a stranger to MCP": b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n",
+    "a stranger who waits": b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n",
+    "nowhere": b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\n",
+    "a method that is none": b"BREW / HTTP/1.1\r\nHost: localhost\r\n",
+}
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_a_malformed_body_is_refused_and_leaves_no_traceback(tmp_path: Path, in_pieces: bool) -> None:
+    terminal = Terminal(tmp_path)
+    terminal.project('[experts.one]\ninstruction = "x"\n')
+    with serving(terminal, token=TOKEN) as (url, _):  # it fails for any line that is not expected of it
+        for head in HEADS.values():
+            for body in BAD_BODIES.values():
+                with closing(connected(url)) as connection, suppress(ConnectionError):
+                    request = head + b"Transfer-Encoding: chunked\r\n\r\n"
+                    for piece in (request, body) if in_pieces else (request + body,):
+                        connection.sendall(piece)
+                    closed_after(connection)
+        for line in (b"Content-Length: 9" * 2, b"Content-Length: -1", b"Content-Length: " + b"9" * 5000, b"Host: \xff"):
+            with closing(connected(url)) as connection, suppress(ConnectionError):
+                connection.sendall(HEAD + line + b"\r\n\r\n")
+                closed_after(connection)
+        assert httpx.get(f"{url.removesuffix('/mcp')}/docs").status_code == 200
 
 
 def test_connections_of_one_address_are_bounded_until_their_client_is_known(url: str) -> None:

@@ -13,8 +13,8 @@ from editor import connected
 from hosting import wait_for
 from terminal import Terminal
 
-from perstack.frontends.cli.mcp import mcp_command
-from perstack.frontends.mcp_server.snippets import CLIENTS
+from perstack.doors.cli.mcp import mcp_command
+from perstack.doors.mcp.client_config import CLIENTS
 
 SHAPES = {
     "claude-code": ("mcpServers", "perstack"),
@@ -104,18 +104,24 @@ def test_no_option_that_was_given_is_left_out_of_the_settings(terminal: Terminal
         "compaction": "off",
         "config": "other.toml",
         "permissions": "rules.toml",
+        "provider": "recorded",
+        "recording": "haiku.json",
         "storage": "file:there",
         "workspace": ".",
     }
     given = {
         option.opts[0]: () if option.is_flag else (values.get(str(option.name), "2"),)
         for option in mcp_command.params
-        if isinstance(option, Option) and option.name not in ("client", "address", "names", "help", "recording")
+        if isinstance(option, Option) and option.name not in ("client", "address", "names", "help")
     }
     given["--reasoning-budget"] = ("low",)
     given["--experts"] = ("solo",)
     command = printed(terminal, "zed", *(part for name, value in given.items() for part in (name, *value)))
     assert set(given) <= set(command)
+    for name in ("config", "permissions", "recording"):
+        assert command[command.index(f"--{name}") + 1] == str(terminal.workspace / values[name]), (
+            "clients are elsewhere"
+        )
     assert command[command.index("--permissions") + 1] == str(terminal.workspace / "rules.toml")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from perstack.core.tools import LEGAL_TOOL_NAME
-from perstack.frontends.mcp_server.names import tool_names
-from perstack.frontends.mcp_server.tools import JOB_TOOLS
+from perstack.core.definitions.skills import LEGAL_TOOL_NAME
+from perstack.doors.mcp.tool_names import tool_names
+from perstack.doors.mcp.tools import JOB_TOOLS
 
 
 def test_a_key_that_is_legal_is_the_name_and_another_comes_near() -> None:

@@ -9,9 +9,10 @@ from editor import Pipe, attached
 from hosting import wait_for
 from terminal import Terminal, reply
 
-from perstack.core.events import InitializeRuntime, Retry, ToolProgress
-from perstack.core.run_facts import ErrorInfo
-from perstack.frontends.mcp_server.progress import SILENCE, Progress, Words, reporting
+from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
+from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.step_events import Retry
+from perstack.doors.mcp.progress import SILENCE, Progress, Words, reporting
 
 
 def test_each_step_and_each_call_is_told_in_words_delegates_by_name(terminal: Terminal, era: str) -> None:

@@ -100,6 +100,27 @@ def test_structured_results_are_as_their_schemas_say(terminal: Terminal) -> None
     wait_for(work(), 60)
 
 
+def test_a_job_that_does_not_read_is_one_entry_of_the_list_and_of_the_inbox(terminal: Terminal, era: str) -> None:
+    async def work() -> None:
+        async with attached(terminal, era=era) as editor:
+            for query in ("good", "bad"):
+                await editor.call("solo", query=query)
+            bad, good = (job["id"] for job in structure(await editor.call("list_jobs"))["jobs"])
+            folder = terminal.workspace / "perstack" / "jobs" / bad
+            (folder / "job.json").unlink()
+            for number, text in enumerate((b"no JSON\n", b"[" * 50_000 + b"\n", b"\xff\xfe\n")):
+                (folder / "runs" / f"{bad}-1" / "events.jsonl").write_bytes(text)
+                listed = {job["id"]: job for job in structure(await editor.call("list_jobs"))["jobs"]}
+                assert set(listed) == {bad, good}, number
+                assert (listed[good]["status"], listed[bad]["status"]) == ("completed", "stoppedByError")
+                (item,) = structure(await editor.call("inbox"))["questions"]
+                assert bad in str(item)
+                shown = await editor.call("get_job", job=bad)
+                assert "Traceback" not in str(shown)
+
+    wait_for(work(), 60)
+
+
 def test_a_job_is_continued_by_its_experts_tool_or_by_its_id(terminal: Terminal, era: str) -> None:
     async def work() -> None:
         async with attached(terminal, era=era) as editor:
@@ -252,7 +273,6 @@ def test_the_experts_named_are_the_only_ones_that_are_offered_and_driven(termina
             names = [tool.name for tool in (await editor.client.list_tools()).tools]
             assert names == ["team_lead", *JOB_TOOLS]
             assert texts(await editor.call("team_lead", query="go"))[0] == "It is known.", "its delegates are there"
-            assert (await editor.job("other"))["text"] == "One note.", "looking is free"
             refused = await editor.call("continue_job", job="other", query="more")
             assert refused.is_error
             assert "limited to: @team/lead" in texts(refused)[0]

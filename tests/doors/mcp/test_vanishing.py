@@ -29,10 +29,10 @@ from starlette.requests import Request
 from terminal import SECONDS, Terminal, reply
 
 from perstack.config.load import load_project
-from perstack.frontends.mcp_server import clients as clients_told
-from perstack.frontends.mcp_server import roots as asking_for_roots
-from perstack.frontends.mcp_server.server import build_server
-from perstack.frontends.mcp_server.workspaces import Offer, Workspaces, serving_all
+from perstack.doors.mcp import clients as clients_told
+from perstack.doors.mcp import workspaces as asking_for_roots
+from perstack.doors.mcp.server import build_server
+from perstack.doors.mcp.workspaces import Offer, Workspaces, serving_all
 from perstack.host import Host
 
 ACCEPT = {"Accept": "application/json, text/event-stream"}

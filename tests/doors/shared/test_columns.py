@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.frontends.shared.columns import GAP, fitting
+from perstack.doors.shared.text import GAP, fitting
 
 HEADINGS = (3, 6, 6, 5, 6, 4, 4, 5)
 WIDTHS = (12, 8, 11, 5, 7, 7, 11, 300)

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from perstack.core.answers import asked_by, read_answer
-from perstack.core.base import JsonObject
-from perstack.core.runs.asking import OpenQuestion
-from perstack.frontends.shared.forms import choices_of, form_of
+from perstack.core.base.records import JsonObject
+from perstack.core.jobs.answers import asked_by, read_answer
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.forms import choices_of, form_of
 
 
 def asking(schema: JsonObject | None = None, **args: object) -> OpenQuestion:

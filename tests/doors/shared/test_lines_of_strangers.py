@@ -11,7 +11,7 @@ import pytest
 import warm
 from terminal import SECONDS, Terminal
 
-from perstack.frontends.shared.wire import LONGEST_MESSAGE
+from perstack.doors.shared.stdio import LONGEST_MESSAGE
 
 HELLO = {
     "mcp": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from perstack.core.events import ResumeReason, ResumeRun
-from perstack.frontends.shared.log_rows import Around, describe
+from perstack.core.runs.events import ResumeReason, ResumeRun
+from perstack.doors.shared.event_text import Around, describe
 
 
 @pytest.mark.parametrize("reason", get_args(ResumeReason))

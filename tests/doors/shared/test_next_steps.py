@@ -10,11 +10,11 @@ from typing import NamedTuple, get_args
 import pytest
 from pages import ROOT
 
+from perstack.doors.shared import next_steps as acp
+from perstack.doors.shared import next_steps as cli
+from perstack.doors.shared import next_steps as http
+from perstack.doors.shared import next_steps as mcp
 from perstack.errors import NotFound, PerstackError, UsageError
-from perstack.frontends.acp import next_steps as acp
-from perstack.frontends.cli import next_steps as cli
-from perstack.frontends.mcp_server import next_steps as mcp
-from perstack.frontends.tasks import next_steps as http
 from perstack.next_steps import (
     Answer,
     AnswerAgain,
@@ -66,7 +66,7 @@ WRITTEN_FOR_PEOPLE = {
     "config/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
 }
 """The first line of a file, which says who wrote it."""
-TABLES = ("core/policy/program_tables.py", "core/policy/programs.py")
+TABLES = ("core/permissions/programs.py", "core/base/secrets.py")
 """They name the options of other programs."""
 
 
@@ -74,7 +74,7 @@ def test_every_step_is_tried() -> None:
     assert {type(step) for step in STEPS} == set(get_args(NextStep))
 
 
-@pytest.mark.parametrize("said", [cli.said, mcp.said, http.said, acp.said, in_words])
+@pytest.mark.parametrize("said", [cli.cli_phrase, mcp.mcp_phrase, http.http_phrase, acp.acp_phrase, in_words])
 def test_each_door_has_words_for_each_step(said: object) -> None:
     assert callable(said)
     for step in STEPS:
@@ -88,16 +88,16 @@ def test_each_door_has_words_for_each_step(said: object) -> None:
 def test_an_error_is_said_in_the_words_of_the_door() -> None:
     error = UsageError("Job tea waits for an answer", next_steps=(Answer("tea"),))
     assert str(error) == "Job tea waits for an answer; give the answer to tea"
-    assert error.said(cli.said) == 'Job tea waits for an answer; answer with: perstack answer tea "ANSWER"'
-    assert "the tool answer (job tea)" in error.said(mcp.said)
-    assert error.said(acp.said) == "Job tea waits for an answer; answer in the next prompt"
+    assert error.said(cli.cli_phrase) == 'Job tea waits for an answer; answer with: perstack answer tea "ANSWER"'
+    assert "the tool answer (job tea)" in error.said(mcp.mcp_phrase)
+    assert error.said(acp.acp_phrase) == "Job tea waits for an answer; answer in the next prompt"
     task = NotFound("there is no task tea", next_steps=(Look("tasks"),))
-    assert task.said(http.said) == "there is no task tea; GET /v1/execution lists what there is"
+    assert task.said(http.http_phrase) == "there is no task tea; GET /v1/execution lists what there is"
     assert (error.message, error.next_steps) == ("Job tea waits for an answer", (Answer("tea"),))
 
 
 def test_an_error_without_steps_is_its_message_alone() -> None:
-    assert str(PerstackError("it is broken")) == PerstackError("it is broken").said(cli.said) == "it is broken"
+    assert str(PerstackError("it is broken")) == PerstackError("it is broken").said(cli.cli_phrase) == "it is broken"
     assert str(PerstackError()) == ""
 
 

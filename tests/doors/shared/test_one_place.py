@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT
 
-DOORS = ROOT / "host/perstack/frontends"
+DOORS = ROOT / "host/perstack/doors"
 
 
 def _calls(name: str) -> Iterator[str]:
@@ -23,8 +23,8 @@ def _calls(name: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        pytest.param("add_signal_handler", "shared/stopping.py", id="signals that ask to stop"),
-        pytest.param("_messages", "shared/wire.py", id="lines of JSON-RPC over stdin"),
+        pytest.param("add_signal_handler", "shared/signals.py", id="signals that ask to stop"),
+        pytest.param("_messages", "shared/stdio.py", id="lines of JSON-RPC over stdin"),
     ],
 )
 def test_it_is_done_in_one_place(name: str, place: str) -> None:
@@ -38,7 +38,7 @@ def test_no_door_has_a_table_of_yes_and_no() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and node.value in ("yes", "no")
     ]
-    assert found == [], "perstack.core.answers has it"
+    assert found == [], "perstack.core.jobs.answers has it"
 
 
 def _outside_of_the_command_line() -> list[Path]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from perstack.core.moments import LATEST
-from perstack.frontends.shared.words import ago, count, duration, local_time, pad, shorten
+from perstack.core.base.text import LATEST
+from perstack.doors.shared.text import ago, count, duration, local_time, pad, shorten
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hosting import Bench, expert, wait_for
 from plain_person import begun
 from starting import Screen, started
 
-from perstack.core.policy.permissions import Permissions
+from perstack.core.definitions.permissions import Permissions
 from perstack.host import Host
 from perstack.testing.scripted import text, tool
 

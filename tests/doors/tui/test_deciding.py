@@ -8,7 +8,7 @@ import pytest
 from hosting import Bench, expert, wait_for
 from starting import Screen, at_once, started
 
-from perstack.core.policy.permissions import Permissions
+from perstack.core.definitions.permissions import Permissions
 from perstack.testing.scripted import text, tool
 
 RELEASER = expert("releaser", description="Releases", permissions=Permissions(ask=("writeTextFile",)))

@@ -6,9 +6,9 @@ from hosting import Bench, expert, wait_for
 from long_jobs import LONG, long_job
 from starting import started
 
-from perstack.core.policy.permissions import Permissions
-from perstack.engine.read import RunLog
-from perstack.frontends.shared.log_entries import places_in
+from perstack.core.definitions.permissions import Permissions
+from perstack.doors.shared.log_view import places_in
+from perstack.engine.log.run_log import RunLog
 from perstack.testing.scripted import text, tool, turn
 
 WRITER = expert("writer", description="Writes haiku")

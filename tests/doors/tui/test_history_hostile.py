@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from long_jobs import LONG, long_job
 from starting import started
 
-from perstack.core.chain import EMPTY_LOG, seal
-from perstack.engine.read import RunLog
-from perstack.frontends.shared.log_entries import entries_of, places_in
-from perstack.frontends.tui.screens import job as job_screen
-from perstack.frontends.tui.view.history import event_line, event_texts, place_line
-from perstack.frontends.tui.view.messages import texts_page
-from perstack.frontends.tui.view.nodes import Looks
-from perstack.frontends.tui.view.spans import Line, cells_of, text_of
+from perstack.core.base.chain import EMPTY_LOG, seal
+from perstack.doors.shared.log_view import entries_of, places_in
+from perstack.doors.tui.screens import job as job_screen
+from perstack.doors.tui.view.history import event_line, event_texts, place_line
+from perstack.doors.tui.view.styled_text import Line, cells_of, text_of
+from perstack.doors.tui.view.tree import Looks, texts_page
+from perstack.engine.log.run_log import RunLog
 from perstack.testing.scripted import text, tool, turn
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066 [red]not markup[/red] \r\x08"

@@ -11,7 +11,7 @@ from damaging import reseal
 from hosting import Bench, expert, recording, wait_for
 from starting import started
 
-from perstack.frontends.tui.screens import history
+from perstack.doors.tui.screens import history
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
 
@@ -60,6 +60,26 @@ def test_a_damaged_job_is_marked_and_what_can_be_read_of_it_is_listed_with_why_t
             await screen.sees("There is no checkpoint yet.", "its content is not what its digest says")
             await screen.press("tab")
             await screen.sees("query     A haiku", "its content is not what its digest says")
+
+    wait_for(person())
+
+
+@pytest.mark.parametrize("log", [b"no JSON\n", b"[" * 50_000 + b"\n", b"\xff\xfe\n"], ids=["words", "deep", "bytes"])
+def test_a_job_of_which_nothing_reads_is_one_row_beside_the_others(bench: Bench, log: bytes) -> None:
+    async def person() -> None:
+        host = await ponds(bench, "good", "bad")
+        log_of(bench, "bad").write_bytes(log)
+        (log_of(bench, "bad").parents[2] / "job.json").unlink()
+        async with started(host, size=SIZE) as screen:
+            await screen.press("f2")
+            seen = await screen.sees("writer - 2 steps (good)", "(bad)", "damaged")
+            assert seen.count("(bad)") == 1
+            await screen.type("bad")
+            await screen.sees_no("(good)")
+            await screen.press("tab")
+            await screen.sees("There is no checkpoint yet.")
+            await screen.press("escape")
+            await screen.sees("(bad)", "Tab looks into it")
 
     wait_for(person())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hosting import Bench, expert, wait_for
 from starting import started
 
-from perstack.core.policy.permissions import Permissions
+from perstack.core.definitions.permissions import Permissions
 from perstack.testing.scripted import text, tool
 
 GUEST = expert("guest", ask=True, description="Asks first")

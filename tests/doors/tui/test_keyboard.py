@@ -15,8 +15,8 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from tmux import PERSTACK, tmux
 
-from perstack.frontends.tui.keyboard import PasteFilter
-from perstack.frontends.tui.widgets.composer import Composer
+from perstack.doors.tui.terminal import PasteFilter
+from perstack.doors.tui.widgets.composer import Composer
 from perstack.testing.scripted import text
 
 WRITER = expert("writer", description="Writes haiku")

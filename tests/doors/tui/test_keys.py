@@ -6,9 +6,9 @@ from hosting import Bench, expert, wait_for
 from starting import started
 
 from perstack.config.load import load_usable
-from perstack.engine.live import LiveProject
-from perstack.engine.trust import TrustStore
-from perstack.frontends.tui.app import StartApp
+from perstack.config.trust import TrustStore
+from perstack.doors.tui.app import StartApp
+from perstack.engine.permissions.live_project import LiveProject
 from perstack.testing.scripted import text, tool, turn
 
 GUEST = expert("guest", description="Asks first", ask=True)

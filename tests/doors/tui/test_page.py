@@ -6,9 +6,9 @@ import re
 
 from pages import ROOT
 
-from perstack.frontends.tui.actions import ACTIONS, OF_HISTORY
-from perstack.frontends.tui.app import StartApp
-from perstack.frontends.tui.screens.job import JobScreen
+from perstack.doors.tui.actions import ACTIONS, OF_HISTORY
+from perstack.doors.tui.app import StartApp
+from perstack.doors.tui.screens.job import JobScreen
 
 PAGE = (ROOT / "docs/start.md").read_text()
 

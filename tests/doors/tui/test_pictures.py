@@ -22,9 +22,12 @@ from scenes import SCENES, Still, program_of
 from starting import started
 from textual.screen import Screen
 
-from perstack.engine import generation, skills, toolrun, tries, who
-from perstack.engine.clock import SystemClock
-from perstack.frontends.tui import screens
+from perstack.doors.tui import screens
+from perstack.engine.plugins import skills
+from perstack.engine.runs import generation, tool_calls
+from perstack.engine.runs import generation as tries
+from perstack.system import user
+from perstack.system.clock import SystemClock
 
 KEEPS = bool(os.environ.get("PERSTACK_KEEP_SCREENS"))
 SMALL, WIDE = (80, 24), (200, 50)
@@ -64,8 +67,8 @@ def test_a_screen_looks_as_it_did(
 ) -> None:
     bench, clock = Bench(folder, "file:perstack"), Still()
     monkeypatch.setattr(SystemClock, "now", lambda _: clock.now())
-    monkeypatch.setattr(who, "_user", lambda: "ann")
-    for module in (generation, skills, toolrun, tries):  # what is measured takes no time
+    monkeypatch.setattr(user, "_user", lambda: "ann")
+    for module in (generation, skills, tool_calls, tries):  # what is measured takes no time
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     if name == "no-color":
         monkeypatch.setenv("NO_COLOR", "1")

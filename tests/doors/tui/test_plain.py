@@ -11,11 +11,11 @@ from plain_person import begun
 from terminal import Terminal, reply
 from tmux import PERSTACK, tmux
 
-from perstack.core.events import Event
-from perstack.core.policy.permissions import Permissions
-from perstack.frontends.shared.live_state import LiveState
-from perstack.frontends.tui.plain.commands import COMMANDS
-from perstack.frontends.tui.plain.printer import Printer
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.runs.events import Event
+from perstack.doors.shared.activity import LiveState
+from perstack.doors.tui.actions import COMMANDS
+from perstack.doors.tui.plain.printer import Printer
 from perstack.testing.scripted import text, tool, turn
 
 ROOT = Path(__file__).parents[3]

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from starting import Screen, started
 from textual.strip import Strip
 
-from perstack.core.events import StreamText
-from perstack.frontends.tui.view.items import Stream
-from perstack.frontends.tui.view.nodes import Looks
-from perstack.frontends.tui.view.spans import text_of
-from perstack.frontends.tui.widgets.pane import JobPane
-from perstack.frontends.tui.widgets.transcript import TranscriptView
+from perstack.core.runs.display_events import StreamText
+from perstack.doors.tui.view.items import Stream
+from perstack.doors.tui.view.styled_text import text_of
+from perstack.doors.tui.view.tree import Looks
+from perstack.doors.tui.widgets.pane import JobPane
+from perstack.doors.tui.widgets.tree import TranscriptView
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.scripted import Turn, text, tool, turn
 

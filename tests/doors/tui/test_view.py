@@ -12,21 +12,21 @@ from hosting import Bench, expert, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.events import Event, StreamText
-from perstack.core.policy.permissions import Permissions
-from perstack.core.runs.asking import OpenQuestion
-from perstack.core.runs.resuming import UnsettledCall
-from perstack.frontends.shared.live_state import LiveState
-from perstack.frontends.shared.words import cells
-from perstack.frontends.tui.plain.printer import Printer
-from perstack.frontends.tui.view.asking import asking_lines, unsettled_lines
-from perstack.frontends.tui.view.experts import filtered
-from perstack.frontends.tui.view.items import Call, Remark, RunLane, Said, Stream, gist
-from perstack.frontends.tui.view.nodes import Looks, Node
-from perstack.frontends.tui.view.spans import Line, cells_of, text_of, wrap
-from perstack.frontends.tui.view.tabs import EACH, FIRST, Tab, tabs_line
-from perstack.frontends.tui.view.transcript import Transcript
-from perstack.frontends.tui.view.typed import Files, Typed, named_at
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.jobs.resuming import UnsettledCall
+from perstack.core.runs.display_events import StreamText
+from perstack.core.runs.events import Event
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.activity import LiveState
+from perstack.doors.shared.text import cells
+from perstack.doors.tui.plain.printer import Printer
+from perstack.doors.tui.view.input import Files, Typed, named_at
+from perstack.doors.tui.view.items import Call, Remark, RunLane, Said, Stream, gist
+from perstack.doors.tui.view.lines import EACH, FIRST, Tab, filtered, tabs_line
+from perstack.doors.tui.view.questions import asking_lines, unsettled_lines
+from perstack.doors.tui.view.styled_text import Line, cells_of, text_of, wrap
+from perstack.doors.tui.view.transcript import Transcript
+from perstack.doors.tui.view.tree import Looks, Node
 from perstack.testing.scripted import text, tool, turn
 
 LOOKS = Looks(60, 0)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hosting import Bench, closing, expert, wait_for
 
-from perstack.core.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line, seal
-from perstack.core.definitions import Iterate
-from perstack.core.verification import Report
-from perstack.engine.verify_store import verify_any
+from perstack.core.audit.verification import Report
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line, seal
+from perstack.core.definitions.experts import Iterate
+from perstack.engine.audit.audit import verify_any
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
 from perstack_filesystem.storage import FilesystemStorage
@@ -57,9 +57,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await host.run("boss", "go", job_id="job", labels={"team": "a"})
             await host.answer("yes", job_id="job")
             assert (await host.continue_job("boss", "more", job_id="job")).text == "and more"
-            await host.memory.create("chore", state={"done": []}, start=True)
-            await host.memory.checkpoint("chore", {"done": ["a"]})
-            await host.memory.complete("chore", "ok")
+            await host.tasks.create("chore", state={"done": []}, start=True)
+            await host.tasks.checkpoint("chore", {"done": ["a"]})
+            await host.tasks.complete("chore", "ok")
             assert (await host.iterations.begin("maker", "again", series_id="series")).status == "completed"
             reports = [report async for report in host.verify_all()]
             assert [one.findings for one in reports] == [()] * len(reports)
@@ -241,7 +241,7 @@ def test_a_task_whose_folder_was_removed_is_named_and_its_id_not_used_again(copy
     async def work() -> None:
         async with host_in(copy) as host:
             with pytest.raises(Exception, match="its log has 0 events, and its entry names 4"):
-                await host.memory.create("chore")
+                await host.tasks.create("chore")
 
     wait_for(work())
 
@@ -301,3 +301,63 @@ def test_a_line_of_a_task_or_a_series_cannot_be_redacted(copy: Path, kind: str) 
     lines[1] = b'{"type":"x","id":"%b-1-2","redacted":true' % of.encode() + lines[1][len(left.payload) - 1 :]
     path.write_bytes(b"\n".join((*lines, b"")))
     assert any("its content was taken out" in one.message for one in verified(copy, of).findings)
+
+
+@pytest.mark.parametrize("of", ["chore", "series"])
+def test_a_task_or_a_series_that_was_copied_to_another_id_is_found(copy: Path, of: str) -> None:
+    space = copy / "perstack" / ("tasks" if of == "chore" else "iterations")
+    copytree(space / of, space / "other")
+    (space / "other" / "runs" / f"{of}-1").rename(space / "other" / "runs" / "other-1")
+    checked = {one.job_id: one for one in wait_for(_verified_all(copy))}
+    assert {name for name, one in checked.items() if one.findings} == {"other"}
+    assert any("its id does not say this place" in one.message for one in checked["other"].findings)
+    host = host_in(copy)
+    if of == "chore":
+        listed = {one.task_id: one.damaged for one in wait_for(host.tasks.list()).tasks}
+    else:
+        listed = {one.id: one.damaged for one in wait_for(host.iterations.list()).series}
+    assert listed == {of: False, "other": True}
+
+
+async def _verified_all(workspace: Path) -> list[Report]:
+    async with host_in(workspace) as host:
+        return [report async for report in host.verify_all()]
+
+
+@pytest.fixture
+def spilled(tmp_path: Path) -> Path:
+    """The blob that the only result of a Job `job` refers to: the output of a program, which was too long for it."""
+    bench = Bench(tmp_path, "file:perstack")
+    script = [tool("exec", {"command": "seq", "args": ["20000"]}), text("done")]
+    assert wait_for(bench.host(script, expert("a")).run("a", "q", job_id="job")).status == "completed"
+    (blob,) = [path for path in (tmp_path / "perstack/jobs/job/blobs").iterdir() if path.read_bytes()[:2] == b"1\n"]
+    report = verified(tmp_path)
+    assert (report.findings, report.checked.blobs) == ((), 2)
+    return blob
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: path.write_bytes(b""), "damaged"),
+        (lambda path: path.write_bytes(b"2" + path.read_bytes()[1:]), "damaged"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"1"), "damaged"),
+    ],
+    ids=["removed", "emptied", "first byte", "one byte more"],
+)
+def test_the_output_that_a_result_refers_to_is_read(spilled: Path, harm: Callable[[Path], None], words: str) -> None:
+    harm(spilled)
+    findings = verified(spilled.parents[4]).findings
+    assert [words in one.message and spilled.name in one.message for one in findings] == [True]
+
+
+def test_what_only_a_text_refers_to_is_no_finding_where_it_is_not_there(tmp_path: Path) -> None:
+    bench, name = Bench(tmp_path, "file:perstack"), "0" * 64
+    for number, content in enumerate((f"see blob:{name}", f'{{"outputFile":"blob:{name}"}}', f"blob:{name}0")):
+        (tmp_path / "note.txt").write_text(content)
+        host = bench.host([tool("readTextFile", {"path": "note.txt"}), text("done")], expert("a"))
+        wait_for(host.run("a", "q", job_id=f"job{number}"))
+        report = verified(tmp_path, f"job{number}")
+        assert report.ok
+        assert [one.kind for one in report.unchecked] == ([] if number == 2 else ["blobs"])

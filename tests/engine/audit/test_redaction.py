@@ -8,10 +8,10 @@ import pytest
 from damaging import replace_line
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.by import By
-from perstack.core.chain import Head, line_of, open_line, seal, without_payload
-from perstack.core.verification import Report
-from perstack.engine.redact import redact_event
+from perstack.core.audit.verification import Report
+from perstack.core.base.actor import By
+from perstack.core.base.chain import Head, line_of, open_line, seal, without_payload
+from perstack.engine.audit.redact import redact_event
 from perstack.errors import Conflict, Damaged, NotFound, UsageError
 from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint

@@ -10,14 +10,14 @@ import pytest
 from damaging import kept_in
 from hosting import Bench, expert, wait_for
 
-from perstack.core.by import By
-from perstack.core.definitions import PluginSkill
+from perstack.core.base.actor import By
+from perstack.core.definitions.skills import PluginSkill
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef, Storage
-from perstack.ports.toolkit import Blob, Toolkit
 from perstack.testing.crashing_storage import Crash
 from perstack.testing.scripted import text, tool, turn
+from perstack.toolkit import Blob, Toolkit
 
 SECRET = "xyzzy-plugh-" * 40
 ALICE = By(user="alice", door="cli")

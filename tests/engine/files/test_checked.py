@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from hosting import Bench, Seen, expert, recording, wait_for
 
-from perstack.core.by import By
-from perstack.core.snapshots.tree import Below, File, digest_of, folder_blob, folder_of
-from perstack.engine.snapshots.reach import Part, parts_of
-from perstack.engine.snapshots.trees import Trees
+from perstack.core.base.actor import By
+from perstack.core.files.trees import Below, File, digest_of, folder_blob, folder_of
+from perstack.engine.files.trees import Part, Trees, parts_of
 from perstack.host import Host
 from perstack.ports.storage import Erases, Measures, Storage
 from perstack.testing.scripted import text, tool, turn

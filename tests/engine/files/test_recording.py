@@ -9,9 +9,9 @@ import pytest
 from hosting import Bench, Seen, expert, recording, until_it_crashes, wait_for
 
 from perstack.config.load import load_project
-from perstack.core.snapshots.events import MAX_FILE_SIZE
-from perstack.core.snapshots.tree import Below, Entry, File, LeftOut, Link
-from perstack.engine.snapshots.trees import Trees
+from perstack.core.definitions.project import MAX_FILE_SIZE
+from perstack.core.files.trees import Below, Entry, File, LeftOut, Link
+from perstack.engine.files.trees import Trees
 from perstack.errors import DefinitionError
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points

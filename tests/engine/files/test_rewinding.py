@@ -12,11 +12,11 @@ from hosting import Bench, Seen, expert, wait_for
 from kits import with_kit
 from trees import Tree, edit, tree
 
-from perstack.core.definitions import Workspace
+from perstack.core.definitions.project import Workspace
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.host import Host
-from perstack.ports.toolkit import Toolkit
 from perstack.testing.scripted import text, tool, turn
+from perstack.toolkit import Toolkit
 
 Change = Callable[[], object]
 

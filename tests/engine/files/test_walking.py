@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 from hosting import Bench, expert, opened, wait_for
 
-from perstack.core.snapshots.events import SnapshotPolicy
-from perstack.core.snapshots.ignoring import rules_at
-from perstack.core.snapshots.tree import Below, Entry, File, LeftOut, Link, digest_of
-from perstack.engine.snapshots.taking import CannotTake, Recorder
-from perstack.engine.snapshots.trees import Trees
+from perstack.core.definitions.project import SnapshotPolicy
+from perstack.core.files.ignore_rules import rules_at
+from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, digest_of
+from perstack.engine.files.snapshots import Recorder
+from perstack.engine.files.trees import Trees
+from perstack.engine.files.workspace_walk import CannotTake
 from perstack.ports.storage import Storage
 
 MOST = 5_000

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from hosting import Bench, expert, until_it_crashes, wait_for
 
-from perstack.core.definitions import Iterate
-from perstack.core.iterations.events import StartSeries, StoredSeriesEvent
-from perstack.core.iterations.state import SeriesState
-from perstack.engine.logs.series import SeriesLog
+from perstack.core.definitions.experts import Iterate
+from perstack.core.iterations.state import SeriesState, StartSeries, StoredSeriesEvent
+from perstack.engine.iterations.series_log import SeriesLog
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory

@@ -6,9 +6,9 @@ import pytest
 from hosting import Bench, expert, wait_for
 from terminal import Terminal, reply
 
-from perstack.core.definitions import Budget, ExpertEvaluator, Iterate, Price
-from perstack.core.iterations.events import StartIteration, StoredSeriesEvent
-from perstack.core.iterations.state import SeriesState
+from perstack.core.definitions.experts import Budget, ExpertEvaluator, Iterate
+from perstack.core.definitions.models import Price
+from perstack.core.iterations.state import SeriesState, StartIteration, StoredSeriesEvent
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.testing.scripted import text
@@ -58,7 +58,7 @@ def test_nothing_begins_when_nothing_is_left(bench: Bench) -> None:
     series, _ = begun(host)
     assert (series.status, len(series.iterations), used(series)) == ("paused", 2, 20_000)
     assert series.message == "20,000 tokens for all iterations are used: 20,000"
-    assert len(wait_for(host.jobs()).jobs) == 2
+    assert len(wait_for(host.jobs.list()).jobs) == 2
 
 
 def test_dollars_are_counted_as_tokens_are_and_a_jobs_own_budget_holds_if_it_is_lower(bench: Bench) -> None:

@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminal import Terminal, reply
 
-from perstack.core.attachments import attached_of
-from perstack.core.by import By
-from perstack.core.messages import BlobPart, TextPart
-from perstack.engine.redact import redact_event
+from perstack.core.base.actor import By
+from perstack.core.runs.messages import BlobPart, TextPart, attached_of
+from perstack.engine.audit.redact import redact_event
 from perstack.errors import UsageError
-from perstack.ports.toolkit import Blob
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, text, tool
+from perstack.toolkit import Blob
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 PDF = b"%PDF-1.7\n" + bytes(range(256))
@@ -118,7 +117,7 @@ def test_too_many_and_too_much_are_refused_before_anything_is_written(bench: Ben
     for files, words in (([PNG] * 21, "attach at most 20"), ([PDF + bytes(25 << 20)] * 3, "attach at most 62,914,560")):
         with pytest.raises(UsageError, match=words):
             wait_for(host.run("a", "q", attachments=files))
-    assert wait_for(host.jobs()).jobs == ()
+    assert wait_for(host.jobs.list()).jobs == ()
 
 
 def test_the_command_line_attaches_what_it_is_given_and_shows_it(terminal: Terminal) -> None:

@@ -8,12 +8,12 @@ import pytest
 from approving import ASK_WRITE, TEAM, files, hosted
 from hosting import Bench, crashing, expert, until_it_crashes, wait_for
 
-from perstack.core.by import By
-from perstack.core.chain import Head, open_line, seal
-from perstack.core.cloudevents import CloudEvent
-from perstack.core.definitions import Expert
-from perstack.core.job import JobSummary
-from perstack.engine.inbox import waiting_jobs
+from perstack.core.base.actor import By
+from perstack.core.base.chain import Head, open_line, seal
+from perstack.core.definitions.experts import Expert
+from perstack.core.jobs.cloud_events import CloudEvent
+from perstack.core.jobs.summary import JobSummary
+from perstack.engine.jobs.inbox import waiting_jobs
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef
@@ -97,6 +97,31 @@ def test_a_job_that_a_delegate_keeps_waiting_is_closed_with_all_its_runs_and_no_
             await is_closed(host)
             for run in ("job-1", "job-2"):
                 assert [line.event.type for line in await host.events(run)].count("closeRun") == 1
+
+    wait_for(work())
+
+
+def test_the_first_to_close_a_job_is_recorded_as_its_closer(bench: Bench) -> None:
+    files(bench, "a.txt")
+    team = (expert("boss", delegates=("hand",), permissions=ASK_WRITE), expert("hand"))
+
+    async def work() -> None:
+        async with hosted(bench, TEAM, *team) as host:
+            await host.run("boss", "go", job_id="job")
+        async with bench.host(TEAM, *team, wrap=crashing(CrashPoint("after", 1))) as host:
+            with until_it_crashes():
+                await host.cancel("job", final=True, by=ALICE)
+        bench.clock.move(60_000)
+        async with hosted(bench, TEAM, *team) as host:
+            await host.cancel("job", final=True, by=By(user="bob", door="cli"))
+            closers = {
+                line.event.by.user
+                for run in ("job-1", "job-2")
+                for line in await host.events(run)
+                if line.event.type == "closeRun"
+            }
+            assert closers == {"alice", "bob"}
+            await is_closed(host)
 
     wait_for(work())
 

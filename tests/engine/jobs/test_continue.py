@@ -160,14 +160,11 @@ def test_jobs_runs_checkpoints_and_events_are_answered_by_id_in_pages(bench: Ben
 
     async def ask() -> None:
         job_id = jobs[-1]
-        assert await ids_of(host.jobs, lambda page: [job.id for job in page.jobs]) == jobs[::-1]
+        assert await ids_of(host.jobs.list, lambda page: [job.id for job in page.jobs]) == jobs[::-1]
         runs = await ids_of(lambda **cut: host.runs(job_id, **cut), lambda page: [run.id for run in page.runs])
         assert runs == [f"{job_id}-{n}" for n in range(1, 6)]
         whole = list((await host.checkpoints(job_id)).ids)
         assert await ids_of(lambda **cut: host.checkpoints(job_id, **cut), lambda page: list(page.ids)) == whole
-        first_step = await host.events(runs[1], through_step=1)
-        assert {line.event.step_number for line in first_step} == {1}
-        assert first_step[-1].event.type == "finishStep"
         assert [line.seq for line in await host.events(runs[1], after=3, limit=2)] == [4, 5]
 
     wait_for(ask())

@@ -9,8 +9,8 @@ from hosting import Bench, expert, wait_for
 from hypothesis import given
 from hypothesis import strategies as some
 
-from perstack.core.job import JobSummary
-from perstack.core.labels import check_labels, has_labels, parse_labels
+from perstack.core.jobs.queries import check_labels, has_labels, parse_labels
+from perstack.core.jobs.summary import JobSummary
 from perstack.errors import UsageError
 from perstack.testing.scripted import text, tool, turn
 from perstack.version import VERSION
@@ -22,9 +22,9 @@ def test_labels_are_in_the_log_in_the_summary_and_find_a_job(bench: Bench) -> No
     wait_for(host.run("a", "q", labels={"team": "red"}))
     assert blue.labels == {"team": "blue", "tier": "1"}
     assert wait_for(host.events(blue.coordinator_run_id))[0].event.labels == blue.labels
-    found = wait_for(host.jobs(labels={"team": "blue"})).jobs
+    found = wait_for(host.jobs.list(labels={"team": "blue"})).jobs
     assert [job.id for job in found] == [blue.id]
-    assert wait_for(host.jobs(labels={"team": "blue", "tier": "2"})).jobs == ()
+    assert wait_for(host.jobs.list(labels={"team": "blue", "tier": "2"})).jobs == ()
 
 
 def test_a_continued_job_keeps_its_labels_and_gets_new_ones(bench: Bench) -> None:
@@ -42,7 +42,7 @@ def test_labelled_jobs_are_found_page_by_page_among_many_others(bench: Bench) ->
         wanted += [job.id] if n % 4 == 0 else []
     found, after = [], None
     while True:
-        page = wait_for(host.jobs(limit=2, after=after, labels={"n": "0"}))
+        page = wait_for(host.jobs.list(limit=2, after=after, labels={"n": "0"}))
         found += [job.id for job in page.jobs]
         after = page.next
         if after is None:
@@ -64,7 +64,7 @@ def test_a_label_that_is_none_is_refused_before_anything_is_written(bench: Bench
     host = bench.host(lambda request: "done", expert("a"))
     with pytest.raises(UsageError, match=words):
         wait_for(host.run("a", "q", labels=labels))
-    assert wait_for(host.jobs()).jobs == ()
+    assert wait_for(host.jobs.list()).jobs == ()
 
 
 @given(some.dictionaries(some.from_regex(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", fullmatch=True), some.text(max_size=20)))

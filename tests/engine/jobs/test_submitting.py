@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
-from perstack.core.by import By
-from perstack.core.definitions import McpStdioSkill, PluginSkill
-from perstack.core.events import Event
-from perstack.core.job import JobSummary
-from perstack.core.policy.permissions import Permissions
+from perstack.core.base.actor import By
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.skills import McpStdioSkill, PluginSkill
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import Event
 from perstack.errors import CannotServe, Conflict, DispatcherError, StorageError, UsageError
 from perstack.host import Host
 from perstack.ports.dispatcher import Order

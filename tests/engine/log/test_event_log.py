@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hosting import wait_for
 
-from perstack.core.chain import Head, open_line, seal
+from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.tasks.events import CreateTask, PauseTask, StartTask, TaskConfig
-from perstack.engine.logs.damage import DoesNotFollow
-from perstack.engine.logs.tasks import TaskLog
+from perstack.engine.log.event_log import DoesNotFollow
+from perstack.engine.tasks.memory import ExecutionMemory
+from perstack.engine.tasks.task_log import TaskLog
 from perstack.errors import Damaged, NotFound
-from perstack.memory import ExecutionMemory
 from perstack.ports.storage import RunRef
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 

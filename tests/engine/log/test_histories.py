@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from hosting import wait_for
 
-from perstack.core.chain import open_line
-from perstack.core.definitions import Project
-from perstack.core.ids import job_of_run
+from perstack.core.base.chain import open_line
+from perstack.core.base.ids import job_of_run
+from perstack.core.definitions.project import Project
 from perstack.host import Host
 from perstack.ports.storage import RunRef
 
-HISTORIES = Path(__file__).parents[1] / "histories"
+HISTORIES = Path(__file__).parents[2] / "histories"
 JOBS = sorted({job_of_run(path.stem) for path in HISTORIES.glob("*.jsonl")})
 WITH_DIGESTS = {"requests", "approvals"}
 """Recorded since events have digests of requests."""

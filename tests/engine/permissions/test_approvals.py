@@ -9,11 +9,11 @@ import pytest
 from approving import ASK_WRITE, ME, TEAM, answer, append, exec_, files, hosted
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.cloudevents import CloudEvent
-from perstack.core.definitions import PluginSkill
-from perstack.core.policy.permissions import Permissions
-from perstack.engine import driver as driving
-from perstack.engine.redact import redact_event
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.skills import PluginSkill
+from perstack.core.jobs.cloud_events import CloudEvent
+from perstack.engine.audit.redact import redact_event
+from perstack.engine.runs import loop as driving
 from perstack.errors import Conflict, UsageError
 from perstack.testing.scripted import text, tool, turn
 
@@ -284,9 +284,7 @@ def test_without_rules_nothing_is_ruled_on_and_nothing_is_stored(bench: Bench, m
 
 
 def test_what_decides_is_imported_only_where_there_are_rules() -> None:
-    code = (
-        "import sys, perstack.host; print([name for name in sys.modules if name.startswith('perstack.core.policy.')])"
-    )
+    code = "import sys, perstack.host; print([name for name in sys.modules if name.startswith('perstack.core.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert "perstack.core.policy.permissions" in done.stdout
-    assert "perstack.core.policy.decide" not in done.stdout
+    assert "perstack.core.definitions.permissions" in done.stdout
+    assert "perstack.core.permissions.decisions" not in done.stdout

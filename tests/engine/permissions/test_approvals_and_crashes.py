@@ -8,7 +8,7 @@ from pathlib import Path
 from approving import ME, append, files
 from hosting import Bench, expert, until_it_crashes, wait_for
 
-from perstack.core.policy.permissions import Permissions
+from perstack.core.definitions.permissions import Permissions
 from perstack.errors import NotFound
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import text, tool, turn

@@ -6,9 +6,8 @@ import pytest
 from approving import ASK_WRITE, ME, TEAM, answer, append, files, hosted
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.job import JobSummary
-from perstack.core.policy.permissions import Permissions
-from perstack.core.policy.widening import Widening
+from perstack.core.definitions.permissions import Permissions, Widening
+from perstack.core.jobs.summary import JobSummary
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
 from perstack.testing.scripted import text, tool
 

@@ -10,21 +10,18 @@ from kits import with_kit
 from pydantic import BaseModel
 from terminal import Terminal, reply
 
-from perstack.config.settings import Overrides
-from perstack.core.definition_secrets import MASKED, with_secrets, without_secrets
-from perstack.core.definitions import (
-    McpSseSkill,
-    OAuth,
-    Project,
-    ProviderSetting,
-)
+from perstack.core.definitions.experts import ProviderSetting
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.secrets import MASKED, with_secrets, without_secrets
+from perstack.core.definitions.skills import McpSseSkill, OAuth
+from perstack.core.tasks.events import WaitingFor
 from perstack.errors import UsageError
 from perstack.host import Host
-from perstack.memory import WaitingFor
 from perstack.ports.environment import Environment
 from perstack.ports.skill import Toolset
-from perstack.ports.toolkit import ToolContext, Toolkit
 from perstack.testing.scripted import ScriptedProvider, text, tool
+from perstack.toolkit import ToolContext, Toolkit
 
 SECRET = "sk-a-literal-secret"
 REMOTE = McpSseSkill(
@@ -137,7 +134,7 @@ def test_a_plugins_settings_reach_it_and_their_secrets_are_in_no_event_and_no_fi
     assert given == [Account.model_validate(LITERAL)] * 2
     assert_no_canary(bench, seen)
     (recorded,) = seen.of("startRun")[0].expert.skills
-    assert recorded.settings["database"].startswith("postgres://ada:secret-sha256:")
+    assert recorded.settings["database"].startswith("postgres://secret-sha256:")
     assert recorded.settings["names"]["greeting"] == "hello", "what is no secret can be read"
 
 
@@ -253,11 +250,11 @@ def test_an_evaluator_gets_the_variables_that_it_names_and_no_other(terminal: Te
 def test_a_command_of_a_task_may_name_a_secret_and_not_hold_it(bench: Bench, command) -> None:
     async def work() -> None:
         host = bench.host([])
-        await host.memory.create("deploy", start=True)
+        await host.tasks.create("deploy", start=True)
         with pytest.raises(UsageError, match=r"holds what looks like a secret.*name it as `\$\{VAR\}`"):
-            await host.memory.pause("deploy", "external_dependency", waiting_for=WaitingFor(command=command))
+            await host.tasks.pause("deploy", "external_dependency", waiting_for=WaitingFor(command=command))
         fine = 'TOKEN=$(cat token); test "${TOKEN}" && curl --token "$TOKEN" https://ada:${TOKEN}@ci'
-        await host.memory.pause("deploy", "external_dependency", waiting_for=WaitingFor(command=fine))
+        await host.tasks.pause("deploy", "external_dependency", waiting_for=WaitingFor(command=fine))
 
     wait_for(work())
     assert_no_canary(bench, Seen())

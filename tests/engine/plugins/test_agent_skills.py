@@ -11,9 +11,9 @@ from hosting import Bench, Seen, expert, results, wait_for
 from skilled import load, make
 from terminal import Terminal, reply
 
-from perstack.config.changes import matched
 from perstack.config.load import load_project
-from perstack.core.definitions import AgentSkill
+from perstack.core.definitions.skills import AgentSkill
+from perstack.engine.permissions.live_project import matched
 from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
@@ -183,7 +183,7 @@ def test_a_folder_that_is_no_skill_ends_a_run_before_anything_is_written(bench: 
     host = bench.host([text("ok")], knowing(tmp_path / "pdf"))
     with pytest.raises(UsageError, match=r"skill pdf: .*/pdf has no SKILL\.md"):
         wait_for(host.run("a", "q"))
-    assert wait_for(host.jobs()).jobs == ()
+    assert wait_for(host.jobs.list()).jobs == ()
 
 
 def test_a_skill_that_is_not_declared_is_not_taken(terminal: Terminal) -> None:

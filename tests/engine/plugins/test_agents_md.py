@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminal import Terminal, reply
 
-from perstack.config.agents_md import read_agents_md
-from perstack.core.agents_md import MOST_BYTES, assembled
+from perstack.config.context_files import read_agents_md
+from perstack.core.definitions.instruction import MOST_BYTES, assembled
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 SCRIPTED = ("--provider", "scripted")

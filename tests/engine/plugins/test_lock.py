@@ -12,8 +12,8 @@ from hosting import OPENED, Seen, results, wait_for
 from locking import ONE, PLUGIN, Late, did, listed, offer, skill
 from terminal import Terminal, reply
 
-from perstack.config.settings import Overrides
-from perstack.core.tools import ToolSpec
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.skills import ToolSpec
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.ports.skill import Toolset
@@ -62,7 +62,7 @@ def test_a_locked_run_does_not_import_the_sdk(tmp_path: Path) -> None:
     terminal.project(ONE + skill("a", "mine", folder), a=[reply("ok")])
     assert terminal.call("install").code == 0
     code = (
-        "import sys\nfrom perstack.frontends.cli.main import entry\n"
+        "import sys\nfrom perstack.doors.cli.main import entry\n"
         "try:\n    entry()\nfinally:\n    print([n for n in ('mcp', 'tomli_w') if n in sys.modules], file=sys.stderr)"
     )
     command = [sys.executable, "-c", code, "run", "a", "q", "--provider", "scripted"]

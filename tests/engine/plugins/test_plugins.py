@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perstack.engine.plugins import load_plugins
+from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import PluginError, UsageError
 from perstack.ports.hooks import hookimpl
 

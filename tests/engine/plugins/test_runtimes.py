@@ -12,15 +12,16 @@ from hosting import Bench, Seen, expert, results, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.definitions import Iterate, McpStdioSkill
-from perstack.core.sandbox import Sandbox, SandboxPolicy, narrowed, policy_of
+from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrowed, policy_of
+from perstack.core.definitions.skills import McpStdioSkill
 from perstack.core.tasks.events import WaitingFor
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Surroundings
 from perstack.testing.scripted import text, tool, turn
 
-MISBEHAVING = Path(__file__).parents[1] / "plugins" / "mcp" / "servers" / "misbehaving.py"
+MISBEHAVING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "misbehaving.py"
 RUN = turn(tool("exec", {"command": "echo", "args": ["hello"]}))
 
 

@@ -7,15 +7,16 @@ import asyncio
 import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.definitions import McpStdioSkill, PluginSkill
-from perstack.core.tools import ToolSpec
-from perstack.engine import skills
+from perstack.core.definitions.skills import McpStdioSkill, PluginSkill, ToolSpec
+from perstack.engine.plugins import skills
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 THREE = Toolset((ToolSpec(name="count"), ToolSpec(name="break"), ToolSpec(name="think")), "Count from one.")
+
+RENAMED = "tools are offered under other names, because theirs are taken: think as mine_think"
 
 
 class Counter:
@@ -67,7 +68,8 @@ def test_a_skill_is_opened_once_for_a_job_shown_and_closed(bench: Bench) -> None
     assert (job.status, counter.opened, counter.closed) == ("completed", 1, 1)
     assert results(seen, "count") == ["count job-1-1-call_0_0", "count job-2-1-call_0_0"]
     shown = [event.type for event in seen.events if event.type.startswith("skill")]
-    assert shown == ["skillStarting", "skillStderr", "skillConnected", "skillDisconnected"]
+    assert shown == ["skillStarting", "skillStderr", "skillConnected", "skillStderr", "skillDisconnected"]
+    assert [event.message for event in seen.of("skillStderr")] == ["counting", RENAMED]
     assert [event.message for event in seen.of("toolProgress")] == ["half way", "half way"]
 
 
@@ -78,12 +80,21 @@ def test_a_fault_in_a_skills_code_goes_back_to_the_model(bench: Bench) -> None:
     assert results(seen) == ["RuntimeError: a fault in the plugin"]
 
 
-def test_tools_of_one_name_are_prefixed_with_their_skills_names(bench: Bench) -> None:
-    provider = ScriptedProvider([text("ok")])
-    wait_for(bench.host(provider, with_counter("a"), plugins=(Counter(),)).run("a", "q"))
-    names = [spec.name for spec in provider.requests[0].tools]
-    assert {"mine_think", "perstack_base_think", "count"} <= set(names)
-    assert len(set(names)) == len(names)
+def test_a_base_tool_keeps_its_name_and_another_skills_tool_of_that_name_gets_a_prefix(bench: Bench) -> None:
+    provider, seen = ScriptedProvider([text("ok")]), Seen()
+    wait_for(bench.host(provider, with_counter("a"), plugins=(Counter(),)).run("a", "q", on_event=seen))
+    skills = {spec.name: spec.skill_name for spec in provider.requests[0].tools}
+    assert (skills["think"], skills["mine_think"], skills["count"]) == ("@perstack/base", "mine", "mine")
+    assert len(skills) == len(provider.requests[0].tools)
+    assert RENAMED in [event.message for event in seen.of("skillStderr")]
+
+
+def test_a_model_that_saw_a_base_tool_under_a_prefixed_name_can_still_call_it_so(bench: Bench) -> None:
+    seen = Seen()
+    script = [tool("perstack_base_think", {"thought": "as before"}), text("ok")]
+    wait_for(bench.host(script, with_counter("a"), plugins=(Counter(),)).run("a", "q", on_event=seen))
+    (finished,) = seen.of("finishToolCall")
+    assert (finished.tool_name, finished.is_error) == ("perstack_base_think", False)
 
 
 def test_pick_and_omit_are_globs(bench: Bench) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from hosting import Bench, Seen, crashing, expert, results, wait_for
+from hypothesis import given
+from hypothesis import strategies as st
 
-from perstack.core.definitions import Budget, McpStdioSkill, Price
-from perstack.core.ids import number_of_run
-from perstack.core.messages import TextPart, ToolMessage, UserMessage
-from perstack.core.policy.budget import Ledger
-from perstack.core.tools import ToolSpec
+from perstack.core.base.ids import number_of_run
+from perstack.core.definitions.experts import Budget
+from perstack.core.definitions.models import Price
+from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
+from perstack.core.jobs.budget import Ledger
+from perstack.core.runs.messages import BlobPart, TextPart, ToolMessage, UserMessage, image_size, image_type
 from perstack.errors import PerstackError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest
@@ -82,7 +86,7 @@ def test_a_model_without_a_price_beside_a_budget_in_dollars_is_an_error_before_a
     with pytest.raises(PerstackError, match=r'\[prices."scripted/scripted"\] with `input` and `output`') as refused:
         wait_for(host.run("a", "q", job_id="j"))
     assert refused.value.exit_code == 2
-    assert wait_for(host.jobs()).jobs == ()
+    assert wait_for(host.jobs.list()).jobs == ()
 
 
 def test_the_length_of_a_reply_is_lowered_to_what_fits_and_one_that_it_cuts_short_is_a_stop(bench: Bench) -> None:
@@ -312,7 +316,118 @@ def test_a_job_that_is_killed_and_resumed_at_random_is_never_charged_more_than_i
 
 
 async def has_begun(host) -> bool:
-    return bool([job for job in (await host.jobs()).jobs if job.id == "j"])
+    return bool([job for job in (await host.jobs.list()).jobs if job.id == "j"])
+
+
+# --- images and documents -------------------------------------------------------------------------------------------
+
+TINY_PDF = b"%PDF-1.7\n" + b"/Kids [2 0 R 2 0 R 2 0 R]\n" * 34
+"""Of less than 1,000 bytes: as many pages as the writer likes, for each page of the tree is the same tree again."""
+
+
+def png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes(20)
+
+
+def jpeg(width: int, height: int) -> bytes:
+    thumbnail = b"\xff\xe1\0\x0a" + b"\xff\xc0\0\x08\x08\0\x01\0"
+    return b"\xff\xd8" + thumbnail + b"\xff\xc2\0\x11\x08" + height.to_bytes(2, "big") + width.to_bytes(2, "big")
+
+
+def webp(width: int, height: int) -> bytes:
+    canvas = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + canvas
+
+
+@pytest.mark.parametrize("budget", [{"max_tokens": 1_000_000}, {"max_cost": 1.0, "prices": (PRICE,)}], ids=["t", "$"])
+@pytest.mark.parametrize("how", ["attached", "read", "from a tool", "in a sample"])
+@pytest.mark.parametrize(
+    "data",
+    [TINY_PDF, png(20_000, 20_000), jpeg(20_000, 20_000), webp(16_000, 16_000), b"GIF89a\x01\0\x01\0\0\0\0"],
+    ids=["pdf", "png", "jpeg", "webp", "gif"],
+)
+def test_a_medium_of_few_bytes_is_not_sent_if_what_it_comes_to_may_cross_the_budget(
+    bench: Bench, data: bytes, how: str, budget: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(data) < 1_000
+    seen, showing = Seen(), Showing(data, samples=how == "in a sample")
+    (bench.workspace / "a.bin").write_bytes(data)
+    kind = "readPdfFile" if data is TINY_PDF else "readImageFile"
+    first = {"read": tool(kind, {"path": "a.bin"})}.get(how, tool("show"))
+    script = {"[[calculator]]": [text("never")], "[[a]]": [turn(first, usage=(9, 1)), text("never")]}
+    one = expert("a").model_copy(update={"skills": (McpStdioSkill(name="showing", command="x", sampling=True),)})
+    provider = ScriptedProvider(script)
+    host = bench.host(provider, one, plugins=(showing,), **budget)
+    job = wait_for(host.run("a", "q", attachments=[data] if how == "attached" else [], on_event=seen))
+    if how == "in a sample":
+        assert results(seen) == ["ExceededBudget"]
+        return
+    assert job.status == "stoppedByBudget"
+    assert len(provider.requests) == (0 if how == "attached" else 1), "the model was not sent it"
+    if data is TINY_PDF:
+        assert "what a document comes to is not known" in capsys.readouterr().err
+
+
+def test_a_budget_that_holds_a_whole_context_holds_a_document_which_is_then_known(bench: Bench) -> None:
+    seen = Seen()
+    script = [turn(tool("think", {"thought": "hm"}), usage=(150_000, 100)), text("Read.", usage=(150_000, 100))]
+    host = bench.host(script, expert("a", context_window=200_000), max_tokens=400_000)
+    job = wait_for(host.run("a", "q", attachments=[TINY_PDF], on_event=seen))
+    assert job.status == "completed"
+    first, second = (event.reserved.tokens for event in seen.of("startGeneration"))
+    assert 200_000 <= first < 220_000
+    assert 150_000 <= second < 170_000, "the endpoint has counted it"
+    assert wait_for(host.replay(job.id)).findings == ()
+
+
+def test_a_small_image_needs_a_small_budget(bench: Bench) -> None:
+    for data in (png(100, 100), jpeg(512, 512), webp(1, 512)):
+        job = wait_for(bench.host([text("ok")], expert("a"), max_tokens=30_000).run("a", "q", attachments=[data]))
+        assert job.status == "completed"
+
+
+@given(st.binary(max_size=64), st.sampled_from([png(3, 4), jpeg(3, 4), webp(3, 4), b"RIFF\0\0\0\0WEBPVP8L", b"GIF89a"]))
+def test_a_header_of_any_bytes_is_read_or_has_no_size(tail: bytes, head: bytes) -> None:
+    for data in (head + tail, head[: len(tail)], head[:12] + tail, b"\xff\xd8" + b"\xff" * len(tail) + tail):
+        size = image_size(data)
+        assert size is None or min(size) > 0
+    assert {image_size(one) for one in (png(3, 4), jpeg(3, 4), webp(3, 4))} == {(3, 4)}
+
+
+class Showing:
+    """Its tool `show` has a medium in its result; with `samples` it asks the model about it."""
+
+    name = "showing"
+
+    def __init__(self, data: bytes, *, samples: bool) -> None:
+        self.data = data
+        self.samples = samples
+
+    def handles(self, definition) -> bool:
+        return isinstance(definition, McpStdioSkill) and definition.name == "showing"
+
+    async def open(self, definition, context):
+        return self
+
+    async def tools(self) -> Toolset:
+        return Toolset((ToolSpec(name="show"),))
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        kind = image_type(self.data) or "application/pdf"
+        part = BlobPart(sha256=await call.blobs.put(self.data), mime_type=kind, size=len(self.data))
+        if not self.samples:
+            return ToolResult((part,))
+        assert call.sample is not None
+        with pytest.raises(PerstackError) as caught:
+            await call.sample(SampleRequest((UserMessage(contents=(part,)),), "[[calculator]]", max_tokens=500))
+        return ToolResult.text(getattr(caught.value, "name", ""))
+
+    async def close(self) -> None:
+        pass
+
+    @hookimpl
+    def perstack_skills(self):
+        return [self]
 
 
 # --- generations that a tool asks for -----------------------------------------------------------------------------

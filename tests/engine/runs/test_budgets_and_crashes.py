@@ -7,11 +7,10 @@ import asyncio
 import pytest
 from hosting import Bench, Seen, crashing, expert, wait_for
 
-from perstack.core.definitions import McpStdioSkill
-from perstack.core.ids import number_of_run
-from perstack.core.messages import TextPart, UserMessage
-from perstack.core.policy.budget import Ledger
-from perstack.core.tools import ToolSpec
+from perstack.core.base.ids import number_of_run
+from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
+from perstack.core.jobs.budget import Ledger
+from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest

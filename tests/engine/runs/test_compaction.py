@@ -9,12 +9,14 @@ from hosting import Bench, Seen, crashing, expert, results, wait_for
 from kits import with_kit
 from long_runs import SmallModel, is_summary, shown
 
-from perstack.core.definitions import Budget, Price
+from perstack.core.definitions.experts import Budget
+from perstack.core.definitions.models import Price
+from perstack.core.runs.messages import ExpertMessage
 from perstack.errors import UsageError
 from perstack.ports.provider import GenerationRequest
-from perstack.ports.toolkit import Toolkit
 from perstack.testing.crashing_storage import Crash, CrashingStorage, crash_points
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
+from perstack.toolkit import Toolkit
 
 WINDOW = 8_000
 FILLING = "words that fill the context " * 60
@@ -61,6 +63,30 @@ def test_older_turns_become_a_summary_and_the_task_and_the_todos_stay(bench: Ben
     assert "count the stars" in shown(asked)
     assert "thought 3" in shown(asked)
     check_sound(host, job.id)
+
+
+def test_the_first_query_of_a_continued_job_is_not_summarised(bench: Bench) -> None:
+    provider = ScriptedProvider(SmallModel(working(30), WINDOW))
+    host = bench.host(provider, expert("a", context_window=WINDOW))
+    wait_for(host.run("a", "the first wish", job_id="job"))
+    wait_for(host.continue_job("a", "the second wish", job_id="job"))
+    last = shown([one for one in provider.requests if not is_summary(one)][-1])
+    assert ("the first wish" in last, "the second wish" in last) == (True, True)
+    check_sound(host, "job")
+
+
+@pytest.mark.parametrize(("keep_recent", "steps_kept"), [(0.1, 1), (0.3, 3), (0.5, 6)])
+def test_the_latest_turns_within_keep_recent_are_never_summarised(
+    bench: Bench, keep_recent: float, steps_kept: int
+) -> None:
+    provider = ScriptedProvider(SmallModel(working(20), WINDOW))
+    host = bench.host(provider, expert("a", context_window=WINDOW, keep_recent=keep_recent))
+    wait_for(host.run("a", "q"))
+    summarised = next(index for index, one in enumerate(provider.requests) if is_summary(one))
+    after = provider.requests[summarised + 1]
+    kept = [message for message in after.messages if isinstance(message, ExpertMessage)]
+    assert len(kept) == steps_kept
+    assert kept[-1].tool_calls[0].args["thought"].startswith(f"thought {after.step - 1}:")
 
 
 def test_a_summary_is_counted_in_the_usage_of_its_step_and_its_job(bench: Bench) -> None:
@@ -349,5 +375,5 @@ def test_a_run_that_is_continued_still_finds_what_was_left_out_before(bench: Ben
 def test_a_job_with_compactions_is_exported_in_the_originals_form(bench: Bench) -> None:
     host = bench.host(SmallModel(working(20), WINDOW), expert("a", context_window=WINDOW))
     job = wait_for(host.run("a", "q"))
-    files = wait_for(host.original_files(job.id))
+    files = wait_for(host.export("perstack", job.id))
     assert any("checkpoint" in name for name in files)

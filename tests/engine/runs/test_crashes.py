@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from approving import ME
 from hosting import Bench, Seen, crashing, expert, shared_out, until_it_crashes, wait_for
+from kits import with_kit
 
-from perstack.core.job import JobSummary
-from perstack.core.messages import text_of
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import StartRewind
+from perstack.core.runs.messages import text_of
+from perstack.engine.log.run_session import Session
+from perstack.errors import StorageError
+from perstack.host import Host
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import text, tool, turn
+from perstack.toolkit import Toolkit
 
 SCRIPT = {
     "[[boss]]": [
@@ -148,6 +157,39 @@ def test_job_json_never_says_that_a_job_is_done_before_its_log_does(bench: Bench
     assert wait_for(run()) == []
 
 
+class _FullOnce(CrashingStorage):
+    """A disk that is full at one append, and has room again afterwards."""
+
+    full = True
+
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        if self.full:
+            self.full = False
+            raise StorageError("the disk is full")
+        await super().append(run, expected_seq, records)
+
+
+def test_nothing_is_written_after_a_write_that_failed_and_each_flush_raises_the_first_error(bench: Bench) -> None:
+    async def work() -> None:
+        host = bench.host(SCRIPT, *EXPERTS)
+        await host.run("boss", "q", job_id="job")
+        loaded = await host.load("job")
+        run = loaded.runs["job-1"]
+        before = await host.logs("job")
+        session = Session(_FullOnce(host.storage), loaded.job, lambda *_: None, RunRef("job", run.id), "boss")
+        session.take_up(run)
+        session.note(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
+        with pytest.raises(StorageError) as first:
+            await session.flush()
+        session.note(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
+        with pytest.raises(StorageError) as second:
+            await session.flush()
+        assert second.value is first.value
+        assert await host.logs("job") == before
+
+    wait_for(work())
+
+
 def test_a_finished_side_effect_is_not_repeated_when_the_process_dies_before_its_result_is_stored(bench: Bench) -> None:
     script = [tool("appendTextFile", {"path": "a.txt", "text": "once\n"}), text("end")]
 
@@ -169,6 +211,50 @@ def test_a_finished_side_effect_is_not_repeated_when_the_process_dies_before_its
     told = seen.of("finishToolCall")[0]
     assert told.is_error
     assert "may have had its effect" in text_of(told.contents)
+
+
+@pytest.mark.parametrize("effect", ["sideEffect", "readOnly"])
+def test_a_result_is_on_disk_while_a_slower_call_of_the_same_reply_still_runs(
+    bench: Bench, effect: Literal["sideEffect", "readOnly"]
+) -> None:
+    may_end, runs = asyncio.Event(), {"fast": 0, "slow": 0}
+    kit = Toolkit("kit")
+
+    async def fast() -> str:
+        """Return at once."""
+        runs["fast"] += 1
+        return "fast result"
+
+    async def slow() -> str:
+        """Return when the test says so."""
+        runs["slow"] += 1
+        await may_end.wait()
+        return "slow result"
+
+    kit.tool(effect=effect)(fast)
+    kit.tool(effect=effect)(slow)
+    script = [turn(tool("fast"), tool("slow")), text("done")]
+
+    async def results_on_disk(host: Host) -> int:
+        return sum(line.event.type == "finishToolCall" for line in await host.events("job-1"))
+
+    async def work() -> None:
+        reader = bench.host([], with_kit(), plugins=(kit,))
+        host = bench.host(script, with_kit(), plugins=(kit,), wrap=lambda inner: CrashingStorage(inner, None))
+        assert isinstance(host.storage, CrashingStorage)
+        drive = asyncio.create_task(host.run("a", "q", job_id="job"))
+        while not runs["slow"] or await results_on_disk(reader) < 1:
+            await asyncio.sleep(0.005)
+        host.storage.point = CrashPoint("before", host.storage.appends + 1)  # the process dies before it writes again
+        may_end.set()
+        with until_it_crashes():
+            await drive
+        again = bench.host(script, with_kit(), plugins=(kit,))
+        await again.resume("job")
+        assert runs["fast"] == 1
+        assert (await again.verify("job")).ok
+
+    wait_for(work(), 10)
 
 
 @pytest.mark.parametrize(("word", "lines", "is_error"), [("retry", 2, False), ("done", 1, False), ("ask", 1, True)])

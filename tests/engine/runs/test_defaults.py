@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.messages import TextPart, ToolMessage
+from perstack.core.runs.messages import TextPart, ToolMessage
 from perstack.ports.provider import GenerationRequest
-from perstack.ports.toolkit import Toolkit
 from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
+from perstack.toolkit import Toolkit
 
 
 def always_something_new(request: GenerationRequest) -> TurnLike:
@@ -173,7 +173,7 @@ async def is_ready() -> str:
     ],
 )
 def test_tools_that_wait_are_called_as_often_as_it_takes(bench: Bench, name: str, fields: dict, status: str) -> None:
-    from perstack.core.definitions import PluginSkill
+    from perstack.core.definitions.skills import PluginSkill
 
     one = expert("a").model_copy(update={"skills": (PluginSkill(name="s", plugin="waiting", **fields),)})
     host = bench.host([turn(tool(name, {}), repeat=15), text("done")], one, plugins=(kit,))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from hosting import Bench, Seen, expert, wait_for
+from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
-from perstack.core.definitions import Limits
-from perstack.core.retry import Again, GiveUp, Pause, after_failure, delay_before, time_for_try
+from perstack.core.definitions.experts import Limits
+from perstack.core.runs.fallbacks import Again, GiveUp, Pause, after_failure, delay_before, time_for_try
+from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn
 
 
@@ -106,6 +107,16 @@ def test_a_long_retry_after_pauses_the_job_rather_than_waiting_in_the_process(be
     assert seen.of("retry")[0].error.message == "come back tomorrow"
     job = wait_for(bench.host([text("here again")], expert("a")).resume(job.id))
     assert (job.status, job.text, job.pause_reason, job.resume_at) == ("completed", "here again", None, None)
+
+
+def test_a_job_whose_process_ends_after_its_pause_waits_for_no_limit_any_more(bench: Bench) -> None:
+    job = wait_for(bench.host([fail(429, "come back tomorrow", retry_after=86_400)], expert("a")).run("a", "q"))
+    with until_it_crashes():
+        wait_for(bench.host([text("never")], expert("a"), wrap=crashing(CrashPoint("after", 1))).resume(job.id))
+    host = bench.host([text("here again")], expert("a"))
+    job = wait_for(host.job(job.id))
+    assert (job.status, job.pause_reason, job.resume_at) == ("stoppedByInterrupt", "checkpoint", None)
+    assert wait_for(host.resume(job.id)).text == "here again"
 
 
 def test_a_delegates_long_pause_pauses_the_whole_job(bench: Bench) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from hosting import OPENED, Bench, Seen, crashing, expert, opened, project_of, until_it_crashes, wait_for
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Budget, Expert, Price, Project
-from perstack.core.events import SwitchModel
-from perstack.core.spending import spent_by
+from perstack.core.definitions.experts import Budget, Expert
+from perstack.core.definitions.models import Price
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.project import Project
+from perstack.core.jobs.queries import spent_by
+from perstack.core.runs.step_events import SwitchModel
+from perstack.doors.shared.activity import LiveState
 from perstack.errors import MissingCredential, UsageError
-from perstack.frontends.shared.live_state import LiveState
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashPoint, crash_points
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, fail, text, tool, turn
@@ -178,7 +180,7 @@ def test_a_first_model_without_a_key_is_an_error_before_anything_is_written(benc
     used = host(bench, keyless("third"), model("first", []), experts=(expert("a", model=("third/x", "first/a")),))
     with pytest.raises(MissingCredential, match="THIRD_API_KEY"):
         wait_for(used.run("a", "q"))
-    assert not wait_for(used.jobs()).jobs
+    assert not wait_for(used.jobs.list()).jobs
 
 
 @pytest.mark.parametrize("asked", [LIST, "models.both"])
@@ -358,6 +360,20 @@ def test_a_run_whose_stand_in_has_no_key_any_more_goes_back_to_the_first_in_the_
     job = wait_for(used.answer("yes", job_id=job.id, on_event=seen))
     assert (job.status, job.text) == ("completed", "from a")
     assert switches(seen) == [("second/b", "first/a", "triedAgain")]
+    assert wait_for(used.replay(job.id)).ok
+
+
+def test_a_run_that_is_resumed_under_a_definition_of_today_begins_with_the_first_model_of_that(bench: Bench) -> None:
+    busy = fail(529, "busy", name="Overloaded", retry_after=0, repeat=2)
+    wrong = model("second", [fail(404, "no such model", repeat=True)])
+    job = wait_for(host(bench, model("first", [busy]), wrong).run("a", "q"))
+    assert (job.status, job.total_steps) == ("stoppedByError", 1)
+    first, second = model("first", [text("put right")]), model("second", [text("of the stand-in")])
+    used = host(bench, first, second, experts=(expert("a", model=("first/new", "second/new")),))
+    seen = Seen()
+    job = wait_for(used.resume(job.id, on_event=seen))
+    assert (job.text, [request.model for request in first.requests]) == ("put right", ["new"])
+    assert switches(seen) == [], "it is on the first model, and need not go back to it"
     assert wait_for(used.replay(job.id)).ok
 
 

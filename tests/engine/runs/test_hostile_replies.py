@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.messages import ExpertMessage, TextPart, ThinkingPart, ToolCallPart
-from perstack.core.usage import Usage
+from perstack.core.base.usage import Usage
+from perstack.core.runs.messages import ExpertMessage, TextPart, ThinkingPart, ToolCallPart
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.testing.scripted import ScriptedProvider
 from perstack.testing.scripted import text as text_turn

@@ -8,7 +8,7 @@ from pathlib import Path
 from hosting import Bench, expert, wait_for
 from working import recorded
 
-from perstack.engine.kept_summary import KeptSummary
+from perstack.engine.log.run_session import KeptSummary
 from perstack.errors import Conflict
 from perstack.testing.crashing_storage import CrashingStorage
 from perstack.testing.scripted import text

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.engine.slots import Slots, slots_for
+from perstack.engine.context.job_limit import Slots, slots_for
 from perstack.errors import StorageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 ITS_OWN_DISK = "a server has a disk of its own"
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[2] / "support"
 
 START = f"""
 import asyncio, json, resource, sys
@@ -65,10 +65,10 @@ FULL_FOR_A_TASK = (
 async def main():
     kept = 0
     host = bench.host([])
-    await host.memory.create("t", start=True)
+    await host.tasks.create("t", start=True)
     try:
         for kept in range(1, 200):
-            await host.memory.checkpoint("t", {"at": kept, "text": "x" * 2000})
+            await host.tasks.checkpoint("t", {"at": kept, "text": "x" * 2000})
     except Exception as error:
         print(json.dumps([type(error).__name__, str(error), kept - 1]))
 
@@ -78,8 +78,8 @@ asyncio.run(main())
 )
 
 PICTURE = """
-from perstack.core.definitions import PluginSkill
-from perstack.ports.toolkit import Blob, Toolkit
+from perstack.core.definitions.skills import PluginSkill
+from perstack.toolkit import Blob, Toolkit
 kit = Toolkit("kit")
 
 @kit.tool(effect="readOnly")
@@ -144,8 +144,8 @@ def test_a_disk_without_room_stops_a_task_in_a_line_and_what_was_kept_stays(benc
 
     async def look() -> tuple[object, ...]:
         host = bench.host([])
-        before = (await host.memory.get("t")).state["at"]
-        after = (await host.memory.checkpoint("t", {"at": "more"})).state["at"]
+        before = (await host.tasks.get("t")).state["at"]
+        after = (await host.tasks.checkpoint("t", {"at": "more"})).state["at"]
         return before, after, (await host.verify("t")).findings
 
     assert wait_for(look(), 60) == (kept, "more", ())
@@ -172,7 +172,7 @@ def test_a_job_whose_first_log_was_emptied_is_named_and_hides_no_other(bench: Be
         assert [(item.job_id, item.damaged) for item in await fresh.inbox()] == [("emptied", True)]
         with pytest.raises(StorageError, match="the log of the Run that began it is empty or gone"):
             await fresh.resume("emptied")
-        jobs = {job.id: job for job in (await fresh.jobs()).jobs}
+        jobs = {job.id: job for job in (await fresh.jobs.list()).jobs}
         return sorted(jobs), jobs["emptied"].error or ""
 
     if bench.storage.startswith("file:"):

@@ -8,7 +8,7 @@ import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 from long_runs import SmallModel, shown
 
-from perstack.core.definitions import Price
+from perstack.core.definitions.models import Price
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
 

@@ -10,10 +10,10 @@ from hosting import Bench, Seen, expert, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.messages import ExpertMessage
-from perstack.core.usage import Usage
-from perstack.engine.plugins import load_plugins
-from perstack.engine.prices import Prices
+from perstack.core.base.usage import Usage
+from perstack.core.runs.messages import ExpertMessage
+from perstack.engine.plugins.providers import Prices
+from perstack.engine.plugins.registry import load_plugins
 from perstack.ports.provider import Generation, PriceList
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
@@ -53,8 +53,8 @@ def test_one_job_may_use_models_with_published_prices_and_without() -> None:
 def test_prices_are_imported_while_the_first_model_with_published_ones_works() -> None:
     program = (
         "import asyncio, sys\n"
-        "from perstack.engine.plugins import load_plugins\n"
-        "from perstack.engine.prices import Prices\n"
+        "from perstack.engine.plugins.registry import load_plugins\n"
+        "from perstack.engine.plugins.providers import Prices\n"
         "providers = load_plugins().providers\n"
         "async def main():\n"
         "    prices = Prices(providers)\n"

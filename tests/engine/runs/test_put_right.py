@@ -9,8 +9,8 @@ import pytest
 from hosting import Bench, Seen, expert, wait_for
 from terminal import Terminal, reply
 
-from perstack.core.definitions import PluginSkill
-from perstack.core.replay import difference
+from perstack.core.definitions.skills import PluginSkill
+from perstack.core.runs.replay import difference
 from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.answers import Asked, read_answer
-from perstack.core.by import By
-from perstack.core.definitions import McpStdioSkill
-from perstack.core.messages import TextPart, UserMessage
-from perstack.core.questions import Question
-from perstack.core.tools import ToolSpec
+from perstack.core.base.actor import By
+from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
+from perstack.core.jobs.answers import Asked, read_answer
+from perstack.core.runs.facts import Question
+from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.errors import UsageError
 from perstack.next_steps import Look
 from perstack.ports.hooks import hookimpl
@@ -235,7 +234,7 @@ def test_an_old_question_is_answered_differently_in_a_branch(bench: Bench) -> No
     assert spent == (0, 7), "what was spent is spent once"
     assert wait_for(host.replay("job")).ok
     assert wait_for(host.verify("job")).ok
-    assert wait_for(host.original_files("job"))
+    assert wait_for(host.export("perstack", "job"))
     again = wait_for(bench.host(provider, expert("a", ask=True)).continue_job("a", "And now?", job_id="job"))
     assert again.status == "completed"
     old = wait_for(host.checkpoint(place))

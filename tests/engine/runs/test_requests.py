@@ -12,11 +12,11 @@ from city import City, mayor
 from hosting import Bench, Seen, crashing, expert, wait_for
 from request_form import digest_of_request, form
 
-from perstack.core.base import JsonObject
-from perstack.core.definitions import ProviderSetting
-from perstack.core.digests import tools_blob
-from perstack.core.toolsearch import SEARCH_TOOL
-from perstack.core.verification import Report
+from perstack.core.audit.verification import Report
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import ProviderSetting
+from perstack.core.runs.request_digest import tools_blob
+from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.errors import NotFound
 from perstack.host import Host
 from perstack.ports.provider import Provider, ProviderConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hosting import Bench, Seen, expert, results, until_it_crashes, wait_for
 
-from perstack.core.by import By
-from perstack.core.messages import text_of
+from perstack.core.base.actor import By
 from perstack.core.runs.context import kept_always
-from perstack.engine.redact import redact_event
+from perstack.core.runs.messages import text_of
+from perstack.engine.audit.redact import redact_event
 from perstack.errors import UsageError
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
@@ -284,4 +284,4 @@ def test_a_schema_that_cannot_be_used_is_refused_before_anything_is_written(benc
     host = bench.host([text("x")], expert("a"), output={"type": "object", "$ref": "file:///etc/passwd"})
     with pytest.raises(UsageError, match="file:///etc/passwd, which is not in it"):
         wait_for(host.run("a", "q", job_id="job"))
-    assert wait_for(host.jobs()).jobs == ()
+    assert wait_for(host.jobs.list()).jobs == ()

@@ -13,15 +13,15 @@ from hosting import Seen, expert, project_of
 from wire import KEY, Said
 from wire_anthropic import ANTHROPIC
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Budget, ProviderSetting
-from perstack.core.models import ProviderLimits
-from perstack.core.pacing import MOST_FAILURES
-from perstack.engine.gates import place_at
+from perstack.core.definitions.experts import Budget, ProviderSetting
+from perstack.core.definitions.models import ProviderLimits
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.queue.rate_limit import MOST_FAILURES
+from perstack.engine.plugins.pacing import place_at
 from perstack.errors import ProviderError
 from perstack.host import Host
 from perstack.ports.provider import endpoint_id
-from perstack.testing.endpoint import Asked, FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import Asked, FakeEndpoint, Reply
 from perstack.testing.scripted import ScriptedProvider
 
 HERE = ANTHROPIC.reply(Said("Here."))

@@ -9,8 +9,8 @@ from hosting import Bench, Seen, results, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.tools import ToolSpec
-from perstack.core.toolsearch import AUTO_BUDGET, SEARCH_TOOL, divide, search, tokens_of
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.tool_search import AUTO_BUDGET, SEARCH_TOOL, divide, search, tokens_of
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 

@@ -10,12 +10,12 @@ import pytest
 from damaging import edit
 from hosting import Bench, expert, wait_for
 
-from perstack.core.chain import Head, open_line, seal
-from perstack.core.job import JobSummary
-from perstack.core.schedules.definition import Schedule
-from perstack.core.schedules.events import StartOccurrence
-from perstack.engine.schedules.starting import DrivenHere, Queued
-from perstack.engine.schedules.upkeep import Schedules
+from perstack.core.base.chain import Head, open_line, seal
+from perstack.core.definitions.project import Schedule
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.schedules.schedule import StartOccurrence
+from perstack.engine.schedules.launcher import DrivenHere, Queued
+from perstack.engine.schedules.schedules import Schedules
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef
@@ -37,7 +37,7 @@ def host_of(bench: Bench, *schedules: Schedule, script=None, **wanted) -> Host:
 
 
 async def jobs_of(host: Host) -> list[JobSummary]:
-    return sorted((await host.jobs(limit=500)).jobs, key=lambda job: job.id)
+    return sorted((await host.jobs.list(limit=500)).jobs, key=lambda job: job.id)
 
 
 async def seen(bench: Bench, host: Host) -> Host:

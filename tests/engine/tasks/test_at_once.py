@@ -9,11 +9,12 @@ from itertools import combinations_with_replacement
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.core.definitions import Expert, Iterate, PluginSkill
+from perstack.core.definitions.experts import Expert, Iterate
+from perstack.core.definitions.skills import PluginSkill
 from perstack.errors import Conflict, NotAllowed, UsageError
 from perstack.host import Host
-from perstack.ports.toolkit import Toolkit
 from perstack.testing.scripted import ScriptLike, fail, text, tool
+from perstack.toolkit import Toolkit
 
 Work = Callable[[Host], Awaitable[object]]
 
@@ -67,8 +68,8 @@ def on_job(job_id: str, question_id: str | None) -> dict[str, Work]:
 def on_task(task_id: str) -> dict[str, Work]:
     return {
         "run-due": lambda host: host.scheduler.once(),
-        "answer": lambda host: host.memory.answer(task_id, "yes"),
-        "resume": lambda host: host.memory.resume(task_id),
+        "answer": lambda host: host.tasks.answer(task_id, "yes"),
+        "resume": lambda host: host.tasks.resume(task_id),
     }
 
 
@@ -88,8 +89,8 @@ def refused(done: Sequence[object]) -> list[BaseException]:
 
 async def begun(host: Host, task_id: str) -> None:
     """A task of an Expert, which is due."""
-    await host.memory.create(task_id, agent_id="payer", start=True)
-    await host.memory.pause(task_id, "scheduled_wait", resume_at=1)
+    await host.tasks.create(task_id, agent_id="payer", start=True)
+    await host.tasks.pause(task_id, "scheduled_wait", resume_at=1)
 
 
 async def interrupted(till: Till, task_id: str) -> str:
@@ -97,7 +98,7 @@ async def interrupted(till: Till, task_id: str) -> str:
     host = till.host([text("late", delay_ms=60_000)])
     await begun(host, task_id)
     looking = asyncio.ensure_future(host.scheduler.once())
-    while (job_id := (await host.memory.get(task_id)).job_id) is None or not await host.events(f"{job_id}-1"):
+    while (job_id := (await host.tasks.get(task_id)).job_id) is None or not await host.events(f"{job_id}-1"):
         await asyncio.sleep(0.001)
     looking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -110,7 +111,7 @@ async def asking(till: Till, task_id: str) -> str:
     host = till.host(asks_and_pays(task_id))
     await begun(host, task_id)
     await host.scheduler.once()
-    job_id = (await host.memory.get(task_id)).job_id
+    job_id = (await host.tasks.get(task_id)).job_id
     assert job_id is not None
     assert (await host.job(job_id)).question == "Pay?"
     return job_id
@@ -136,12 +137,12 @@ def test_of_a_job(bench: Bench, pair: tuple[str, str]) -> None:
             assert len(refused(done)) <= 1, done
             if "run-due" not in pair:
                 assert refused(done), "one of the two had nothing to do"
-            await hosts[0].waker.once()  # what became of the Job is for its task to know
+            await hosts[0].scheduler.once()  # what became of the Job is for its task to know
             assert till.paid.count(task_id) == 1
             assert (await hosts[0].job(job_id)).status == "completed"
-            task = await hosts[0].memory.get(task_id)
+            task = await hosts[0].tasks.get(task_id)
             assert (task.status, task.result, task.job_id) == ("completed", "Paid.", job_id)
-            kinds = [event.type for event in await hosts[0].memory.history(task_id)]
+            kinds = [event.type for event in await hosts[0].tasks.history(task_id)]
             assert (kinds.count("wakeTask"), kinds.count("completeTask")) == (1, 1)
             assert (await hosts[0].verify(job_id)).ok
 
@@ -156,21 +157,21 @@ def test_of_a_task(bench: Bench, pair: tuple[str, str]) -> None:
         for number in range(ROUNDS):
             task_id = f"t{number}"
             hosts = [till.host([tool("pay", {"task": task_id}), text("Paid.")]) for _ in pair]
-            await hosts[0].memory.create(task_id, agent_id="payer", start=True)
-            await hosts[0].memory.pause(task_id, "human_approval", "Pay?")
+            await hosts[0].tasks.create(task_id, agent_id="payer", start=True)
+            await hosts[0].tasks.pause(task_id, "human_approval", "Pay?")
             if "answer" not in pair:
-                await hosts[0].memory.answer(task_id, "yes")
+                await hosts[0].tasks.answer(task_id, "yes")
             works = on_task(task_id)
             done = await at_once(hosts, [works[name] for name in in_turn(pair, number)])
             for error in refused(done):
                 assert isinstance(error, Conflict | NotAllowed), error
             if pair[0] == pair[1] != "run-due":
                 assert len(refused(done)) == 1
-            await hosts[0].waker.once()  # an answer alone makes it due
-            kinds = [event.type for event in await hosts[0].memory.history(task_id)]
+            await hosts[0].scheduler.once()  # an answer alone makes it due
+            kinds = [event.type for event in await hosts[0].tasks.history(task_id)]
             assert kinds.count("resumeTask") == 1
             assert kinds.count("answerTask") <= 1
-            task = await hosts[0].memory.get(task_id)
+            task = await hosts[0].tasks.get(task_id)
             if "wakeTask" in kinds:
                 assert (kinds.count("wakeTask"), kinds.count("completeTask")) == (1, 1)
                 assert (task.status, till.paid.count(task_id)) == ("completed", 1)
@@ -232,10 +233,10 @@ def test_a_look_that_comes_too_late_finds_no_fault(bench: Bench, kind: str, monk
             return await resume(one)
 
         monkeypatch.setattr(on, "resume", overtaken)
-        woken = await late.waker.once()
+        woken = await late.scheduler.once()
         assert all(one.error is None for one in woken), woken
         assert (await quick.job(job_id)).status == "completed"
         if kind == "task":
-            assert (await quick.memory.get("t")).status == "completed"
+            assert (await quick.tasks.get("t")).status == "completed"
 
     wait_for(work())

@@ -9,7 +9,7 @@ from damaging import edit
 from hosting import Bench, expert, wait_for
 from terminal import ASKING, Terminal, reply
 
-from perstack.core.definitions import Iterate
+from perstack.core.definitions.experts import Iterate
 from perstack.errors import Damaged, NotFound
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashingStorage
@@ -21,11 +21,11 @@ MEASURED = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_it
 async def damaged_task(bench: Bench, host: Host, task_id: str = "broken", edited: bytes = b"scheduled_wait") -> None:
     """A task among two healthy ones, which its log does not tell of any more, and neither does its entry."""
     for one in ("before", task_id, "after"):
-        await host.memory.create(one, name=f"the {one}", agent_id="me", start=True)
+        await host.tasks.create(one, name=f"the {one}", agent_id="me", start=True)
         if one == task_id:
-            await host.memory.pause(one, "scheduled_wait", resume_at=1)
+            await host.tasks.pause(one, "scheduled_wait", resume_at=1)
         else:
-            await host.memory.pause(one, "human_input")
+            await host.tasks.pause(one, "human_input")
     edit(bench.workspace, bench.storage, edited, b"x" * len(edited))
     await host.storage.space("tasks").put_entry(task_id, 99, b"")
 
@@ -34,15 +34,15 @@ def test_a_damaged_task_is_listed_as_far_as_it_reads_beside_the_others(bench: Be
     async def work() -> None:
         host = bench.host([])
         await damaged_task(bench, host)
-        listed = {one.task_id: one for one in (await host.memory.list()).tasks}
+        listed = {one.task_id: one for one in (await host.tasks.list()).tasks}
         assert {name: one.damaged for name, one in listed.items()} == {"before": False, "broken": True, "after": False}
         broken = listed["broken"]
         assert (broken.status, broken.name, broken.agent_id, broken.version) == ("failed", "the broken", "me", 2)
         assert "broken" in (broken.error or "")
         with pytest.raises(Damaged):
-            await host.memory.get("broken")
-        assert [one.task_id for one in (await host.memory.list(status="failed")).tasks] == ["broken"]
-        assert [one.task_id for one in (await host.memory.list(status="paused")).tasks] == ["after", "before"]
+            await host.tasks.get("broken")
+        assert [one.task_id for one in (await host.tasks.list(status="failed")).tasks] == ["broken"]
+        assert [one.task_id for one in (await host.tasks.list(status="paused")).tasks] == ["after", "before"]
 
     wait_for(work())
 
@@ -51,14 +51,14 @@ def test_a_task_of_which_nothing_reads_is_listed_and_can_be_deleted(bench: Bench
     async def work() -> None:
         host = bench.host([])
         await damaged_task(bench, host, edited=b"the broken")
-        (broken,) = [one for one in (await host.memory.list()).tasks if one.damaged]
+        (broken,) = [one for one in (await host.tasks.list()).tasks if one.damaged]
         assert (broken.task_id, broken.name, broken.version, broken.updated_at) == ("broken", "", 0, 0)
         with pytest.raises(Damaged):
-            await host.memory.delete("broken", expected_version=1)
-        await host.memory.delete("broken")
+            await host.tasks.delete("broken", expected_version=1)
+        await host.tasks.delete("broken")
         with pytest.raises(NotFound):
-            await host.memory.get("broken")
-        assert len((await host.memory.list()).tasks) == 2
+            await host.tasks.get("broken")
+        assert len((await host.tasks.list()).tasks) == 2
 
     wait_for(work())
 
@@ -112,7 +112,7 @@ def test_run_due_tells_of_a_damaged_task_and_wakes_the_others(bench: Bench) -> N
     async def work() -> None:
         host = bench.host([])
         await damaged_task(bench, host)
-        await host.memory.answer("after", "go on")
+        await host.tasks.answer("after", "go on")
         woken = {one.task_id: one for one in await host.scheduler.once()}
         assert {name: one.did for name, one in woken.items()} == {"after": "resumed", "broken": "failed"}
         assert "broken" in (woken["broken"].error or "")
@@ -124,9 +124,9 @@ def test_run_due_tells_of_a_damaged_task_and_wakes_the_others(bench: Bench) -> N
 def test_an_entry_that_is_none_is_made_anew_from_the_log(bench: Bench, entry: bytes) -> None:
     async def work() -> None:
         host = bench.host([])
-        await host.memory.create("t", name="the task", start=True)
+        await host.tasks.create("t", name="the task", start=True)
         await host.storage.space("tasks").put_entry("t", 99, entry)
-        (task,) = (await host.memory.list()).tasks
+        (task,) = (await host.tasks.list()).tasks
         assert (task.task_id, task.name, task.status) == ("t", "the task", "running")
 
     wait_for(work())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.engine.scheduler import ScheduledWork
+from perstack.engine.schedules.scheduler import ScheduledWork
 from perstack.errors import StorageError
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
@@ -70,8 +70,8 @@ async def watched(host: Host, look: Callable[[asyncio.Queue[ScheduledWork]], Awa
 
 
 async def due(host: Host, task_id: str, agent: str = "me") -> None:
-    await host.memory.create(task_id, agent_id=agent, start=True)
-    await host.memory.pause(task_id, "scheduled_wait", resume_at=1)
+    await host.tasks.create(task_id, agent_id=agent, start=True)
+    await host.tasks.pause(task_id, "scheduled_wait", resume_at=1)
 
 
 ERRORS = [StorageError("the disk is full"), OSError(5, "Input/output error"), ValueError("a plugin's own mistake")]
@@ -107,7 +107,7 @@ def test_what_fails_for_one_task_interrupts_no_job_and_is_tried_again(tmp_path: 
 
     async def look(woken: asyncio.Queue[ScheduledWork]) -> None:
         await due(host, "long", "slow")
-        while (await host.memory.get("long")).job_id is None:
+        while (await host.tasks.get("long")).job_id is None:
             await asyncio.sleep(0.001)
         await due(bench.host([], plugins=(Failing(InMemoryStorage(store)),)), "bad", "quick")
         first = await woken.get()
@@ -116,7 +116,7 @@ def test_what_fails_for_one_task_interrupts_no_job_and_is_tried_again(tmp_path: 
         del storage.failing["append bad"]
         rest = sorted([await woken.get(), await woken.get()], key=lambda one: str(one.task_id))
         assert [(one.task_id, one.did) for one in rest] == [("bad", "worked"), ("long", "worked")]
-        job_id = (await host.memory.get("long")).job_id
+        job_id = (await host.tasks.get("long")).job_id
         kinds = [line.event.type for line in await host.events(f"{job_id}-1")]
         assert "stopRunByInterrupt" not in kinds
 
@@ -146,7 +146,7 @@ def test_a_job_that_cannot_be_looked_at_is_told_by_its_id(tmp_path: Path) -> Non
         job = await limited.run("a", "q")
         bench.clock.move(3_700_000)
         storage.failing[f"append {job.id}"] = StorageError("the disk is full")
-        (woken,) = await limited.waker.once()
+        (woken,) = await limited.scheduler.once()
         assert (woken.did, woken.job_id, woken.error) == ("failed", job.id, "the disk is full")
         del storage.failing[f"append {job.id}"]
         host = bench.host([text("done")], expert("a"), plugins=(storage,))
@@ -160,7 +160,7 @@ def test_a_page_of_jobs_that_never_began_hides_none_that_is_due(bench: Bench, mo
     async def work() -> None:
         limited = bench.host([fail(429, "come back", retry_after=3600)], expert("a"))
         job = await limited.run("a", "q")
-        monkeypatch.setattr("perstack.engine.scheduler._PAGE", 3)
+        monkeypatch.setattr("perstack.engine.schedules.scheduler._PAGE", 3)
         for number in range(4):
             await limited.storage.create_job(f"empty{number}")
         bench.clock.move(3_700_000)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 from hosting import Bench, wait_for
 
-from perstack.core.chain import Head
+from perstack.core.base.chain import Head
 from perstack.errors import Conflict
 from perstack.host import Host
 from perstack.ports.storage import RunRef, Storage
@@ -53,12 +53,12 @@ async def nothing() -> None: ...
 
 
 async def made_again(host: Host, events: int) -> None:
-    await host.memory.delete("t")
-    await host.memory.create("t", description="new")
+    await host.tasks.delete("t")
+    await host.tasks.create("t", description="new")
     if events > 1:
-        await host.memory.start("t")
+        await host.tasks.start("t")
     for number in range(2, events):
-        await host.memory.checkpoint("t", state={"number": number})
+        await host.tasks.checkpoint("t", state={"number": number})
 
 
 @pytest.mark.parametrize("moment", range(3), ids=MOMENTS)
@@ -74,10 +74,10 @@ def test_what_an_earlier_task_was_hurts_none_that_is_made_again_under_its_id(
 
     async def work() -> None:
         slow, other = bench.host((), wrap=wrap), bench.host(())
-        await other.memory.create("t", description="old")
-        await other.memory.start("t")
+        await other.tasks.create("t", description="old")
+        await other.tasks.start("t")
         holder[0].meanwhile = [*[nothing] * moment, lambda: made_again(other, events)]
-        change = slow.memory.checkpoint("t", state={"number": 9}, expected_version=2)
+        change = slow.tasks.checkpoint("t", state={"number": 9}, expected_version=2)
         if moment == 2:
             await change
         else:
@@ -85,9 +85,9 @@ def test_what_an_earlier_task_was_hurts_none_that_is_made_again_under_its_id(
                 await change
         assert holder[0].meanwhile == []
         for host in (slow, other):
-            task = await host.memory.get("t")
+            task = await host.tasks.get("t")
             assert (task.description, task.version) == ("new", events)
-            (listed,) = (await host.memory.list()).tasks
+            (listed,) = (await host.tasks.list()).tasks
             assert (listed.task_id, listed.version) == ("t", events)
             assert (await host.verify("t")).findings == ()
 

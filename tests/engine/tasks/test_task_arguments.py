@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hosting import wait_for
 
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import PerstackError, UsageError
-from perstack.memory import ExecutionMemory
 from perstack.ports.tasks import TaskMemory
 from perstack.testing.in_memory_storage import InMemoryStorages
 

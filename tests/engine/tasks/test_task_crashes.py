@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hosting import Bench, wait_for
 
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound
-from perstack.memory import ExecutionMemory
 from perstack.testing.crashing_storage import Crash
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 
@@ -62,7 +62,7 @@ def test_a_script_killed_at_20_random_moments_processes_each_of_42_files_once(st
 
 def test_of_many_writers_that_expect_one_version_exactly_one_succeeds(bench: Bench) -> None:
     async def work() -> None:
-        memories = [bench.host([]).memory for _ in range(6)]
+        memories = [bench.host([]).tasks for _ in range(6)]
         version = (await memories[0].create("t", start=True)).version
         for _ in range(10):
             writes = (one.checkpoint("t", {"by": n}, expected_version=version) for n, one in enumerate(memories))
@@ -76,7 +76,7 @@ def test_of_many_writers_that_expect_one_version_exactly_one_succeeds(bench: Ben
 
 def test_writers_that_expect_nothing_lose_nothing(bench: Bench) -> None:
     async def work() -> None:
-        memories = [bench.host([]).memory for _ in range(4)]
+        memories = [bench.host([]).tasks for _ in range(4)]
         await memories[0].create("t", start=True)
         await asyncio.gather(*(one.checkpoint("t", {"n": n}) for n in range(5) for one in memories))
         assert (await memories[0].get("t")).checkpoints == 20
@@ -87,7 +87,7 @@ def test_writers_that_expect_nothing_lose_nothing(bench: Bench) -> None:
 
 def test_of_two_that_create_or_resume_a_task_one_succeeds(bench: Bench) -> None:
     async def work() -> None:
-        memories = [bench.host([]).memory for _ in range(2)]
+        memories = [bench.host([]).tasks for _ in range(2)]
         done = await asyncio.gather(*(one.create("t", start=True) for one in memories), return_exceptions=True)
         assert sum(isinstance(one, NotAllowed) for one in done) == 1
         await memories[0].pause("t", "checkpoint")
@@ -99,7 +99,7 @@ def test_of_two_that_create_or_resume_a_task_one_succeeds(bench: Bench) -> None:
 
 def test_of_writing_to_a_task_and_deleting_it_at_one_version_one_succeeds(bench: Bench) -> None:
     async def work() -> None:
-        one, other = (bench.host([]).memory for _ in range(2))
+        one, other = (bench.host([]).tasks for _ in range(2))
         for _ in range(10):
             version = (await one.create("t", start=True)).version
             done = await asyncio.gather(
@@ -172,7 +172,7 @@ def test_ten_thousand_tasks_are_listed_and_one_is_found_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # nothing here is about power loss, and a busy disk takes minutes for so many syncs
-    for sync in ("os.fsync", "perstack_filesystem.log.sync_data", "perstack_filesystem.entries.sync_data"):
+    for sync in ("os.fsync", "perstack_filesystem.log_file.sync_data", "perstack_filesystem.entry_index.sync_data"):
         monkeypatch.setattr(sync, lambda fd: None)
 
     async def work() -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.core.tasks.dependencies import circle, without_an_end
+from perstack.core.base.graphs import circle, without_an_end
+from perstack.core.tasks.events import WaitingFor
 from perstack.core.tasks.operations import Given, Pause
-from perstack.engine.who import this_user
+from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import NotAllowed, UsageError
-from perstack.memory import ExecutionMemory, WaitingFor
 from perstack.next_steps import GoOnWithout, Retry
+from perstack.system.user import this_user
 from perstack.testing.scripted import ScriptedProvider, text
 
 
@@ -29,7 +30,7 @@ def test_a_task_waits_until_all_that_it_depends_on_are_completed_whatever_start_
 
     async def work() -> None:
         host = bench.host(provider, expert("deployer"))
-        memory = host.memory
+        memory = host.tasks
         await memory.create("build", start=True)
         await memory.create("test")
         both = ["build", "test", "build"]
@@ -55,7 +56,7 @@ def test_a_task_waits_until_all_that_it_depends_on_are_completed_whatever_start_
 def test_a_pause_may_wait_for_tasks_and_for_what_its_reason_says(bench: Bench) -> None:
     async def work() -> None:
         host = bench.host([])
-        memory = host.memory
+        memory = host.tasks
         await memory.create("other", start=True)
         for task in ("asks", "sleeps", "polls", "later", "hook"):
             await memory.create(task, start=True)
@@ -82,7 +83,7 @@ def test_a_pause_may_wait_for_tasks_and_for_what_its_reason_says(bench: Bench) -
 def test_what_a_task_waits_for_in_vain_is_said_in_the_inbox_and_it_goes_on_once_that_is_mended(bench: Bench) -> None:
     async def work() -> None:
         host = bench.host([])
-        memory = host.memory
+        memory = host.tasks
         await memory.create("build", start=True)
         await memory.create("deploy", depends_on=["build"])
         assert await host.inbox() == ()
@@ -106,7 +107,7 @@ def test_what_a_task_waits_for_in_vain_is_said_in_the_inbox_and_it_goes_on_once_
 
 def test_a_person_may_let_a_task_go_on_without_what_it_waits_for(bench: Bench) -> None:
     async def work() -> None:
-        memory = bench.host([]).memory
+        memory = bench.host([]).tasks
         await memory.create("build", start=True)
         await memory.cancel("build", "not today")
         await memory.create("deploy", depends_on=["build"])
@@ -119,7 +120,7 @@ def test_a_person_may_let_a_task_go_on_without_what_it_waits_for(bench: Bench) -
 def test_a_task_that_another_waits_for_is_not_deleted_and_archiving_it_changes_nothing(bench: Bench) -> None:
     async def work() -> None:
         host = bench.host([])
-        memory = host.memory
+        memory = host.tasks
         for task in ("done", "failed"):
             await memory.create(task, start=True)
         await memory.complete("done")
@@ -140,10 +141,10 @@ def test_a_task_that_another_waits_for_is_not_deleted_and_archiving_it_changes_n
 def test_a_task_that_vanished_all_the_same_is_named(bench: Bench) -> None:
     async def work() -> None:
         host = bench.host([])
-        await host.memory.create("gone", start=True)
-        await host.memory.create("waits", depends_on=["gone"])
-        await host.memory.log.delete("gone", None)  # as by another version, or in the moment between look and write
-        assert await blocked(host.memory, "waits") == [("gone", "deleted")]
+        await host.tasks.create("gone", start=True)
+        await host.tasks.create("waits", depends_on=["gone"])
+        await host.tasks.log.delete("gone", None)  # as by another version, or in the moment between look and write
+        assert await blocked(host.tasks, "waits") == [("gone", "deleted")]
         assert await host.scheduler.once() == ()
         assert (await host.inbox())[0].text == "waits for gone (deleted)"
 
@@ -152,7 +153,7 @@ def test_a_task_that_vanished_all_the_same_is_named(bench: Bench) -> None:
 
 def test_a_circle_and_an_unknown_task_are_refused_and_nothing_is_written(bench: Bench) -> None:
     async def work() -> None:
-        memory = bench.host([]).memory
+        memory = bench.host([]).tasks
         with pytest.raises(UsageError, match="cannot wait for task nosuch: there is none in"):
             await memory.create("a", depends_on=["nosuch"])
         with pytest.raises(UsageError, match="that would be a circle, a -> a"):
@@ -175,7 +176,7 @@ def test_a_circle_and_an_unknown_task_are_refused_and_nothing_is_written(bench: 
 def test_two_that_begin_to_wait_for_each_other_in_one_moment_are_named_in_lists_and_the_inbox(bench: Bench) -> None:
     async def work() -> None:
         host = bench.host([])
-        memory, clock = host.memory, host.scheduler
+        memory, clock = host.tasks, host.scheduler
         for one in ("a", "b", "behind"):
             await memory.create(one, start=True)
         given = Given(1, this_user())

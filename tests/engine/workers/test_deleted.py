@@ -11,7 +11,7 @@ from terminal import reply
 from worker_processes import Cluster, effect
 from working import AtWork, Engine
 
-from perstack.engine.storage_name import name_of, named
+from perstack.engine.log.storage import name_of, named
 from perstack.host import Host
 from perstack.ports.dispatcher import Claim, Load
 from perstack.testing.scripted import text
@@ -83,7 +83,7 @@ def test_a_worker_of_another_storage_takes_no_order_away(bench: Bench, tmp_path:
     wait_for(work())
 
 
-def test_an_order_of_an_older_version_waits_and_of_a_delegate_is_removed(bench: Bench) -> None:
+def test_an_order_without_a_storage_waits_and_of_a_delegate_is_removed(bench: Bench) -> None:
     """It does not say which storage it is of; who awaits a delegate orders it again."""
 
     async def work() -> None:

@@ -11,7 +11,7 @@ from fleet import Fleet, check_whole, ended, until_driven, until_empty
 from hosting import Bench, expert, wait_for
 from working import AtWork
 
-from perstack.core.definitions import Budget
+from perstack.core.definitions.experts import Budget
 from perstack.testing.scripted import text, tool, turn
 
 
@@ -262,7 +262,7 @@ def test_a_worker_that_leaves_leaves_job_and_delegates_to_others(bench: Bench) -
 
 def test_an_order_that_is_lost_is_given_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr("perstack.engine.elsewhere.batch._LOOKS_FOR_ORDERS_EACH", 0.3)
+        monkeypatch.setattr("perstack.engine.runs.remote_delegates._LOOKS_FOR_ORDERS_EACH", 0.3)
         fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": HELPER}, TEAM)
         submit = fleet.engine.dispatcher.submit
         lost: list[str] = []

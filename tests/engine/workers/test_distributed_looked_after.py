@@ -9,9 +9,9 @@ import pytest
 from fleet import Fleet, abandoned, check_whole, left, until_empty
 from hosting import Bench, expert, opened, wait_for
 
-from perstack.core.definitions import Workspace
-from perstack.engine.elsewhere.holding import Holders
-from perstack.engine.storage_copy import copy_storage
+from perstack.core.definitions.project import Workspace
+from perstack.engine.audit.storage_admin import copy_storage
+from perstack.engine.log.leases import Holders
 from perstack.errors import Conflict
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
@@ -120,8 +120,8 @@ def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker did not answer who continued the Job: it was frozen."""
-    monkeypatch.setattr("perstack.engine.elsewhere.stopping._PATIENCE", 0.2)
-    monkeypatch.setattr("perstack.engine.stop_requests._PATIENCE", 0.2)
+    monkeypatch.setattr("perstack.engine.runs.remote_delegates._PATIENCE", 0.2)
+    monkeypatch.setattr("perstack.engine.log.leases._PATIENCE", 0.2)
 
     async def work() -> None:
         async with abandoned(fleet) as rest:

@@ -14,7 +14,7 @@ from postgres_server import PostgresServer
 from terminal import Terminal, reply
 from worker_processes import TOML, Cluster, Process, effect
 
-from perstack.core.job import JobSummary
+from perstack.core.jobs.summary import JobSummary
 
 TEAM = """delegates = ["helper"]
 [experts.helper]

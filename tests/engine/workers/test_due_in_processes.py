@@ -12,7 +12,7 @@ from hosting import wait_for
 from terminal import reply
 from worker_processes import Cluster, Process, effect
 
-from perstack.memory import TaskState
+from perstack.core.tasks.state import TaskState
 from perstack.ports.dispatcher import TAKEN_OVER_WITHIN
 
 

@@ -7,8 +7,8 @@ import asyncio
 from hosting import Bench, expert, wait_for
 from working import AtWork, Engine
 
-from perstack.core.definitions import Iterate
-from perstack.core.schedules.definition import Schedule
+from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.project import Schedule
 from perstack.host import Host
 from perstack.testing.scripted import fail, text, tool, turn
 
@@ -106,7 +106,7 @@ def test_a_tasks_job_that_somebody_drove_before_is_queued_and_one_that_a_person_
         await due_task(alone)
         looking = asyncio.ensure_future(alone.scheduler.once())
         async with asyncio.timeout(5):
-            while not [job for job in (await alone.jobs()).jobs if job.total_steps]:
+            while not [job for job in (await alone.jobs.list()).jobs if job.total_steps]:
                 await asyncio.sleep(0.01)  # a poll, bounded above
         looking.cancel()
         await asyncio.wait({looking})

@@ -113,6 +113,81 @@ def test_without_snapshots_a_cut_step_records_none(tmp_path: Path) -> None:
     wait_for(work())
 
 
+WORK = {
+    "a file that it made": (WRITES, lambda there: (there / "made.txt").write_text("by the Job")),
+    "a file that it changed": (
+        tool("writeTextFile", {"path": "given.txt", "text": "by the Job"}),
+        lambda there: (there / "given.txt").write_text("by the Job"),
+    ),
+    "a file that it removed": (
+        tool("exec", {"command": "rm", "args": ["given.txt"]}),
+        lambda there: (there / "given.txt").unlink(),
+    ),
+    "nothing yet": (tool("todo", {}), lambda there: (there / "given.txt").write_text("of another Job")),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_worker_without_folders_and_without_the_files_of_a_job_refuses_it_and_writes_nothing(
+    scene: Scene, tmp_path: Path, work: str
+) -> None:
+    step, done = WORK[work]
+    script = [step, turn(tool("todo", {}), delay_ms=300), tool("readTextFile", {"path": "made.txt"}), text("Done.")]
+    there = tmp_path / "there"
+    there.mkdir()
+    if work != "nothing yet":  # the same project, as it was before the Job
+        (there / "given.txt").write_text("from who submitted it")
+    (there / "other.txt").write_text("of this machine")
+
+    async def serve() -> None:
+        await scene.submit(script)
+        first = scene.host(script)
+        async with scene.engine.at_work(first) as at_work:
+            await at_work.steps(1)
+        elsewhere = Bench(there, f"sqlite:{tmp_path}/state.db")
+        second = recording(elsewhere.host(script, expert("a"), dispatcher=scene.engine.dispatcher))
+        before = [line.line for line in await first.events("job-1")]
+        async with scene.engine.at_work(second) as at_work:
+            await at_work.until("refused")
+            assert "the files of Job job are not in" in str(at_work.of("refused")[0].facts["error"])
+        assert [line.line for line in await first.events("job-1")] == before
+        done(there)
+        third = recording(elsewhere.host(script, expert("a"), dispatcher=scene.engine.dispatcher))
+        async with scene.engine.at_work(third, name="third") as at_work:
+            await at_work.until("ended")
+            assert (await third.job("job")).status == "completed"
+
+    wait_for(serve())
+
+
+@pytest.mark.parametrize("what", ["deleted", "changed"])
+def test_a_job_whose_files_another_job_has_touched_in_a_shared_workspace_continues(scene: Scene, what: str) -> None:
+    script = [
+        WRITES,
+        tool("writeTextFile", {"path": "more.txt", "text": "by the Job"}),
+        turn(tool("todo", {}), delay_ms=300),
+        text("Done."),
+    ]
+
+    async def serve() -> None:
+        await scene.submit(script)
+        first = scene.host(script)
+        async with scene.engine.at_work(first) as at_work:
+            await at_work.steps(2)
+        if what == "deleted":
+            (scene.here / "made.txt").unlink()
+            (scene.here / "given.txt").unlink()
+        else:
+            for name in ("made.txt", "more.txt", "given.txt"):
+                (scene.here / name).write_text("of another Job")
+        second = scene.host(script)
+        async with scene.engine.at_work(second, name="second") as at_work:
+            await at_work.until("ended")
+            assert (await second.job("job")).status == "completed"
+
+    wait_for(serve())
+
+
 @pytest.mark.parametrize("how", ["fails", "cancelled"])
 def test_a_job_that_stops_leaves_no_folder(scene: Scene, how: str) -> None:
     script = [WRITES, fail(400)] if how == "fails" else CUT

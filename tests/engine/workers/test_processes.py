@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from contextlib import suppress
 
 import pytest
+import warm
 from hosting import wait_for
 from postgres_server import PostgresServer
+from processes import until
 from terminal import Terminal, reply
 from worker_processes import TOML, Cluster, effect
 
@@ -71,6 +75,30 @@ def test_a_worker_outlives_a_restart_of_its_server(terminal: Terminal) -> None:
         assert cluster.status("job") == "completed"
     finally:
         server.close()
+
+
+def test_a_worker_whose_log_nobody_reads_drives_its_jobs_and_leaves_when_it_is_asked(cluster: Cluster) -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    with suppress(BlockingIOError):  # it is full
+        while True:
+            os.write(theirs, b"." * 4096)
+    os.set_blocking(theirs, True)
+    process = warm.perstack(
+        *("worker", "--log", "json"), cwd=cluster.terminal.workspace, env=cluster.terminal.env, stderr=theirs
+    )
+    try:
+        os.close(theirs)
+        cluster.submit("job", "later")
+        until(
+            lambda: [cluster.status(job) for job in ("job", "later")] == ["completed"] * 2, "the Jobs to be completed"
+        )
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
 
 def test_what_one_worker_cannot_drive_another_does(cluster: Cluster) -> None:

@@ -11,10 +11,10 @@ from hosting import OPENED, Seen, results, wait_for
 from locking import PLUGIN, Late
 from skilled import load, make
 
-from perstack.config.settings import Overrides
-from perstack.core.sandbox import SandboxPolicy
-from perstack.engine import carrying
-from perstack.engine.knowledge import LaidOut, relocated
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.engine.plugins import skill_bundles
+from perstack.engine.plugins.agent_skills import LaidOut, relocated
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
@@ -128,7 +128,7 @@ def test_a_missing_or_changed_file_of_a_skill_is_found(tmp_path: Path) -> None:
     host = here.host([])
     wait_for(host.submit("lead", "go", job_id="job"))
     assert wait_for(host.verify("job")).ok
-    csv = carrying.read_skill(here.folder / "csv")
+    csv = skill_bundles.read_skill(here.folder / "csv")
     wait_for(host.storage.remove_blob("job", csv.files[0].sha256))  # type: ignore[attr-defined]
     assert any("is missing" in str(one) for one in wait_for(host.verify("job")).findings)
     with pytest.raises(NotFound):
@@ -145,7 +145,7 @@ def test_skills_that_are_too_large_are_refused_before_anything_is_recorded(
 ) -> None:
     here = a_team(tmp_path)
     (here.folder / "csv" / "table").write_bytes(b"x" * (1 << 20))
-    monkeypatch.setattr(carrying, limit, value)
+    monkeypatch.setattr(skill_bundles, limit, value)
     host = here.host([])
     with pytest.raises(UsageError, match=words) as refused:
         wait_for(host.submit("lead", "go", job_id="job"))

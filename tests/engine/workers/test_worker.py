@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,16 @@ import pytest
 from hosting import Bench, crashing, expert, until_it_crashes, wait_for
 from working import Engine, queued, recorded
 
-from perstack.core.chain import Head, open_line, seal
-from perstack.core.job import JobSummary
-from perstack.core.serving import work_in
-from perstack.engine.workers.ordered import Drive
+from perstack.core.base.chain import Head, open_line, seal
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.queue.orders import work_in
+from perstack.engine.workers.orders import Drive
 from perstack.errors import DispatcherError, MissingCredential, StorageError
 from perstack.host import Host
+from perstack.ports.dispatcher import Claim, Order, Seat
 from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashPoint
-from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
+from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
 from perstack.testing.scripted import text, tool, turn
 
 DONE = [turn(tool("todo", {"newTodos": ["a"]}), usage=(100, 10)), text("Done.", usage=(200, 20))]
@@ -411,5 +414,85 @@ def test_two_workers_share_fifty_jobs_and_each_is_driven_once(tmp_path: Path) ->
                 assert types.count("resumeRun") == types.count("finishRun") == 1
         taken = [news.job for at_work in (one, two) for news in at_work.of("taken")]
         assert sorted(taken) == sorted(names)
+
+    wait_for(work())
+
+
+class Late(InMemoryDispatcher):
+    """An engine whose answer to a claim comes when the test says so."""
+
+    def __init__(self, orders: InMemoryOrders, *, slow: str) -> None:
+        super().__init__(orders)
+        self.slow = slow
+        self.asked = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.released = asyncio.Event()
+
+    @asynccontextmanager
+    async def seat(self, name: str, **options: Any) -> AsyncGenerator[Seat]:  # type: ignore[override]
+        async with super().seat(name, **options) as seat:
+            claim, release = seat.claim, seat.release
+
+            async def slow_claim() -> Claim | None:
+                if self.slow == "claim":
+                    self.asked.set()
+                    await self.answers.wait()
+                return await claim()
+
+            async def slow_release(held: Claim, again: Order | None = None) -> None:
+                if self.slow == "release":
+                    self.asked.set()
+                    await self.answers.wait()
+                await release(held, again)
+                self.released.set()
+
+            seat.claim, seat.release = slow_claim, slow_release  # type: ignore[method-assign]
+            yield seat
+
+
+async def _waits_as_before(engine: Engine, job_id: str) -> None:
+    """The order is another worker's to claim, which takes it over from nobody."""
+    async with engine.dispatcher.seat("next") as seat:
+        claim = await seat.claim()
+        assert claim is not None
+        assert (claim.order.job_id, claim.is_taken_over) == (job_id, False)
+
+
+@pytest.mark.parametrize("moment", ["before the claim comes", "as the claim comes"])
+def test_a_claim_that_comes_while_a_worker_is_cancelled_is_given_back(bench: Bench, moment: str) -> None:
+    async def work() -> None:
+        engine = await queued(bench, "job")
+        late = Late(engine.orders, slow="claim")
+        async with engine.at_work(bench.host(DONE, expert("a")), dispatcher=late) as at_work:
+            await asyncio.wait_for(late.asked.wait(), 10)
+            if moment == "as the claim comes":
+                claimed = next(one for one in asyncio.all_tasks() if "slow_claim" in str(one.get_coro()))
+                claimed.add_done_callback(lambda _: at_work.task.cancel())
+            else:
+                at_work.task.cancel()
+                at_work.task.cancel()
+            late.answers.set()
+            await asyncio.wait({at_work.task}, timeout=10)
+            assert at_work.task.cancelled()
+            assert late.released.is_set(), "before the seat is left"
+        await _waits_as_before(engine, "job")
+
+    wait_for(work())
+
+
+def test_a_claim_that_is_put_back_while_a_worker_is_cancelled_gets_back(bench: Bench) -> None:
+    async def work() -> None:
+        engine = await queued(bench, "job")
+        late = Late(engine.orders, slow="release")
+        async with engine.at_work(bench.host(DONE, expert("a")), dispatcher=late) as at_work:
+            at_work.worker._most_jobs = 0
+            await asyncio.wait_for(late.asked.wait(), 10)
+            at_work.task.cancel()
+            late.answers.set()
+            await asyncio.wait({at_work.task}, timeout=10)
+            assert (at_work.task.cancelled(), late.released.is_set()) == (True, True)
+        order = await engine.dispatcher.order("job")
+        assert order is not None
+        assert (await engine.dispatcher.load()).running == 0
 
     wait_for(work())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from wire import decoded
 
-from perstack.core.messages import (
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -27,7 +27,7 @@ from perstack.core.messages import (
 )
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack_anthropic.codec import ReplyDecoder, encode
+from perstack_anthropic.messages_api import ReplyDecoder, encode
 from perstack_anthropic.settings import AnthropicSettings
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
@@ -178,11 +178,31 @@ def test_a_request_that_asks_for_more_tokens_than_are_usual_is_given_the_usual_n
         (5, {}, {"type": "enabled", "budget_tokens": 1024}, 32_000),
         (50_000, {}, {"type": "enabled", "budget_tokens": 50_000}, 58_192),
         ("high", {"max_tokens": 4000}, {"type": "enabled", "budget_tokens": 3999}, 4000),
+        ("minimal", {"max_tokens": 1025}, {"type": "enabled", "budget_tokens": 1024}, 1025),
+        ("minimal", {"max_tokens": 1024}, {"type": "disabled"}, 1024),
+        (50_000, {"max_tokens": 1}, {"type": "disabled"}, 1),
     ],
 )
 def test_a_budget_leaves_room_for_the_reply(budget: Any, settings: Any, thinking: Any, most: int) -> None:
     body = _body(_request(model="claude-sonnet-4-5", reasoning_budget=budget), **settings)
     assert (body.get("thinking"), body["max_tokens"]) == (thinking, most)
+
+
+@given(
+    st.sampled_from(["minimal", "low", "medium", "high"]) | st.integers(1, 200_000),
+    st.none() | st.integers(1, 200_000),
+    st.none() | st.integers(1, 200_000),
+)
+def test_thinking_always_leaves_a_token_for_the_reply_and_never_gets_fewer_than_the_api_takes(
+    budget: Any, setting: int | None, asked: int | None
+) -> None:
+    settings: dict[str, Any] = {} if setting is None else {"max_tokens": setting}
+    body = _body(_request(model="claude-sonnet-4-5", reasoning_budget=budget, max_tokens=asked), **settings)
+    assert body["max_tokens"] <= min(one for one in (setting, asked, 208_192) if one is not None)
+    if body["thinking"]["type"] == "enabled":
+        assert 1024 <= body["thinking"]["budget_tokens"] < body["max_tokens"]
+    else:
+        assert body["max_tokens"] <= 1024
 
 
 @pytest.mark.parametrize(("budget", "effort"), [("minimal", "low"), (2000, "low"), (8000, "medium"), (30_000, "high")])

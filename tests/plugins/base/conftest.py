@@ -15,12 +15,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from perstack.core.definitions import BASE_SKILL, McpStdioSkill
-from perstack.core.messages import BlobPart, text_of
+from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill
+from perstack.core.runs.messages import BlobPart, text_of
 from perstack.errors import NotFound
 from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult
 from perstack_base.plugin import perstack_skills
-from perstack_base.specs import SPECS
+from perstack_base.tools import SPECS
 
 SCHEMAS = {spec.name: spec.input_schema for spec in SPECS}
 

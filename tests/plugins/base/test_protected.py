@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.globbing import matches
-from perstack.core.protected import matches_pattern
+from perstack.config.include_patterns import matches
+from perstack.core.base.file_names import matches_pattern
 
 SECRET = "the canary sings"
 
@@ -85,7 +85,10 @@ def test_a_sample_of_variables_is_an_ordinary_file(tools: Any, workspace: Path, 
     assert tools("readTextFile", name).json["content"] == "KEY="
 
 
-@pytest.mark.parametrize("name", [".git/HEAD", ".git/info/exclude", "git/config", "hooks/a", ".github/hooks/x"])
+@pytest.mark.parametrize(
+    "name",
+    ["git/config", "hooks/a", ".github/hooks/x", "HEAD/a", "refs/a", "objects/b", "commondir", "heads", "HEAD.md"],
+)
 def test_other_files_about_git_are_ordinary(tools: Any, name: str) -> None:
     tools("writeTextFile", name, text="here")
     assert tools("readTextFile", name).json["content"] == "here"

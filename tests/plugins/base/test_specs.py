@@ -12,14 +12,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from perstack.core.definitions import BASE_SKILL, McpSseSkill, McpStdioSkill
-from perstack.core.tools import LEGAL_TOOL_NAME
+from perstack.core.definitions.skills import BASE_SKILL, LEGAL_TOOL_NAME, McpSseSkill, McpStdioSkill
 from perstack.errors import SkillError
-from perstack.ports.processes.environment import INHERITED
+from perstack.ports.environment import INHERITED
 from perstack.ports.skill import SkillContext
-from perstack_base import directories, editing, media, output, reading
+from perstack_base import directories, reading, writing
+from perstack_base import exec as output
+from perstack_base import reading as media
 from perstack_base.plugin import perstack_skills
-from perstack_base.specs import SPECS
+from perstack_base.tools import SPECS
 
 PAGE = Path(__file__).parents[3] / "docs/base-skill.md"
 
@@ -144,7 +145,7 @@ def test_the_page_names_the_limits_and_variables_that_the_code_has() -> None:
         f"`readTextFile` | {reading.MOST_BYTES:,} bytes",
         f"`listDirectory` | {directories.MOST_ENTRIES} |",
         f"PDF | {media.IMAGE.most // megabyte} MiB · {media.PDF.most // megabyte} MiB",
-        f"`editTextFile` | {editing.MOST_BYTES // megabyte} MiB",
+        f"`editTextFile` | {writing.MOST_BYTES // megabyte} MiB",
     ):
         assert limit in page
     assert {name for name in INHERITED if f"`{name}`" not in page} == set()

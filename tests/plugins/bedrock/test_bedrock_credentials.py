@@ -21,11 +21,11 @@ from wire import Said
 from wire_bedrock import BEDROCK, NOWHERE
 
 import perstack_bedrock.credentials
-from perstack.core.definitions import ProviderSetting
+from perstack.core.definitions.experts import ProviderSetting
 from perstack.errors import MissingCredential, ProviderError
 from perstack.host import Host
 from perstack.ports.provider import Provider
-from perstack.testing.endpoint import Asked, FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import Asked, FakeEndpoint, Reply
 from perstack_bedrock.credentials import AwsAccount
 
 HELLO = BEDROCK.reply(Said("Hello"))

@@ -18,12 +18,12 @@ from pydantic import TypeAdapter
 from wire import Said, Wire
 from wire_bedrock import BEDROCK, BEDROCK_ANTHROPIC, MODEL, NOWHERE
 
-from perstack.core.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolMessage
+from perstack.core.runs.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolMessage
 from perstack.ports.provider import GenerationRequest, Provider
-from perstack.testing.endpoint import Asked, FakeEndpoint
+from perstack.testing.fake_endpoint import Asked, FakeEndpoint
+from perstack_bedrock.reply import MEDIA_TYPE
 from perstack_bedrock.request import encode
 from perstack_bedrock.settings import BedrockSettings
-from perstack_bedrock.stream import MEDIA_TYPE
 
 SAID = Said("Hello")
 SIGNED = ThinkingPart(thinking="Hm.", opaque={"bedrock": {"signature": "sig=="}})

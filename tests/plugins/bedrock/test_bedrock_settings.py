@@ -16,7 +16,7 @@ from wire_bedrock import BEDROCK, MODEL, NOWHERE
 
 import perstack_bedrock.plugin
 import perstack_bedrock.settings
-from perstack.core.definitions import ReasoningBudget
+from perstack.core.definitions.experts import ReasoningBudget
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack_bedrock.plugin import BedrockProviderFactory, perstack_providers

@@ -19,12 +19,12 @@ import pytest
 from hosting import wait_for
 from sandboxed import Box
 
-from perstack.core.sandbox import SandboxPolicy
-from perstack.engine.plugins import load_plugins
-from perstack.engine.runtimes import check_policies
+from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.engine.plugins.registry import load_plugins
+from perstack.engine.plugins.runtimes import check_policies
 from perstack.errors import SkillError, UsageError
 from perstack.ports.runtime import Surroundings
-from perstack_bubblewrap.view import Watch
+from perstack_bubblewrap.file_view import Watch
 
 ROOT = os.geteuid() == 0
 AIM = "REACHED"
@@ -219,6 +219,12 @@ def test_one_that_comes_later_is_hidden_from_the_next_program(box: Box) -> None:
         "git config core.fsmonitor evil",
         "mv .git old && mkdir .git",
         "rm -rf .git/hooks",
+        "echo ../other > .git/commondir",
+        "mkdir -p .git/modules/m && echo evil > .git/modules/m/config",
+        "echo /tmp > .git/objects/info/alternates",
+        "echo x > .git/config.worktree",
+        "touch made && git add made",
+        "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x",
     ],
 )
 def test_what_the_host_or_git_executes_cannot_be_changed(box: Box, change: str) -> None:
@@ -227,11 +233,13 @@ def test_what_the_host_or_git_executes_cannot_be_changed(box: Box, change: str) 
     before = _contents(box.workspace)
     assert box.run(change).status != 0
     assert _contents(box.workspace) == before
-    assert box.run("git status --short && touch made && git add made", HOME=str(box.workspace)).status == 0
+    ran = box.run("git status --short && git diff && git init -q /tmp/other", HOME=str(box.workspace))
+    assert "?? perstack.toml" in ran.output
+    assert ran.status == 0, ran.output
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    guarded = [folder / "perstack.toml", folder / ".git" / "config", *(folder / ".git" / "hooks").iterdir()]
+    guarded = [folder / "perstack.toml", *(path for path in (folder / ".git").rglob("*") if path.is_file())]
     return {str(path): path.read_bytes() for path in guarded}
 
 
@@ -259,15 +267,15 @@ def test_a_writable_place_in_one_that_can_only_be_read_can_be_changed(box: Box) 
         assert (root / "out" / "mine").exists()
 
 
-def test_the_git_folder_of_another_repository_keeps_its_hooks(box: Box) -> None:
+def test_the_git_folder_of_another_repository_is_not_changed(box: Box) -> None:
     git = box.elsewhere / "repository" / ".git"
-    git.mkdir(parents=True)
+    (git / "hooks").mkdir(parents=True)
     (git / "config").write_text("[core]\n")
-    named = box.with_policy(writable=(str(git),))
-    assert named.run(f"echo evil > {git}/hooks/pre-commit").status != 0
-    assert named.run(f"echo evil > {git}/config").status != 0
+    named = box.with_policy(writable=(str(git.parent),))
+    for name in ("hooks/pre-commit", "config", "index", "commondir"):
+        assert named.run(f"echo evil > {git}/{name}").status != 0
     assert named.run(f"mv {git}/hooks {git}/old").status != 0
-    assert named.run(f"touch {git}/index").status == 0
+    assert named.run(f"touch {git.parent}/made").status == 0
 
 
 @pytest.mark.parametrize(
@@ -282,6 +290,8 @@ def test_the_git_folder_of_another_repository_keeps_its_hooks(box: Box) -> None:
         ("writable", "{elsewhere}/definition", "a file that the host reads"),
         ("writable", "{elsewhere}/.env", "a file of environment variables"),
         ("writable", "{elsewhere}/.git/hooks", "what git executes"),
+        ("writable", "{elsewhere}/.git", "git's own"),
+        ("writable", "{elsewhere}/.git/worktrees/one", "git's own"),
         ("readable", "{workspace}/led", "is a link that programs may change"),
         ("readable", "{home}/..", "holds your home folder"),
         ("writable", "/etc/cron.d", "belongs to the system"),
@@ -363,7 +373,7 @@ def test_nothing_is_left_when_the_host_is_killed(box: Box) -> None:
     script.write_text(
         "import asyncio, os, sys\n"
         "from pathlib import Path\n"
-        "from perstack.core.sandbox import SandboxPolicy\n"
+        "from perstack.core.definitions.sandbox import SandboxPolicy\n"
         "from perstack.ports.runtime import Program, Surroundings\n"
         "from perstack_bubblewrap.plugin import BubblewrapFactory\n"
         "async def main():\n"

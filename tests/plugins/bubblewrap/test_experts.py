@@ -11,8 +11,9 @@ from hosting import Seen, expert, results, wait_for
 from sandboxed import host
 from terminal import Terminal, reply
 
-from perstack.core.definitions import AgentSkill, Iterate, McpStdioSkill
-from perstack.core.sandbox import Sandbox
+from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.sandbox import Sandbox
+from perstack.core.definitions.skills import AgentSkill, McpStdioSkill
 from perstack.errors import UsageError
 from perstack.testing.scripted import text, tool, turn
 

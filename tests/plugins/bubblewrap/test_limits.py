@@ -10,11 +10,12 @@ import pytest
 from hosting import wait_for
 from sandboxed import PYTHON, Box
 
-from perstack.core.sandbox import Sandbox, bytes_of, policy_of
+from perstack.core.definitions.sandbox import Sandbox, bytes_of, policy_of
 from perstack.errors import SkillError, UsageError
-from perstack.ports.processes.owned import owned
 from perstack.ports.runtime import LocalRuntimeFactory, Surroundings
-from perstack_bubblewrap import cgroups, limits, pid_max
+from perstack.system.processes import owned
+from perstack_bubblewrap import cgroups, limits
+from perstack_bubblewrap import limits as pid_max
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
 MIB = 1 << 20
@@ -200,8 +201,8 @@ def test_an_experts_limit_is_an_error_before_anything_runs_where_it_cannot_be_ke
 
 
 async def _refused() -> None:
-    from perstack.engine.plugins import load_plugins
-    from perstack.engine.runtimes import check_policies
+    from perstack.engine.plugins.registry import load_plugins
+    from perstack.engine.plugins.runtimes import check_policies
 
     policy = policy_of("local", Sandbox(cpu=1.0))
     around = Surroundings(Path("/nowhere"), "job", {})

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from sandboxed import PYTHON, Box, host
 from terminal import Terminal, reply
 
-from perstack.core.sandbox import Sandbox, SandboxPolicy, narrowed, wrong_place
+from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrowed, wrong_place
 from perstack.ports.runtime import Surroundings
 from perstack.testing.scripted import text, tool, turn
 from perstack_bubblewrap.network import Refused, check_address, check_named, local_ports
 from perstack_bubblewrap.plugin import BubblewrapFactory
-from perstack_bubblewrap.ways import Way, Ways
+from perstack_bubblewrap.proxy import Way, Ways
 
 pytest.importorskip("proxy", reason="the proxy is an extra: perstack[sandbox]")
-address_of = pytest.importorskip("perstack_bubblewrap.proxying").address_of
+address_of = pytest.importorskip("perstack_bubblewrap.proxy_main").address_of
 
 
 @pytest.fixture

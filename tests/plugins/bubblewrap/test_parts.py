@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack_bubblewrap.handles import held_open
-from perstack_bubblewrap.keeping import Finder
-from perstack_bubblewrap.layout import System, View, arguments, environment, inner
-from perstack_bubblewrap.syscalls import MACHINES, Machine, program_of
+from perstack_bubblewrap.file_view import Finder
+from perstack_bubblewrap.mounts import System, View, arguments, environment, held_open, inner
+from perstack_bubblewrap.seccomp import MACHINES, Machine, program_of
 
 ALLOWED = 0x7FFF0000
 
@@ -138,23 +139,38 @@ def test_what_changes_in_a_folder_is_found_at_the_next_look(tmp_path: Path) -> N
     assert len(finder.now().hidden) == 2
 
 
-def test_what_git_executes_is_found_in_modules_too(tmp_path: Path) -> None:
-    for name in (".git/config", "sub/.git/config", ".git/modules/m/config", ".git/objects/config"):
+def test_repositories_are_found_by_name_and_by_what_is_in_them(tmp_path: Path) -> None:
+    files = (
+        *(".git/config", "sub/.git", "deep/.GIT/hooks/x", "bare/HEAD", "bare/objects/x", "bare/refs/x"),
+        *("linked/HEAD", "linked/commondir", "none/HEAD", "none/objects/x", "folder/HEAD/x", "folder/objects/x"),
+        *("folder/refs/x", "in/perstack.toml"),
+    )
+    for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     found = Finder(str(tmp_path)).now()
-    assert {str(Path(path).relative_to(tmp_path)) for path in found.fixed} >= {
-        ".git/config",
-        "sub/.git/config",
-        ".git/modules/m/config",
-    }
-    assert {str(Path(path).relative_to(tmp_path)) for path in found.held} == {".git", "sub/.git"}
-    assert (tmp_path / ".git" / "hooks").is_dir()
+    fixed = {".git", "sub/.git", "deep/.GIT", "bare", "linked", "in/perstack.toml"}
+    assert {str(Path(path).relative_to(tmp_path)) for path in found.fixed} == fixed
+    executed = fixed - {"bare", "linked"} | {"bare/HEAD", "linked/HEAD"}
+    assert {str(Path(path).relative_to(tmp_path)) for path in found.executed} == executed
+    assert not (tmp_path / ".git" / "hooks").exists()
+
+
+def test_a_folder_whose_times_were_set_back_is_looked_at_again(tmp_path: Path) -> None:
+    os.utime(tmp_path, ns=(10**18, 10**18))
+    finder = Finder(str(tmp_path))
+    settled = time.monotonic() + 10
+    while not finder._known or not next(iter(finder._known.values())).is_settled:
+        assert finder.now().gits == ()
+        assert time.monotonic() < settled
+    (tmp_path / ".git").mkdir()
+    os.utime(tmp_path, ns=(10**18, 10**18))
+    assert finder.now().gits == (str(tmp_path / ".git"),)
 
 
 def test_a_workspace_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from perstack.errors import SkillError
-    from perstack_bubblewrap import keeping
+    from perstack_bubblewrap import file_view as keeping
 
     monkeypatch.setattr(keeping, "MOST_FOLDERS", 2)
     for name in "abc":
@@ -172,6 +188,7 @@ def test_what_has_become_a_link_since_it_was_found_is_not_mounted(tmp_path: Path
     (work / "a" / ".git").symlink_to(keys)
     (work / "b").rename(work / "c")
     (work / "b").symlink_to(keys)
-    view = View(writable=(str(work),), fixed=(*found.fixed, str(work / "gone")), held=found.held)
+    assert len(found.fixed) == 2
+    view = View(writable=(str(work),), fixed=(*found.fixed, str(work / "gone")), held=found.fixed)
     with held_open(view) as handles:
         assert handles == {}

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from perstack.core.chain import EMPTY_LOG, seal
+from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef
-from perstack.testing.opener import JOB, RUN, Writer, new_writer, payload, text_of, wait_for
-from perstack_filesystem.entries import put_entry
-from perstack_filesystem.folders import Folder
+from perstack.testing.storage_fixture import JOB, RUN, Writer, new_writer, payload, text_of, wait_for
+from perstack_filesystem.directories import Folder
+from perstack_filesystem.entry_index import put_entry
+from perstack_filesystem.log_file import Scan
 from perstack_filesystem.plugin import FilesystemStorages
-from perstack_filesystem.scan import Scan
 from perstack_filesystem.storage import FilesystemStorage
 
 
@@ -263,7 +263,7 @@ def test_a_failed_write_leaves_nothing_of_itself(
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr("perstack_filesystem.log.sync_data", full)
+            patched.setattr("perstack_filesystem.log_file.sync_data", full)
             with pytest.raises(StorageError, match="free some space"):
                 await writer.append("b" * 100_000)
         assert log.read_bytes() == before
@@ -281,8 +281,8 @@ def test_every_append_is_one_write_and_one_sync_of_only_what_is_new(
         await writer.append("begin")
         await writer.append("warm")
         calls: list[object] = []
-        monkeypatch.setattr("perstack_filesystem.log.sync_data", lambda fd: calls.append("sync"))
-        monkeypatch.setattr("perstack_filesystem.log.write_all", lambda fd, data: calls.append(os.write(fd, data)))
+        monkeypatch.setattr("perstack_filesystem.log_file.sync_data", lambda fd: calls.append("sync"))
+        monkeypatch.setattr("perstack_filesystem.log_file.write_all", lambda fd, data: calls.append(os.write(fd, data)))
         monkeypatch.setattr(os, "pread", lambda *args: calls.append("read"))
         records = await writer.append("x", "y", "z")
         assert calls == [sum(len(record) + 1 for record in records), "sync"]
@@ -427,7 +427,7 @@ def test_on_a_slow_disk_runs_that_work_side_by_side_sync_side_by_side(
         with lock:
             at_once -= 1
 
-    monkeypatch.setattr("perstack_filesystem.log.sync_data", slow_sync)
+    monkeypatch.setattr("perstack_filesystem.log_file.sync_data", slow_sync)
 
     async def work() -> None:
         await storage.create_job(JOB)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from perstack.errors import NotFound, StorageError
-from perstack.testing.opener import JOB, RUN, new_writer, wait_for
-from perstack_filesystem.handles import OpenFolders
+from perstack.testing.storage_fixture import JOB, RUN, new_writer, wait_for
+from perstack_filesystem.directories import OpenFolders
 from perstack_filesystem.storage import FilesystemStorage
 
 pytestmark = pytest.mark.linux  # which directories are open is read from /proc

@@ -9,9 +9,9 @@ from provider_suite import error_of, request_of, using
 from wire import KEY, Said
 from wire_google import GOOGLE
 
-from perstack.core.messages import ExpertMessage, TextPart, ToolCallPart, UserMessage
+from perstack.core.runs.messages import ExpertMessage, TextPart, ToolCallPart, UserMessage
 from perstack.ports.provider import Provider
-from perstack.testing.endpoint import Reply
+from perstack.testing.fake_endpoint import Reply
 from perstack_google.plugin import perstack_providers
 from perstack_google.request import UNSIGNED
 from perstack_google.settings import GoogleSettings, endpoint_of, path_of

@@ -22,7 +22,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsSt
 from pydantic import TypeAdapter
 from wire_bedrock import MODEL
 
-from perstack.core.messages import (
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     History,
@@ -37,15 +37,15 @@ from perstack.core.messages import (
     UserMessage,
 )
 from perstack.ports.provider import GenerationRequest
-from perstack_anthropic.codec import encode as encode_anthropic
+from perstack_anthropic.messages_api import encode as encode_anthropic
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock.request import encode as encode_bedrock
 from perstack_bedrock.settings import BedrockSettings
 from perstack_google.request import encode as encode_google
 from perstack_google.settings import GoogleSettings
-from perstack_openai.chat import encode_chat
+from perstack_openai.chat_completions import encode_chat
 from perstack_openai.dialect import Dialect
-from perstack_openai.responses import encode_responses
+from perstack_openai.responses_api import encode_responses
 
 KINDS = ("image/png", "image/gif", "application/pdf", "text/plain", "audio/mpeg")
 BLOBS = {kind: kind.encode() for kind in KINDS}

@@ -17,8 +17,8 @@ from provider_suite import CAPABILITIES, WIRES, host_in
 from wire import Said, Wire
 
 from perstack.errors import UsageError
-from perstack.ports.toolkit import Blob
-from perstack.testing.endpoint import Asked, FakeEndpoint
+from perstack.testing.fake_endpoint import Asked, FakeEndpoint
+from perstack.toolkit import Blob
 
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
 
@@ -64,7 +64,7 @@ def sent(wire: Wire, folder: Path, *attachments: Blob) -> list[Asked]:
                 assert (await host.verify(job.id)).ok
                 assert (await host.replay(job.id)).ok
             except UsageError:
-                assert (await host.jobs()).jobs == ()
+                assert (await host.jobs.list()).jobs == ()
                 assert endpoint.asked == []
                 raise
             return list(endpoint.asked)

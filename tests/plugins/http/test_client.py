@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from perstack.errors import ProviderError
-from perstack.testing.endpoint import FakeEndpoint, Reply, events
-from perstack_http.client import StreamClient
-from perstack_http.endpoint import Endpoint, EndpointSettings
-from perstack_http.errors import retry_after, status_error, words_of
+from perstack.support.http.client import StreamClient
+from perstack.support.http.endpoint import Endpoint, EndpointSettings
+from perstack.support.http.errors import retry_after, status_error, words_of
+from perstack.testing.fake_endpoint import FakeEndpoint, Reply, events
 
 HOUR = timedelta(hours=1)
 SECRET = "sk-very-secret-0123456789"

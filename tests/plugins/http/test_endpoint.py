@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from perstack.errors import DefinitionError, MissingCredential, UsageError
-from perstack_http.endpoint import (
+from perstack.support.http.endpoint import (
     Endpoint,
     EndpointSettings,
     choose_base_url,

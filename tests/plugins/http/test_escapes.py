@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from perstack_http.escapes import whole_escapes
+from perstack.support.http.client import whole_escapes
 
 
 @pytest.mark.parametrize(

@@ -12,24 +12,24 @@ from typing import Any
 import pytest
 
 import perstack_anthropic.settings
+import perstack_bedrock
 import perstack_bedrock.credentials
 import perstack_bedrock.plugin
 import perstack_bedrock.settings
-import perstack_bedrock.variables
+import perstack_google
 import perstack_google.plugin
 import perstack_google.settings
-import perstack_google.variables
-import perstack_openai.azure
-import perstack_openai.compatible
-import perstack_openai.settings
-import perstack_vertex.identity
+import perstack_openai.endpoints
+import perstack_vertex
+import perstack_vertex.credentials
 import perstack_vertex.plugin
-import perstack_vertex.settings
-import perstack_vertex.variables
-from perstack.core.messages import History, TextPart, UserMessage
-from perstack.core.tools import ToolSpec
+import perstack_vertex.provider
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.messages import History, TextPart, UserMessage
 from perstack.ports.provider import GenerationRequest, ProviderConfig
-from perstack_anthropic.codec import encode
+from perstack.support.http.endpoint import EndpointSettings
+from perstack.support.http.errors import error_name, is_retryable
+from perstack_anthropic.messages_api import encode
 from perstack_anthropic.plugin import AnthropicProviderFactory
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock.plugin import BedrockProviderFactory
@@ -37,16 +37,13 @@ from perstack_bedrock.settings import BedrockSettings
 from perstack_google.plugin import GoogleProviderFactory
 from perstack_google.request import encode as encode_google
 from perstack_google.settings import GoogleSettings
-from perstack_http.endpoint import EndpointSettings
-from perstack_http.errors import error_name, is_retryable
-from perstack_openai.azure import AzureSettings
-from perstack_openai.chat import encode_chat
+from perstack_openai.chat_completions import encode_chat
 from perstack_openai.dialect import Dialect
+from perstack_openai.endpoints import AzureSettings, CompatibleSettings, OpenAISettings
 from perstack_openai.plugin import FACTORIES as OPENAI
-from perstack_openai.responses import encode_responses
-from perstack_openai.settings import CompatibleSettings, OpenAISettings
+from perstack_openai.responses_api import encode_responses
 from perstack_vertex.plugin import VertexProviderFactory
-from perstack_vertex.settings import VertexSettings
+from perstack_vertex.provider import VertexSettings
 
 FACTORIES = (
     AnthropicProviderFactory(), GoogleProviderFactory(), *OPENAI, BedrockProviderFactory(), VertexProviderFactory(),
@@ -93,17 +90,17 @@ def test_the_variables_are_those_that_are_read() -> None:
         perstack_bedrock.credentials,
         perstack_bedrock.plugin,
         perstack_bedrock.settings,
-        perstack_bedrock.variables,
+        perstack_bedrock,
         perstack_google.plugin,
         perstack_google.settings,
-        perstack_google.variables,
-        perstack_openai.azure,
-        perstack_openai.compatible,
-        perstack_openai.settings,
-        perstack_vertex.identity,
+        perstack_google,
+        perstack_openai.endpoints,
+        perstack_openai.endpoints,
+        perstack_openai.endpoints,
+        perstack_vertex.credentials,
         perstack_vertex.plugin,
-        perstack_vertex.settings,
-        perstack_vertex.variables,
+        perstack_vertex.provider,
+        perstack_vertex,
     )
     source = "".join(map(inspect.getsource, readers))
     vendors = "ANTHROPIC|AWS|AZURE|CLOUD|CLOUDSDK|DEEPSEEK|GCLOUD|GEMINI|GOOGLE|NO_GCE|OLLAMA|OPENAI"

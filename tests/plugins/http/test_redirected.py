@@ -12,14 +12,14 @@ from terminal import Result, Terminal
 from wire import Said
 from wire_anthropic import ANTHROPIC
 
-from perstack.core.definitions import McpSseSkill
-from perstack.engine.plugins import load_plugins
+from perstack.core.definitions.skills import McpSseSkill
+from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import SkillError, UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.ports.provider import ProviderConfig
-from perstack.testing.endpoint import FakeEndpoint
-from perstack_mcp.remote import filled_in
+from perstack.testing.fake_endpoint import FakeEndpoint
+from perstack_mcp.remote_server import filled_in
 
 KEY = "sk-ant-the-canary-sings"
 SOLO = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perstack.ports.provider import GenerationRequest
-from perstack_anthropic.codec import takes_schemas
-from perstack_http.schemas import is_whole, sendable
+from perstack.support.http.structured_output import is_whole, sendable
+from perstack_anthropic.messages_api import takes_schemas
 from perstack_openai.dialect import Dialect
 
 

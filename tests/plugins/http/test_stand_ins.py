@@ -21,11 +21,11 @@ from wire_anthropic import ANTHROPIC
 from wire_google import GOOGLE
 from wire_openai import COMPATIBLE, OPENAI
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import ProviderSetting
-from perstack.frontends.shared.live_state import LiveState
+from perstack.core.definitions.experts import ProviderSetting
+from perstack.core.definitions.overrides import Overrides
+from perstack.doors.shared.activity import LiveState
 from perstack.host import Host
-from perstack.testing.endpoint import FakeEndpoint, Reply
+from perstack.testing.fake_endpoint import FakeEndpoint, Reply
 
 FORMS: dict[str, Any] = {
     ANTHROPIC.title: MessageCreateParamsStreaming,

@@ -23,8 +23,8 @@ from wire_google import GOOGLE
 from wire_openai import COMPATIBLE, DEEPSEEK, OPENAI
 from wire_vertex import VERTEX, VERTEX_CLAUDE
 
-from perstack.core.job import Job
-from perstack.testing.endpoint import FakeEndpoint, Reply
+from perstack.core.jobs.job import Job
+from perstack.testing.fake_endpoint import FakeEndpoint, Reply
 
 SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "misbehaving.py"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
@@ -223,3 +223,33 @@ def test_a_server_that_cannot_be_reached_is_tried_again(terminal: Terminal) -> N
     assert (retry["error"]["name"], retry["attempt"]) == ("ConnectError", 1)
     assert 250 <= retry["delayMs"] <= 500
     assert (events[-1]["type"], events[-1]["error"]["name"]) == ("errorRun", "ConnectError")
+
+
+@pytest.mark.parametrize("wire", [GOOGLE, VERTEX, COMPATIBLE, OPENAI, ANTHROPIC], ids=str)
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("[" * 300 + "]" * 300, "they have more than 100 levels"),
+        ('{"a":' * 900 + "1" + "}" * 900, "they have more than 100 levels"),
+        ("9" * 5000, ""),
+    ],
+    ids=["300 lists", "900 objects", "5,000 digits"],
+)
+def test_arguments_that_no_log_holds_are_refused_and_the_reply_is_paid_for_once(
+    wire: Wire, value: str, words: str, terminal: Terminal
+) -> None:
+    called = wire.reply(Said(calls=(("c1", "QQQQ"),)))
+    as_text = json.dumps(value)[1:-1].encode() + rb",\"z\":\"QQ"
+    chunks = tuple(one.replace(rb"\"QQ", as_text).replace(b'"QQQQ"', value.encode()) for one in called.chunks)
+
+    async def scenario() -> tuple[list[dict[str, Any]], int]:
+        async with FakeEndpoint(Reply(chunks, headers=called.headers), wire.reply(DONE)) as endpoint:
+            _project(terminal, wire, endpoint.url)
+            return await _run(terminal, "run", "a", "hi"), len(endpoint.asked)
+
+    events, requests = asyncio.run(scenario())
+    (result,) = [event for event in events if event["type"] == "finishToolCall"]
+    assert (result["isError"], requests) == (True, 2)
+    assert words in json.dumps(result["contents"])
+    assert not [event for event in events if event["type"] == "retry"]
+    assert all(event["usage"]["totalTokens"] for event in events if event["type"] == "finishGeneration")

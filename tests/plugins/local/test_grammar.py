@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from perstack.core.base import JsonObject
+from perstack.core.base.records import JsonObject
 from perstack_local.grammar import grammar_of, json_text
 
 

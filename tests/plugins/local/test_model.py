@@ -13,8 +13,9 @@ from typing import TypeVar
 import jsonschema
 import pytest
 
-from perstack.core.base import JsonObject
-from perstack.core.messages import (
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.messages import (
     ExpertMessage,
     Message,
     TextPart,
@@ -23,12 +24,11 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
-from perstack_local.names import MODEL
+from perstack_local import MODEL
+from perstack_local.llama import is_installed
 from perstack_local.plugin import LocalProviderFactory
-from perstack_local.runtime import is_installed
 from perstack_local.weights import is_present, weights_path
 
 pytestmark = [
@@ -189,7 +189,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_what_to_raise(provider: Pro
 def test_a_file_that_is_no_model_is_an_error_that_names_it_and_stdout_stays_clean() -> None:
     script = f"""
 import asyncio, os, sys
-from perstack_local.runtime import Runtime, RuntimeSettings
+from perstack_local.llama import Runtime, RuntimeSettings
 from pathlib import Path
 try:
     asyncio.run(Runtime(RuntimeSettings(Path({__file__!r}))).chat({{}}, lambda text: None))
@@ -204,7 +204,7 @@ except Exception as error:
 def test_loading_and_generating_write_nothing_to_stdout_and_the_process_ends_well() -> None:
     script = """
 import asyncio, os, sys
-from perstack_local.runtime import Runtime, RuntimeSettings
+from perstack_local.llama import Runtime, RuntimeSettings
 from perstack_local.weights import weights_path
 runtime = Runtime(RuntimeSettings(weights_path(os.environ), context_length=512))
 body = {"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 3}

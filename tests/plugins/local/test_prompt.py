@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from perstack.core.messages import (
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -17,7 +18,6 @@ from perstack.core.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.tools import ToolSpec
 from perstack_local.prompt import MAX_RESULT, Prompt, prompt_of, reply_of, shortened
 
 WRITE = ToolSpec(

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from perstack.core.messages import TextPart, UserMessage
-from perstack.core.tools import ToolSpec
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.errors import DefinitionError, MissingCredential, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack_local.names import MODEL
+from perstack_local import MODEL
+from perstack_local.llama import Runtime, RuntimeSettings, Server
 from perstack_local.plugin import LocalProviderFactory, perstack_providers
 from perstack_local.provider import LocalProvider, LocalSettings
-from perstack_local.runtime import Runtime, RuntimeSettings, Server
 from perstack_local.weights import EMBEDDED
 
 DONE = ToolSpec(name="attemptCompletion", kind="attemptCompletion")
@@ -125,7 +125,7 @@ def test_a_wrong_setting_is_named_by_its_key(file: str) -> None:
 def test_without_the_library_the_provider_is_not_configured_and_says_how_to_be(
     monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    monkeypatch.setattr("perstack_local.runtime.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("perstack_local.llama.importlib.util.find_spec", lambda name: None)
     factory = LocalProviderFactory()
     assert not factory.is_configured({"PERSTACK_LOCAL_MODEL": file})
     assert "pip install 'perstack[local]'" in factory.how_to_configure
@@ -136,7 +136,7 @@ def test_without_the_library_the_provider_is_not_configured_and_says_how_to_be(
 def test_it_is_configured_by_the_weights_or_by_a_file_of_ones_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str
 ) -> None:
-    monkeypatch.setattr("perstack_local.runtime.is_installed", lambda: True)
+    monkeypatch.setattr("perstack_local.llama.is_installed", lambda: True)
     factory = LocalProviderFactory()
     env = {"PERSTACK_CACHE_HOME": str(tmp_path)}
     assert not factory.is_configured(env)

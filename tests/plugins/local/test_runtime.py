@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import pytest
 
-from perstack.core.base import JsonObject
-from perstack.core.usage import Usage
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import Usage
 from perstack.errors import MissingCredential, ProviderError
-from perstack_local import runtime as module
-from perstack_local.runtime import Runtime, RuntimeSettings, require_library, runtime_for
+from perstack_local import llama as module
+from perstack_local.llama import Runtime, RuntimeSettings, require_library, runtime_for
 
 SETTINGS = RuntimeSettings(Path("/m.gguf"))
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from terminal import Result, Terminal
 
-from perstack_local.runtime import is_installed
+from perstack_local.llama import is_installed
 from perstack_local.weights import is_present, weights_path
 
 pytestmark = [

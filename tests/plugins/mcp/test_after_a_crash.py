@@ -10,9 +10,9 @@ import pytest
 from hosting import Seen, expert, opened, project_of, wait_for
 from mcp_bed import Bed
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import McpStdioSkill
-from perstack.core.messages import text_of
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.skills import McpStdioSkill
+from perstack.core.runs.messages import text_of
 from perstack.host import Host
 from perstack.ports.storage import Storage
 from perstack.testing.crashing_storage import Crash, CrashingStorage

@@ -12,10 +12,11 @@ import pytest
 from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed, words
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, McpStdioSkill
-from perstack.core.messages import BlobPart
-from perstack.core.questions import Answer, Question
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.skills import McpStdioSkill
+from perstack.core.runs.facts import Answer, Question
+from perstack.core.runs.messages import BlobPart
 from perstack.errors import SkillError
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from hosting import wait_for
 
-from perstack_mcp.child import running
-from perstack_mcp.launch import Launch
+from perstack_mcp.server_process import Launch, running
 
 
 @pytest.mark.linux

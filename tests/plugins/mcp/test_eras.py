@@ -8,8 +8,8 @@ from pathlib import Path
 from hosting import wait_for
 from mcp_bed import Bed, words
 
-from perstack.core.definitions import McpStdioSkill
-from perstack_mcp.eras import Eras
+from perstack.core.definitions.skills import McpStdioSkill
+from perstack_mcp.transports import Eras
 
 STATELESS = Path(__file__).parent / "servers" / "stateless.py"
 

@@ -16,9 +16,9 @@ import pytest
 from hosting import wait_for
 from mcp_bed import Bed, words
 
-from perstack.core.definitions import McpStdioSkill
+from perstack.core.definitions.skills import McpStdioSkill
 from perstack.errors import SkillError
-from perstack_mcp.shown import MOST_LINES, Shown
+from perstack_mcp.errors import MOST_LINES, Shown
 
 CONNECT = 20_000
 """Milliseconds: enough on a busy machine for a server that does connect."""

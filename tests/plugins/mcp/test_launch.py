@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.core.definitions import McpSseSkill, McpStdioSkill, PluginSkill
+from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill, PluginSkill
 from perstack.ports.skill import SkillContext
-from perstack_mcp.launch import launch_of
 from perstack_mcp.plugin import McpSkillFactory
+from perstack_mcp.server_process import launch_of
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import Bed
 from terminal import Terminal
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import McpSseSkill, OAuth
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.skills import McpSseSkill, OAuth
+from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import SkillError, UsageError
-from perstack.frontends.cli.next_steps import said
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
@@ -108,7 +108,7 @@ async def _run(host: Host) -> Seen:
 
 def _problem(seen: Seen) -> str:
     (ended,) = seen.of("skillDisconnected")
-    return ended.said(said)
+    return ended.said(cli_phrase)
 
 
 def _files(bed: Bed) -> list[Path]:

@@ -10,7 +10,7 @@ import pytest
 from hosting import wait_for
 from mcp_bed import MISBEHAVING, Bed, words
 
-from perstack.core.definitions import McpStdioSkill
+from perstack.core.definitions.skills import McpStdioSkill
 
 pytestmark = pytest.mark.timeout(350)  # the first time, packages are installed
 

@@ -11,7 +11,7 @@ from hosting import wait_for
 from mcp_bed import Bed, blob_parts, words
 from web_pages import Pages
 
-from perstack.core.definitions import McpStdioSkill
+from perstack.core.definitions.skills import McpStdioSkill
 from perstack.errors import SkillError
 
 pytestmark = pytest.mark.timeout(350)  # the first time, packages are installed

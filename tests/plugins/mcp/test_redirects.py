@@ -14,7 +14,7 @@ from hosting import wait_for
 from internet import PUBLIC, Internet, Reply, Request, internet
 from mcp_bed import Bed
 
-from perstack.core.definitions import McpSseSkill, OAuth
+from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.errors import SkillError
 from perstack_mcp.plugin import McpSkillFactory
 

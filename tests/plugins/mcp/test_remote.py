@@ -11,17 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
+import httpx2
 import pytest
 from hosting import wait_for
+from mcp.shared.exceptions import MCPError
 from mcp_bed import Bed, words
 
-from perstack.core.definitions import McpSseSkill
-from perstack.core.questions import Question
+from perstack.core.base.public_addresses import is_public
+from perstack.core.definitions.skills import McpSseSkill
+from perstack.core.runs.facts import Question
 from perstack.errors import SkillError
-from perstack_mcp.addresses import is_public
-from perstack_mcp.remote import RemoteServer
+from perstack_mcp.remote_server import RemoteServer
 from perstack_mcp.session import McpSession
-from perstack_mcp.ways import LEGACY, Way
+from perstack_mcp.transports import LEGACY, Way
 
 SERVER = Path(__file__).parent / "servers" / "web.py"
 
@@ -170,3 +172,48 @@ def test_over_http_a_question_is_of_the_call_it_came_with_however_many_there_are
 
     with _serving("http", "/mcp") as endpoint:
         assert wait_for(run(endpoint)) == ["ann: where to?", "bob: where to?", "cy: where to?"]
+
+
+class _Broken(RemoteServer):
+    """A server, and a client of ours with a fault in its first way."""
+
+    error: Exception
+    tried: int
+
+    def ways(self) -> Sequence[Way]:
+        def transport():
+            self.tried += 1
+            raise self.error
+
+        return [replace(way, transport=transport) for way in super().ways()]
+
+
+@pytest.mark.parametrize(
+    ("error", "tried"),
+    [
+        (TypeError("'NoneType' object is not iterable"), 1),
+        (AttributeError("no such attribute"), 1),
+        (KeyError("tools"), 1),
+        (AssertionError("never"), 1),
+        (RecursionError("too deep"), 1),
+        (NotImplementedError("not yet"), 1),
+        (ZeroDivisionError("by zero"), 1),
+        (httpx2.ConnectError("refused", request=httpx2.Request("GET", "http://127.0.0.1")), 2),
+        (MCPError(-32601, "no such method"), 2),
+        (RuntimeError("Unsupported protocol version from the server: 1"), 2),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_fault_of_our_own_is_not_taken_for_a_servers_refusal(bed: Bed, error: Exception, tried: int) -> None:
+    async def run() -> tuple[str, int]:
+        server = _Broken(_skill("http://127.0.0.1:9/mcp"), bed.context())
+        server.error, server.tried = error, 0
+        session = McpSession(server, 30_000)
+        with pytest.raises(SkillError) as caught:
+            await session.tools()
+        await session.close()
+        return str(caught.value), server.tried
+
+    message, count = wait_for(run())
+    assert count == tried
+    assert (f"a fault of perstack or of the MCP SDK, {type(error).__name__}: " in message) is (tried == 1)

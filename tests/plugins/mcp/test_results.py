@@ -9,7 +9,7 @@ import pytest
 from hosting import wait_for
 from mcp_bed import Bed, blob_parts, words
 
-from perstack.core.messages import BlobPart, TextPart
+from perstack.core.runs.messages import BlobPart, TextPart
 from perstack.ports.skill import ToolResult
 
 

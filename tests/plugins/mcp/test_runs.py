@@ -12,9 +12,10 @@ import pytest
 from hosting import Seen, expert, project_of, results, wait_for
 from mcp_bed import MARK, MISBEHAVING, Bed
 
-from perstack.config.settings import Overrides
-from perstack.core.definitions import Expert, McpStdioSkill, McpTool
-from perstack.core.job import JobSummary
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.skills import McpStdioSkill, McpTool
+from perstack.core.jobs.summary import JobSummary
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool, turn
 

@@ -14,7 +14,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from pydantic import TypeAdapter
 from wire import decoded
 
-from perstack.core.messages import (
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -26,8 +26,7 @@ from perstack.core.messages import (
 )
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack_openai.chat import encode_chat
-from perstack_openai.chat_reply import ChatDecoder
+from perstack_openai.chat_completions import ChatDecoder, encode_chat
 from perstack_openai.dialect import Dialect
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)

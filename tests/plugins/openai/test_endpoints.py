@@ -10,7 +10,7 @@ from provider_suite import body_of, request_of, using
 from wire import KEY, Said
 from wire_openai import COMPATIBLE, DEEPSEEK, OPENAI
 
-from perstack.core.messages import (
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     TextPart,
@@ -22,9 +22,9 @@ from perstack.core.messages import (
 )
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import Provider, ProviderConfig
-from perstack.testing.endpoint import Reply
+from perstack.testing.fake_endpoint import Reply
+from perstack_openai.endpoints import Connection, is_openai
 from perstack_openai.plugin import FACTORIES
-from perstack_openai.settings import Connection, is_openai
 
 ENV = dict.fromkeys(("OPENAI_API_KEY", "DEEPSEEK_API_KEY", "AZURE_API_KEY", "OLLAMA_API_KEY"), KEY)
 QUERY = UserMessage(contents=(TextPart(text="hi"),))

@@ -18,7 +18,7 @@ from responses_stream import EVENT, events_of, message, reasoning, refusal, resp
 from responses_stream import call as function_call
 from wire import decoded
 
-from perstack.core.messages import (
+from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -31,8 +31,7 @@ from perstack.core.messages import (
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_openai.dialect import Dialect
-from perstack_openai.responses import encode_responses
-from perstack_openai.responses_reply import ResponsesDecoder
+from perstack_openai.responses_api import ResponsesDecoder, encode_responses
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
 BLOBS = {"i": b"png", "d": b"pdf", "t": "größe".encode(), "m": b"mp3"}

@@ -8,11 +8,12 @@ import re
 import pytest
 
 from golden import CASES, original, plain, states
-from perstack.core.job import Job, summarize
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.summary import summarize
 from perstack.ports.formats import ForeignJob
-from perstack_original import shapes as theirs
-from perstack_original.exports import to_original
-from perstack_original.imports import from_original
+from perstack_original import models as theirs
+from perstack_original.export import to_original
+from perstack_original.importing import from_original
 
 
 def read_back(job_id: str, files: dict[str, bytes]) -> ForeignJob:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perstack.core.chain import EMPTY_LOG, check, seal
-from perstack.core.events import StoredEvent, parse_event
+from perstack.core.base.chain import EMPTY_LOG, check, seal
+from perstack.core.runs.events import StoredEvent, parse_event
 from perstack.errors import Conflict, StorageError
 from perstack.ports.formats import Folder, ForeignJob
 from perstack.ports.storage import RunRef
-from perstack.testing.opener import payload, wait_for
+from perstack.testing.storage_fixture import payload, wait_for
 from perstack_filesystem.storage import FilesystemStorage
 from perstack_original.plugin import perstack_formats
 

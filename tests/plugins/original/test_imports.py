@@ -8,14 +8,16 @@ import hashlib
 import pytest
 
 from golden import CASES, original, plain, states
-from perstack.core.chain import Head
-from perstack.core.events import FinishToolCall, StartRun
-from perstack.core.job import Job, summarize
-from perstack.core.messages import BlobPart
-from perstack.core.runs.begin import begin
+from perstack.core.base.chain import Head
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.summary import summarize
+from perstack.core.runs.events import StartRun
 from perstack.core.runs.evolve import evolve
-from perstack_original import shapes as theirs
-from perstack_original.imports import from_original
+from perstack.core.runs.messages import BlobPart
+from perstack.core.runs.state import begin
+from perstack.core.runs.step_events import FinishToolCall
+from perstack_original import models as theirs
+from perstack_original.importing import from_original
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -146,3 +148,32 @@ def test_images_in_messages_become_blobs() -> None:
     assert upgraded.blobs == {digest: data}
     (event, *_) = (event for event in upgraded.logs[f"{job_id}-1"] if isinstance(event, FinishToolCall))
     assert event.contents == (BlobPart(sha256=digest, mime_type="image/png", size=4),)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("messages_left", [0, 1, 2], ids=["streamed", "with the result", "without the result"])
+@pytest.mark.parametrize("has_attempt", [True, False])
+def test_a_reply_with_text_beside_attempt_completion_ends_the_run_with_that_text(
+    is_first: bool, messages_left: int, has_attempt: bool
+) -> None:
+    job_id, runs, _ = original("b_files")
+    ((name, events),) = runs.items()
+    text = theirs.Part(type="textPart", text="It is written.")
+    changed: list[theirs.Event] = []
+    for event in events:
+        if event.type == "callTools" and event.step_number == 3:
+            assert event.new_message is not None
+            parts = event.new_message.contents
+            parts = (text, *parts) if is_first else (*parts, text)
+            changed.append(
+                event.model_copy(update={"new_message": event.new_message.model_copy(update={"contents": parts})})
+            )
+        elif event.type == "completeRun":
+            assert event.checkpoint is not None
+            kept = event.checkpoint.messages[: len(event.checkpoint.messages) - messages_left]
+            checkpoint = event.checkpoint.model_copy(update={"messages": kept})
+            changed.append(event.model_copy(update={"checkpoint": checkpoint, "text": "It is written."}))
+        elif "treamingRunResult" not in event.type and (has_attempt or event.type != "attemptCompletion"):
+            changed.append(event)
+    (state,) = states(from_original(job_id, {name: changed})).values()
+    assert (state.status, state.result, state.open_calls) == ("completed", "It is written.", ())

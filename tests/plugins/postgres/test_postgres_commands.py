@@ -22,7 +22,7 @@ def address(postgres: PostgresServer) -> str:
 def project(terminal: Terminal, address: str) -> Terminal:
     """Whose storage is named by a variable."""
     terminal.env["DATABASE_URL"] = address
-    return terminal.project(
+    return terminal.trusted().project(
         f'storage = "${{DATABASE_URL}}"\n{TEAM}{ASKING}',
         lead=[reply("", ("helper", {"query": "a part"})), reply("All is done.", usage=(10, 1))],
         helper=[reply("A part.", usage=(5, 1))],
@@ -71,7 +71,7 @@ def test_a_job_lives_in_it_and_no_command_shows_its_password(
     assert json.loads(done[5].lines[0])["id"] == "asking"
     shown = "".join(one.out + one.err for one in done)
     kept = text_of(postgres, address)
-    assert '"storage":"postgresql://postgres@/postgres?host=' in done[0].out
+    assert '"storage":"postgresql:///postgres?host=' in done[0].out
     assert "All is done." in kept
     files = "".join(path.read_text(errors="replace") for path in project.workspace.rglob("*") if path.is_file())
     for text in (shown, kept, files):
@@ -122,11 +122,12 @@ def test_a_server_that_cannot_be_reached_is_one_line_with_its_place(project: Ter
     done = project.call("jobs")
     assert done.code == 1
     (line,) = done.err.splitlines()
-    assert f"postgresql://me@/jobs?host={tmp_path}: " in line
+    assert f"postgresql:///jobs?host={tmp_path}: " in line
     assert line.endswith("see whether the server runs and can be reached")
     doctor = project.call("doctor", "--json")
     found = {one["about"]: one for one in json.loads(doctor.out)["findings"]}
     assert found["state, server"]["state"] == "problem"
+    assert "me@" not in done.err + doctor.out
     assert SECRET not in done.err + doctor.out + doctor.err
 
 

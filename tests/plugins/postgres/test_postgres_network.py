@@ -20,10 +20,10 @@ import trustme
 from postgres_server import NOBODY, PostgresServer
 from postgres_tls import Front
 
-from perstack.core.chain import EMPTY_LOG, seal
+from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import Storage
-from perstack.testing.opener import JOB, RUN, SECONDS, payload, wait_for
+from perstack.testing.storage_fixture import JOB, RUN, SECONDS, payload, wait_for
 from perstack_postgres.plugin import perstack_storages
 
 PGBOUNCER = shutil.which("pgbouncer", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))

@@ -15,10 +15,10 @@ import pytest
 from hosting import closing
 from postgres_server import PostgresServer
 
-from perstack.core.chain import EMPTY_LOG, seal, without_payload
+from perstack.core.base.chain import EMPTY_LOG, seal, without_payload
 from perstack.errors import Damaged, StorageError, UsageError
 from perstack.ports.storage import RunRef
-from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, payload, wait_for
+from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, payload, wait_for
 from perstack_postgres.address import parse
 from perstack_postgres.plugin import perstack_storages
 from perstack_postgres.storage import PostgresStorage, store_at
@@ -62,17 +62,26 @@ def test_a_schema_of_a_newer_perstack_is_refused_in_one_line(postgres: PostgresS
         wait_for(other.has_job(JOB))
 
 
-def test_an_older_schema_is_brought_to_this_version_and_keeps_what_it_has(postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_schema_from_before_the_first_release_is_refused_in_one_line_and_left_as_it_is(
+    postgres: PostgresServer, version: int
+) -> None:
     address = postgres.address()
     schema = schema_of(address)
     older, later = opened(address), opened(address)
     with closing(older):
-        lines = wait_for(wait_for(new_writer(older)).append("a"))
-    postgres.execute(f"DROP TABLE {schema}.shared, {schema}.contents; UPDATE {schema}.meta SET version = 1")
+        wait_for(older.create_job(JOB))
+    postgres.execute(f"DROP TABLE {schema}.job_blobs; UPDATE {schema}.meta SET version = {version}")
     with closing(later):
-        assert wait_for(later.read(RUN)) == lines
-        (name,) = wait_for(later.put_blobs(JOB, [b"x"]))
-        assert wait_for(later.blob(JOB, name)) == b"x"
+        for ask in (later.has_job(JOB), later.create_job("other"), later.put_blob(JOB, b"x")):
+            with pytest.raises(StorageError, match=rf"first release of perstack \(schema {version}\); name") as refused:
+                wait_for(ask)
+            assert "\n" not in str(refused.value)
+        (check,) = wait_for(later.checks())
+        assert (check.is_there, "first release" in check.text) == (False, True)
+    assert postgres.execute(f"SELECT job_id FROM {schema}.jobs") == [(JOB,)]
+    assert postgres.execute(f"SELECT version FROM {schema}.meta") == [(version,)]
+    assert postgres.execute(f"SELECT to_regclass('{schema}.job_blobs')") == [(None,)]
 
 
 def test_what_two_jobs_share_is_given_and_taken_at_once_without_being_lost_or_left(postgres: PostgresServer) -> None:
@@ -96,7 +105,7 @@ def test_what_two_jobs_share_is_given_and_taken_at_once_without_being_lost_or_le
 
     with closing(*storages):
         wait_for(work())
-    assert postgres.execute(f"SELECT count(*) FROM {schema_of(address)}.contents") == [(0,)]
+    assert postgres.execute(f"SELECT count(*) FROM {schema_of(address)}.blobs") == [(0,)]
 
 
 def test_nothing_is_written_in_order_to_read(postgres: PostgresServer) -> None:
@@ -226,10 +235,10 @@ def test_a_page_of_ten_thousand_jobs_takes_an_index(postgres: PostgresServer) ->
 @pytest.mark.parametrize(
     ("location", "shown"),
     [
-        ("//me:se%40cret@db.example.com:5432/jobs?sslmode=require", "postgresql://me@db.example.com:5432/jobs"),
-        ("//me:secret@a:1,b:2/jobs?target_session_attrs=read-write", "postgresql://me@a:1,b:2/jobs"),
+        ("//me:se%40cret@db.example.com:5432/jobs?sslmode=require", "postgresql://db.example.com:5432/jobs"),
+        ("//me:secret@a:1,b:2/jobs?target_session_attrs=read-write", "postgresql://a:1,b:2/jobs"),
         ("///jobs?host=/run/pg&password=secret&schema=other", "postgresql:///jobs?host=/run/pg&schema=other"),
-        ("//me@[::1]/jobs?sslpassword=secret", "postgresql://me@[::1]/jobs"),
+        ("//me@[::1]/jobs?sslpassword=secret", "postgresql://[::1]/jobs"),
     ],
 )
 def test_what_is_shown_of_an_address_has_no_secret(location: str, shown: str) -> None:

@@ -18,7 +18,7 @@ from postgres_server import PostgresServer
 from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import Dispatcher, Order
 from perstack.testing.dispatcher_contract import claimed
-from perstack.testing.opener import wait_for
+from perstack.testing.storage_fixture import wait_for
 from perstack_procrastinate.plugin import perstack_dispatchers
 
 CUTS: tuple[Cut, ...] = ("before", "middle", "after")

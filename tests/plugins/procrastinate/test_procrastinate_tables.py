@@ -10,7 +10,7 @@ from postgres_server import PostgresServer
 
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import Dispatcher, Order, Seat
-from perstack.testing.opener import wait_for
+from perstack.testing.storage_fixture import wait_for
 from perstack_procrastinate.plugin import perstack_dispatchers
 
 PRE, POST = "99.00.00_01_pre_more.sql", "99.00.00_50_post_more.sql"
@@ -91,20 +91,17 @@ def test_tables_of_an_older_procrastinate_are_brought_to_the_one_that_is_install
     assert (tables.has("more"), tables.has("less"), tables.engine) == (True, True, POST)
 
 
-def test_tables_of_the_first_version_of_ours_are_brought_on(tables: Tables) -> None:
-    tables.execute(
-        "ALTER TABLE seats DROP COLUMN engine; ALTER TABLE meta DROP COLUMN floor; UPDATE meta SET version = 1"
-    )
-    wait_for(loaded(tables.address))
-    dispatcher, seat = tables.seat()
-
-    async def work() -> None:
-        async with seat:
-            (one,) = await dispatcher.workers()
-            assert one.name == "old"
-        await dispatcher.close()
-
-    wait_for(work())
+def test_tables_from_before_the_first_release_are_refused_in_one_line_and_left_as_they_are(
+    tables: Tables, newer: Path
+) -> None:
+    tables.execute("ALTER TABLE meta DROP COLUMN floor; UPDATE meta SET version = 1")
+    before, engine = tables.execute("SELECT * FROM meta"), tables.engine
+    tables.on(newer)
+    with pytest.raises(DispatcherError, match=r"before the first release of perstack \(schema 1\); name") as refused:
+        wait_for(loaded(tables.address))
+    assert "\n" not in str(refused.value)
+    assert (tables.execute("SELECT * FROM meta"), tables.engine) == (before, engine)
+    assert not tables.has("more")
 
 
 def test_beneath_older_workers_only_what_they_bear_is_made_and_the_rest_when_they_are_gone(

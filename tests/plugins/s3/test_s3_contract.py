@@ -11,15 +11,14 @@ import obstore
 import pytest
 from s3_server import BUCKET, bucket
 
-from perstack.core.chain import open_line, seal
+from perstack.core.base.chain import open_line, seal
 from perstack.ports.storage import RunRef
-from perstack.testing.opener import new_writer, wait_for
 from perstack.testing.storage_contract import Opener, StorageContract
-from perstack_s3.client import Place
+from perstack.testing.storage_fixture import new_writer, wait_for
 from perstack_s3.layout import Layout
 from perstack_s3.leases import EXPIRY
 from perstack_s3.log import Log
-from perstack_s3.objects import Objects
+from perstack_s3.objects import Objects, Place
 from perstack_s3.plugin import perstack_storages
 
 

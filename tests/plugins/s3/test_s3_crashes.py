@@ -21,7 +21,7 @@ from s3_server import BUCKET, KEYS
 
 from perstack.errors import Conflict
 from perstack.ports.storage import RunRef, Storage
-from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, wait_for
+from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, wait_for
 from perstack_s3.leases import EXPIRY
 from perstack_s3.plugin import S3Storages
 

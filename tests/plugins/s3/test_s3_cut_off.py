@@ -15,7 +15,7 @@ from cutting import Cutting, Way, cutting
 from s3_server import BUCKET
 
 from perstack.ports.storage import Storage
-from perstack.testing.opener import JOB, RUN, new_writer, wait_for
+from perstack.testing.storage_fixture import JOB, RUN, new_writer, wait_for
 from perstack_s3.plugin import S3Storages
 
 PER_FAILURE = 10

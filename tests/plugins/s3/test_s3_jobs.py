@@ -14,10 +14,10 @@ from hosting import Bench, expert
 from s3_server import BUCKET, KEYS, bucket
 from terminal import Terminal, reply
 
-from perstack.core.job import JobSummary
+from perstack.core.jobs.summary import JobSummary
 from perstack.errors import Conflict, Damaged, StorageError, UsageError
 from perstack.ports.storage import ReadsEnds, RunRef, Storage
-from perstack.testing.opener import JOB, RUN, SECONDS, new_writer, wait_for
+from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, wait_for
 from perstack_s3.plugin import S3Storages
 
 EXPERT = """
@@ -54,7 +54,7 @@ def test_a_job_is_run_asked_about_continued_and_verified(terminal: Terminal, s3:
 def test_the_server_may_stand_in_perstack_toml_and_is_checked(terminal: Terminal, s3: str, place: str) -> None:
     terminal.env |= KEYS
     table = f'storage = "{place}"\n[storageSetting]\nendpoint = "{s3}"\nregion = "us-east-1"\n'
-    terminal.project(table + EXPERT, writer=[reply("Done.")])
+    terminal.trusted().project(table + EXPERT, writer=[reply("Done.")])
     assert terminal.run("run", "writer", "x", "--job-id", "j").code == 0
     assert f"{place.removeprefix(f's3://{BUCKET}/')}/jobs/markers/j" in _keys(s3, place)
     checked = terminal.run("storage", "check", place)
@@ -226,8 +226,8 @@ def test_the_end_of_a_long_log_is_found_without_reading_it(s3: str, place: str, 
 
 
 def test_a_large_object_has_time_by_its_size_on_a_slow_line(s3: str, place: str, monkeypatch) -> None:
-    monkeypatch.setattr("perstack_s3.client._SECONDS", 0.5)
-    monkeypatch.setattr("perstack_s3.client._SLOWEST", 1_000_000)
+    monkeypatch.setattr("perstack_s3.objects._SECONDS", 0.5)
+    monkeypatch.setattr("perstack_s3.objects._SLOWEST", 1_000_000)
     large = secrets.token_bytes(6_000_000)
 
     async def work(endpoint: str, state: Cutting) -> None:
@@ -239,11 +239,11 @@ def test_a_large_object_has_time_by_its_size_on_a_slow_line(s3: str, place: str,
         assert await storage.blob(JOB, name) == large
         assert state.requests - before <= 6
         state.line = 500_000  # slower than promised, and than what follows promises, so that it is given up in seconds
-        monkeypatch.setattr("perstack_s3.client._SLOWEST", 4_000_000)
+        monkeypatch.setattr("perstack_s3.objects._SLOWEST", 4_000_000)
         with pytest.raises(StorageError, match="cannot be reached"):
             await storage.blob(JOB, name)
 
-    monkeypatch.setattr("perstack_s3.client.PATIENCE", 0.0)
+    monkeypatch.setattr("perstack_s3.objects.PATIENCE", 0.0)
     with cutting(s3) as (endpoint, state):
         wait_for(work(endpoint, state))
 

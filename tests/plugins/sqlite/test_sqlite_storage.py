@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from perstack.core.chain import EMPTY_LOG, seal
-from perstack.errors import Damaged, StorageError, UsageError
-from perstack.testing.opener import JOB, RUN, new_writer, payload, wait_for
+from perstack.core.base.chain import EMPTY_LOG, seal
+from perstack.errors import Damaged, NotFound, StorageError, UsageError
+from perstack.ports.storage import RunRef
+from perstack.testing.storage_fixture import JOB, RUN, new_writer, payload, wait_for
 from perstack_sqlite.plugin import SqliteStorages
 from perstack_sqlite.storage import ENTRIES, JOBS, SqliteStorage
 
@@ -79,32 +80,23 @@ def test_a_file_whose_schema_is_damaged_is_refused_in_one_line(path: Path, stora
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_of_a_newer_version_is_refused(path: Path, storage: SqliteStorage) -> None:
+@pytest.mark.parametrize(
+    ("version", "words"), [(99, "newer perstack"), (4, "before the first release"), (0, "before the first release")]
+)
+def test_a_file_of_another_version_is_refused_and_left_as_it_is(
+    path: Path, storage: SqliteStorage, version: int, words: str
+) -> None:
     wait_for(storage.create_job(JOB))
     wait_for(storage.close())
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 99")
-    with pytest.raises(StorageError, match="newer perstack"):
-        wait_for(SqliteStorage(path).jobs())
-
-
-def test_a_file_of_the_first_version_is_brought_up_to_todays(path: Path, storage: SqliteStorage) -> None:
-    wait_for(storage.create_job(JOB))
-    wait_for(storage.close())
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("DROP TABLE entries")
-        db.execute("DROP INDEX jobs_by_space")
-        db.execute("CREATE INDEX jobs_by_time ON jobs (written, job_id)")
-        db.execute("PRAGMA user_version = 1")
-    later = SqliteStorage(path)
-    wait_for(later.put_entry(JOB, 1, b"{}"))
-    assert wait_for(later.entries()) == {JOB: b"{}"}
-    assert wait_for(later.jobs()).ids == (JOB,)
-    wait_for(later.close())
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'jobs_by%'").fetchall() == [
-            ("jobs_by_space",)
-        ]
+        db.execute(f"PRAGMA user_version = {version}")
+        db.execute("DROP TABLE job_blobs")
+    before = path.read_bytes()
+    for ask in (storage.jobs(), storage.create_job("other"), storage.put_blob(JOB, b"x")):
+        with pytest.raises(StorageError, match=rf"jobs\.db: .*{words}.* \(schema {version}\); \w+") as refused:
+            wait_for(ask)
+        assert "\n" not in str(refused.value)
+    assert path.read_bytes() == before
 
 
 def test_records_are_committed_to_a_synced_write_ahead_log_and_caches_without_a_sync(
@@ -126,7 +118,7 @@ def test_records_are_committed_to_a_synced_write_ahead_log_and_caches_without_a_
 def test_a_locked_file_is_waited_for_and_then_named(
     storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_sqlite.worker.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("perstack_sqlite.database.BUSY_SECONDS", 0.01)
     wait_for(storage.create_job(JOB))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -207,7 +199,7 @@ def test_a_write_that_is_cancelled_while_it_waits_for_a_lock_is_done_or_not_when
 def test_a_write_that_fails_while_it_is_cancelled_says_so(
     storage: SqliteStorage, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_sqlite.worker.BUSY_SECONDS", 0.3)
+    monkeypatch.setattr("perstack_sqlite.database.BUSY_SECONDS", 0.3)
 
     async def work() -> None:
         writer = await new_writer(storage)
@@ -307,7 +299,7 @@ def test_a_deleted_job_leaves_no_rows_and_no_lease_behind(storage: SqliteStorage
     wait_for(storage.put_blob(JOB, b"x"))
     wait_for(storage.delete_job(JOB))
     with closing(sqlite3.connect(path)) as db:
-        for table in ("jobs", "runs", "records", "checkpoints", "blobs"):
+        for table in ("jobs", "runs", "records", "checkpoints", "entries", "blobs", "job_blobs"):
             assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
     assert list((path.parent / "jobs.db-leases").iterdir()) == []
 
@@ -315,7 +307,8 @@ def test_a_deleted_job_leaves_no_rows_and_no_lease_behind(storage: SqliteStorage
 LOOK = """
 import asyncio, sys
 from pathlib import Path
-from perstack.testing.opener import RUN
+from perstack.ports.storage import RunRef
+from perstack.testing.storage_fixture import RUN
 from perstack_sqlite.storage import SqliteStorage
 
 async def look():
@@ -344,7 +337,7 @@ def test_a_process_that_looks_and_leaves_takes_nothing_from_one_that_writes(path
 
 
 def test_a_step_on_a_quick_disk_changes_no_threads(storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack.ports.pace._SLOW", 60.0)  # whatever else this machine does
+    monkeypatch.setattr("perstack.system.concurrency._SLOW", 60.0)  # whatever else this machine does
 
     async def work() -> None:
         writer = await new_writer(storage)
@@ -359,3 +352,101 @@ def test_a_step_on_a_quick_disk_changes_no_threads(storage: SqliteStorage, monke
         assert [one for one in statements if "PRAGMA" in one] == [], "it was told again what it knows"
 
     wait_for(work())
+
+
+def test_a_database_that_keeps_no_row_for_a_run_is_an_error_and_mixes_no_logs(
+    path: Path, storage: SqliteStorage
+) -> None:
+    """Somebody else's trigger drops it: every such Run once was number 0, and their records were one log."""
+    wait_for(storage.create_job(JOB))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TRIGGER t BEFORE INSERT ON runs BEGIN SELECT RAISE(IGNORE); END")
+    (line,), _ = seal(EMPTY_LOG, [payload(1)])
+    for run in (RUN, RunRef(JOB, "run-2")):
+        with pytest.raises(StorageError, match="the database keeps no row for it"):
+            wait_for(storage.append(run, 0, [line]))
+        assert wait_for(storage.read(run)) == []
+        with pytest.raises(NotFound, match="has no records"):
+            wait_for(storage.redact(run, 1, line))
+
+
+def open_files(path: Path) -> list[str]:
+    """Return what this process has open of a database: the file, its log and the index of that."""
+    return [place for fd in Path("/proc/self/fd").iterdir() if (place := os.path.realpath(fd)).startswith(str(path))]
+
+
+@pytest.mark.linux
+def test_a_close_that_is_cancelled_closes_both_connections(tmp_path: Path) -> None:
+    async def cancelled(storage: SqliteStorage) -> None:
+        await storage.create_job(JOB)
+        await storage.jobs()
+        assert len(open_files(tmp_path)) > 3
+        closing = asyncio.create_task(storage.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    wait_for(cancelled(SqliteStorage(tmp_path / "state.db")))
+    assert open_files(tmp_path) == []
+
+
+class ClosedMeanwhile:
+    """A lock that, once `is_closing`, is given to who will not wait for it only after the thread that closes had it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_closing = False
+        self.reached, self._wanted, self._closed = threading.Event(), threading.Event(), threading.Event()
+
+    def closes(self) -> None:
+        """Let the next to wait for the lock be the thread that closes."""
+        self._closed.clear()
+        self.is_closing = True
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        if self.is_closing:
+            self._wanted.set()
+            assert self._closed.wait(10)
+        return self._lock.acquire(blocking=blocking)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        if self.is_closing:
+            self.reached.set()
+            assert self._wanted.wait(10)
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.is_closing = False
+        self._lock.release()
+        self._closed.set()
+
+
+@pytest.mark.linux
+def test_what_opens_the_file_again_while_it_is_closed_is_closed_by_the_next_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks: list[ClosedMeanwhile] = []
+
+    def new_lock() -> ClosedMeanwhile:
+        locks.append(ClosedMeanwhile())
+        return locks[-1]
+
+    async def work() -> None:
+        monkeypatch.setattr("perstack_sqlite.database.Lock", new_lock)
+        storage = SqliteStorage(tmp_path / "state.db")
+        await storage.create_job(JOB)
+        assert (await storage.jobs()).ids == (JOB,)
+        _, of_reader, _ = locks
+        of_reader.closes()
+        closing = asyncio.create_task(storage.close())
+        assert await asyncio.to_thread(of_reader.reached.wait, 10)
+        assert (await storage.jobs()).ids == (JOB,)
+        await closing
+        await storage.close()
+
+    wait_for(work())
+    assert open_files(tmp_path) == []

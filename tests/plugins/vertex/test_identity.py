@@ -17,11 +17,11 @@ from provider_suite import request_of
 from wire import Said
 from wire_vertex import NOWHERE, PLACE, VERTEX, VERTEX_CLAUDE, account_file
 
-import perstack_vertex.identity
+import perstack_vertex.credentials
 from perstack.errors import MissingCredential, ProviderError
 from perstack.ports.provider import Provider, ProviderConfig
-from perstack.testing.endpoint import FakeEndpoint, Reply
-from perstack_vertex.identity import FILE, Identity
+from perstack.testing.fake_endpoint import FakeEndpoint, Reply
+from perstack_vertex.credentials import FILE, Identity
 from perstack_vertex.plugin import VertexProviderFactory
 
 HELLO = VERTEX.reply(Said("Hello"))
@@ -154,7 +154,7 @@ async def test_a_token_server_that_cannot_be_reached_is_worth_another_try(tmp_pa
 async def test_a_token_that_does_not_come_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(perstack_vertex.identity, "_REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(perstack_vertex.credentials, "_REFRESH_SECONDS", 0.05)
     may_end = threading.Event()
     monkeypatch.setattr(Identity, "_refresh", lambda self: may_end.wait(30))
     async with FakeEndpoint(HELLO) as model:
@@ -184,7 +184,7 @@ async def _asked_of_the_machine(address: str) -> tuple[str, str]:
     code = """
 import asyncio
 from perstack.errors import MissingCredential
-from perstack_vertex.identity import identity_of
+from perstack_vertex.credentials import identity_of
 try:
     print(asyncio.run(identity_of({}, is_needed=True).token()).value)
 except MissingCredential as error:

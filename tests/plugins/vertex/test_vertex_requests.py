@@ -19,9 +19,9 @@ from wire import Said, Wire
 from wire_anthropic import data_of
 from wire_vertex import PLACE, VERTEX, VERTEX_CLAUDE
 
-from perstack.core.messages import ExpertMessage, TextPart, ThinkingPart, ToolMessage
+from perstack.core.runs.messages import ExpertMessage, TextPart, ThinkingPart, ToolMessage
 from perstack.ports.provider import GenerationRequest, Provider
-from perstack.testing.endpoint import Asked, FakeEndpoint, Reply, events
+from perstack.testing.fake_endpoint import Asked, FakeEndpoint, Reply, events
 
 SAID = Said("Hello")
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from wire_vertex import NOWHERE, PLACE, account_file
 
-import perstack_vertex.identity
-import perstack_vertex.variables
+import perstack_vertex
+import perstack_vertex.credentials
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import ProviderConfig
-from perstack_vertex.identity import FILE
+from perstack_vertex import LOCATIONS, PROJECTS
+from perstack_vertex.credentials import FILE
 from perstack_vertex.plugin import VertexProviderFactory, perstack_providers
-from perstack_vertex.settings import VertexSettings, endpoint_of, place_of
-from perstack_vertex.variables import LOCATIONS, PROJECTS
+from perstack_vertex.provider import VertexSettings, endpoint_of, place_of
 
 
 def _url(env: dict[str, str], **setting: Any) -> str:
@@ -80,7 +80,7 @@ def test_a_file_of_credentials_that_is_not_there_is_named() -> None:
 
 def test_a_missing_library_is_named_with_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = {FILE: account_file(tmp_path, "https://nowhere.example"), PROJECTS[0]: "p", LOCATIONS[0]: "l"}
-    monkeypatch.setattr(perstack_vertex.variables, "find_spec", lambda name: None)
+    monkeypatch.setattr(perstack_vertex, "find_spec", lambda name: None)
     with pytest.raises(MissingCredential, match=r"pip install 'perstack\[vertex\]'"):
         _create({}, env)
     assert not VertexProviderFactory().is_configured(env)

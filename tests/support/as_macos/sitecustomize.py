@@ -1,9 +1,8 @@
-"""A Python that looks like one of macOS, as far as that can be on Linux: what Linux alone has is not there.
+"""Make Python on Linux look like Python on macOS, as far as possible: names that only Linux has are removed.
 
-    PYTHONPATH=tests/support/as_macos .venv/bin/python -m pytest -m "not linux" tests/host
+    PYTHONPATH=tests/support/as_macos .venv/bin/python -m pytest -m "not linux"
 
-It finds names that are used without a look whether they are there. It is no Mac: kernel, file system and C library are
-Linux's.
+This finds uses of such names without a check. It is not a Mac: kernel, file system and C library are Linux's.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _fcntl = fcntl.fcntl
 
 
 def _full_sync(fd: int, command: int, argument: int | bytes = 0) -> int | bytes:
-    """macOS has this command; here a plain sync stands for it."""
+    """Do a plain sync for F_FULLFSYNC, a command of macOS."""
     if command == F_FULLFSYNC:
         os.fsync(fd)
         return 0
@@ -62,7 +61,7 @@ def _full_sync(fd: int, command: int, argument: int | bytes = 0) -> int | bytes:
 
 
 def _no_proc(event: str, arguments: tuple[object, ...]) -> None:
-    """macOS has no /proc, no /sys and no cgroups."""
+    """Hide /proc, /sys and cgroups, which macOS does not have."""
     if event in ("open", "os.listdir", "os.scandir", "os.chdir") and arguments:
         _hide(arguments[0])
 
@@ -85,10 +84,10 @@ def _hiding(real: Callable[..., object]) -> Callable[..., object]:
 
 
 def look_like_macos() -> None:
-    """From now on, in this process."""
+    """Change this process from now on."""
     import sysconfig
 
-    # where Python keeps how it was built: there it is another file
+    # the file with Python's build settings has another name on macOS
     os.environ.setdefault("_PYTHON_SYSCONFIGDATA_NAME", sysconfig._get_sysconfigdata_name())  # type: ignore[attr-defined]
     sys.platform = "darwin"
     for modules, names in LINUX_ALONE.items():
@@ -98,11 +97,11 @@ def look_like_macos() -> None:
                     delattr(module, name)
     fcntl.F_FULLFSYNC = F_FULLFSYNC  # type: ignore[attr-defined]
     fcntl.fcntl = _full_sync  # type: ignore[assignment]
-    proxies = types.ModuleType("_scproxy")  # what urllib asks the system settings by
+    proxies = types.ModuleType("_scproxy")  # urllib reads the system settings with it
     proxies.__dict__.update(_get_proxies=dict, _get_proxy_settings=dict)
     sys.modules["_scproxy"] = proxies
     sys.addaudithook(_no_proc)
-    for name in ("stat", "lstat", "readlink", "access"):  # of these no hook hears
+    for name in ("stat", "lstat", "readlink", "access"):  # audit hooks do not see these calls
         setattr(os, name, _hiding(getattr(os, name)))
 
 

@@ -1,0 +1,290 @@
+"""Promises, each with mutations of the code that break it and the test that must fail then.
+
+A test that passes although its promise is broken proves nothing. Each mutation is applied to a copy of the sources,
+never to the working tree, and its test is run against the copy:
+
+    python tests/support/mutants.py            try all of them; a few minutes
+    python tests/support/mutants.py NAME …     try those whose promise contains NAME
+
+`tests/project/test_mutants.py` checks that every mutation still applies, and tries a few in the ordinary run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 120
+"""Maximum seconds for the test of one mutation."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One promise, and one change that breaks it."""
+
+    promise: str
+    module: str
+    old: str
+    """Text that occurs exactly once in the module."""
+    new: str
+    tests: str
+    """pytest arguments that select the test."""
+
+    @property
+    def path(self) -> Path:
+        """The module's file, relative to the repository."""
+        top = "host" if self.module.split(".")[0] == "perstack" else "plugins"
+        return Path(top, *self.module.split(".")).with_suffix(".py")
+
+    def mutated(self) -> str:
+        """Return the module's text with the change. Raises ValueError unless the old text occurs exactly once."""
+        text = (ROOT / self.path).read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.path}: {self.old!r} occurs {text.count(self.old)} times, not once")
+        return text.replace(self.old, self.new)
+
+
+MUTANTS = (
+    Mutant(
+        "a result with a side effect is on disk while slower calls of its reply run",
+        "perstack.engine.runs.tool_calls",
+        "if running and (effects or not done):",
+        "if False:",
+        "tests/engine/runs/test_crashes.py -k slower_call",
+    ),
+    Mutant(
+        "a read-only result is on disk while slower calls of its reply run",
+        "perstack.engine.runs.tool_calls",
+        "if running and (effects or not done):",
+        "if running and effects:",
+        "tests/engine/runs/test_crashes.py -k slower_call",
+    ),
+    Mutant(
+        "the intent of a side effect is on disk before the effect",
+        "perstack.engine.runs.tool_calls",
+        'if any(call.decided.effect == "sideEffect" for call in calls):',
+        "if False:",
+        "tests/engine/runs/test_crashes.py -k not_repeated",
+    ),
+    Mutant(
+        "a call runs only if it is the one that was approved",
+        "perstack.engine.runs.tool_calls",
+        "is_same = digest_of(call) == call.requested and await around.leads_to(call, catalogue) == call.leads_to",
+        "is_same = digest_of(call) == call.requested",
+        "tests/engine/permissions/test_approvals.py",
+    ),
+    Mutant(
+        "nothing is written after a write that failed",
+        "perstack.engine.log.run_session",
+        "                self._failure = error\n",
+        "",
+        "tests/engine/runs/test_crashes.py -k first_error",
+    ),
+    Mutant(
+        "the first to close a Job is its closer",
+        "perstack.core.jobs.job",
+        "first = min((one for one in of_runs",
+        "first = max((one for one in of_runs",
+        "tests/engine/jobs/test_closing.py -k first_to_close",
+    ),
+    Mutant(
+        "the latest turns are kept as keepRecent says",
+        "perstack.core.definitions.experts",
+        "keep_recent=_first(own.keep_recent, shared.keep_recent) or KEEP_RECENT",
+        "keep_recent=KEEP_RECENT",
+        "tests/engine/runs/test_compaction.py -k keep_recent",
+    ),
+    Mutant(
+        "an approval is of the call that was asked about",
+        "perstack.core.runs.evolve",
+        "    if event.call_digest != call.requested:\n",
+        "    if False:\n",
+        "tests/core/test_approvals.py tests/engine/audit/test_forgery.py",
+    ),
+    Mutant(
+        "only a rule that was offered can be approved",
+        "perstack.core.runs.evolve",
+        'if event.rule and (event.decision != "job" or not {event.rule, REDACTED} & set(call.offers)):',
+        "if False:",
+        "tests/core/test_approvals.py tests/engine/permissions/test_approvals.py tests/engine/audit/test_forgery.py",
+    ),
+    Mutant(
+        "a call gets exactly one result",
+        "perstack.core.runs.evolve",
+        "if call is None or call.result is not None:",
+        "if call is None:",
+        "tests/core/test_run.py tests/core/test_transitions.py",
+    ),
+    Mutant(
+        "usage is counted once",
+        "perstack.core.runs.evolve",
+        "usage=run.usage + usage,",
+        "usage=run.usage + usage + usage,",
+        "tests/core/test_run.py -k usage",
+    ),
+    Mutant(
+        "tokens promised to a generation that never reported are charged",
+        "perstack.core.runs.evolve",
+        "left = promised(run) if is_charged else promised(replace(run, reserved=None))",
+        "left = promised(replace(run, reserved=None))",
+        "tests/engine/runs/test_budgets.py tests/engine/runs/test_budgets_and_crashes.py",
+    ),
+    Mutant(
+        "nothing continues a Run that was closed",
+        "perstack.core.runs.evolve",
+        "if run.closed is not None and event.type not in _ALWAYS:",
+        "if False:",
+        "tests/core/test_transitions.py tests/engine/jobs/test_closing.py",
+    ),
+    Mutant(
+        "a Job that was resumed after a rate limit does not wait for it any more",
+        "perstack.core.runs.evolve",
+        "        waits_for_limit=False,\n",
+        "",
+        "tests/engine/runs/test_errors_and_retries.py -k waits_for_no_limit",
+    ),
+    Mutant(
+        "a Run that is put right begins with the first model of its new definition",
+        "perstack.core.runs.evolve",
+        '        stand_in=run.stand_in if event.definition is None else "",\n',
+        "",
+        "tests/engine/runs/test_fallback.py -k definition_of_today",
+    ),
+    Mutant(
+        "a Job that was resumed has no date to be resumed at",
+        "perstack.core.runs.evolve",
+        "        resume_at=None,\n",
+        "",
+        "tests/engine/runs/test_errors_and_retries.py -k long_retry_after",
+    ),
+    Mutant(
+        "a fact that cannot follow is refused",
+        "perstack.core.runs.evolve",
+        "if run.phase not in known.phases or run.status not in known.statuses:",
+        "if run.phase not in known.phases:",
+        "tests/core/test_transitions.py",
+    ),
+    Mutant(
+        "the model sees that an interrupted call may have had its effect",
+        "perstack.core.runs.pending",
+        'if call.settlement is not None and call.settlement != "retry":',
+        "if call.settlement is None:",
+        "tests/engine/runs/test_crashes.py -k settle",
+    ),
+    Mutant(
+        "a Job stops at its step limit",
+        "perstack.core.runs.pending",
+        "    if limit is not None:\n",
+        "    if False:\n",
+        "tests/engine/runs/test_loop.py tests/engine/runs/test_shared_limits.py tests/core/test_decide.py",
+    ),
+    Mutant(
+        "an unfinished todo keeps a Run from completing",
+        "perstack.core.runs.pending",
+        "left = remaining(run.todos)",
+        "left = remaining(())",
+        "tests/engine/runs/test_loop.py -k unfinished_todos",
+    ),
+    Mutant(
+        "an append that another writer preceded is a conflict (files)",
+        "perstack_filesystem.log_file",
+        "if expected_seq is not None and expected_seq != self._scan.seq:",
+        "if False:",
+        "tests/plugins/filesystem/test_filesystem_contract.py",
+    ),
+    Mutant(
+        "a connection of SQLite that was closed is opened again only where the next close finds it",
+        "perstack_sqlite.database",
+        "                if self._connection is not None:\n                    with",
+        "                if True:\n                    with",
+        "tests/plugins/sqlite/test_sqlite_storage.py -k opens_the_file_again",
+    ),
+    Mutant(
+        "an edited line breaks the chain",
+        "perstack.core.base.chain",
+        "return digest, Head(head.seq + 1, _b64_sha256((head.hash + digest).encode()))",
+        "return digest, Head(head.seq + 1, _b64_sha256(digest.encode()))",
+        "tests/core/test_chain.py tests/engine/log/test_histories.py",
+    ),
+    Mutant(
+        "an endpoint that asks to be left alone for long pauses the Job",
+        "perstack.core.runs.fallbacks",
+        "if retry_after is not None and retry_after > LONGEST_WAIT:",
+        "if False:",
+        "tests/engine/runs/test_errors_and_retries.py tests/project/test_clock.py",
+    ),
+    Mutant(
+        "a generation is tried no more often than maxRetries says",
+        "perstack.core.runs.fallbacks",
+        "if attempt > limits.max_retries and not is_over:",
+        "if attempt > limits.max_retries + 1 and not is_over:",
+        "tests/engine/runs/test_errors_and_retries.py",
+    ),
+    Mutant(
+        "the first query of a Job survives compaction",
+        "perstack.core.runs.context",
+        "kept = {queries[0], queries[-1]} if queries else set[int]()",
+        "kept = set[int]()",
+        "tests/engine/runs/test_compaction.py -k first_query",
+    ),
+    Mutant(
+        "rules that became stricter hold for calls that wait",
+        "perstack.engine.permissions.rulings",
+        'if now.kind == "refused" and call.decided.kind != "refused":',
+        "if False:",
+        "tests/engine/permissions/test_rules_in_force.py",
+    ),
+    Mutant(
+        "what was under way when a process ended counts as spent",
+        "perstack.core.jobs.budget",
+        "            spent, reserved = spent + reserved, NOTHING\n",
+        "            reserved = NOTHING\n",
+        "tests/core/test_budget.py tests/engine/runs/test_budgets_and_crashes.py",
+    ),
+)
+
+
+def is_killed(mutant: Mutant) -> bool:
+    """Run the mutant's tests against a changed copy of the sources. Return True if one of them failed."""
+    with tempfile.TemporaryDirectory(prefix="mutant") as folder:
+        copy = Path(folder)
+        for top in ("host", "plugins"):
+            shutil.copytree(ROOT / top, copy / top, ignore=shutil.ignore_patterns("__pycache__"))
+        (copy / mutant.path).write_text(mutant.mutated())
+        places = [str(copy / "host"), str(copy / "plugins")]
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
+            "-o", f"pythonpath={' '.join((*places, 'tests/support'))}", *mutant.tests.split(),
+        ]  # fmt: skip
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(places), "PYTHONPYCACHEPREFIX": str(copy / "cache")}
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return True  # a hanging mutant counts as noticed
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{mutant.promise}: pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.returncode == 1
+
+
+def main() -> int:
+    """Try the named mutants, or all. Return 1 if one survives."""
+    chosen = [one for one in MUTANTS if not sys.argv[1:] or any(name in one.promise for name in sys.argv[1:])]
+    survivors = 0
+    for mutant in chosen:
+        killed = is_killed(mutant)
+        survivors += not killed
+        print(f"{'killed  ' if killed else 'SURVIVED'} {mutant.promise} ({mutant.path})", flush=True)
+    print(f"{len(chosen)} mutants, {len(chosen) - survivors} killed, {survivors} survived")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

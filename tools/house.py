@@ -1,0 +1,210 @@
+"""Print the figures that describe the structure and the language of the code, and hold them.
+
+Every figure has a bound in `house.toml`. The command fails if a figure is worse than its bound, so the code can only
+get better; a bound is loosened by a commit that says why. `--write` tightens the bounds to what was measured.
+
+    python tools/house.py [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("host/perstack", "plugins")
+BOUNDS = ROOT / "house.toml"
+AT_LEAST = {"median_lines"}
+"""Figures that must not fall. All others must not rise."""
+
+_NO_HEAD = re.compile(
+    r"(What|Whether|Those|Whoever|Whatever|Of|It|How|Where|Who|Which|That|These|When|Why|Not|As|So|If|For|From|With"
+    r"|Under|In|On|At|By|Its|Their|None|Told|Given|Called|The (one|ones|same|other|others|latter|former)|All (of|that)"
+    r"|One (of|that))\b"
+)
+"""How a docstring begins that names neither an action nor its subject."""
+
+_IDIOMS = re.compile(
+    r"\b(one that|those (that|of|who|which)|whoever|whatever|comes? of|becomes? of|what came|is told|are told|besides?"
+    r"|goes on|go on|as long as somebody|anew|in vain|elsewhere|see to|looks? at|stands? (for|there|in the)"
+    r"|taken? up|takes up|in words|the same|that of|is about|at hand|in hand|by hand|its own|comes? to)\b",
+    re.IGNORECASE,
+)
+"""Phrases that a reader must decode; HABITS of the project name plain ones for them."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One production file, parsed."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def lines(self) -> int:
+        """Number of lines."""
+        return len(self.text.splitlines())
+
+
+def sources() -> list[Source]:
+    """Return every production file. The starters that `perstack init` writes are not ours to measure."""
+    paths = [path for top in SOURCES for path in sorted((ROOT / top).rglob("*.py"))]
+    texts = [(path, path.read_text()) for path in paths if "starters" not in path.parts]
+    return [Source(path, text, ast.parse(text)) for path, text in texts]
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Yield the docstrings of a module, its classes, functions and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            strings = (one.value for one in node.body if isinstance(one, ast.Expr))
+            yield from (one.value for one in strings if isinstance(one, ast.Constant) and isinstance(one.value, str))
+
+
+def comments(text: str) -> Iterator[str]:
+    """Yield the comments of a file, without directives to tools."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and not re.match(r"# ?(noqa|type:|pyright|pragma|fmt:|!)", token.string):
+            yield token.string.lstrip("# ")
+
+
+def imports_of(source: Source, modules: set[str]) -> set[str]:
+    """Return the modules of the project that a file imports when it is itself imported."""
+    found: set[str] = set()
+    for node in _at_import(source.tree.body):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found & modules
+
+
+def _at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run when a module is imported; those under TYPE_CHECKING do not."""
+    for node in body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from _at_import(node.orelse)
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _at_import([child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)])
+        else:
+            yield node
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a production file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def cycles(graph: dict[str, set[str]]) -> int:
+    """Return the number of groups of modules that import each other."""
+    done: set[str] = set()
+    order: list[str] = []
+
+    def visit(start: str, edges: dict[str, set[str]], out: list[str]) -> None:
+        stack = [(start, iter(edges.get(start, ())))]
+        done.add(start)
+        while stack:
+            node, rest = stack[-1]
+            following = next((one for one in rest if one not in done), None)
+            if following is None:
+                out.append(node)
+                stack.pop()
+            else:
+                done.add(following)
+                stack.append((following, iter(edges.get(following, ()))))
+
+    for node in graph:
+        if node not in done:
+            visit(node, graph, order)
+    backward: dict[str, set[str]] = {}
+    for node, targets in graph.items():
+        for target in targets:
+            backward.setdefault(target, set()).add(node)
+    done.clear()
+    groups = 0
+    for node in reversed(order):
+        if node not in done:
+            group: list[str] = []
+            visit(node, backward, group)
+            groups += len(group) > 1
+    return groups
+
+
+def ruff_count(*rules: str) -> int:
+    """Return how often ruff finds these rules violated."""
+    command = [
+        sys.executable, "-m", "ruff", "check", "--isolated", "--select", ",".join(rules), "--output-format", "json",
+        "--config", 'lint.pydocstyle.convention="google"', "--exit-zero", *SOURCES,
+    ]  # fmt: skip
+    return len(json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout))
+
+
+def figures() -> dict[str, float]:
+    """Return every figure by its name in house.toml."""
+    every = sources()
+    files = [one for one in every if one.path.name != "__init__.py"]
+    sizes = [one.lines for one in files]
+    folders = Counter(one.path.parent for one in files)
+    classes = Counter(node.name for one in every for node in ast.walk(one.tree) if isinstance(node, ast.ClassDef))
+    texts = [text for one in every for text in docstrings(one.tree)]
+    said = [*texts, *(text for one in every for text in comments(one.text))]
+    names = {module_name(one.path) for one in every}
+    return {
+        "files": len(files),
+        "median_lines": statistics.median(sizes),
+        "percent_under_50_lines": round(100 * sum(size < 50 for size in sizes) / len(sizes), 1),
+        "lines": sum(one.lines for one in every),
+        "docstring_lines": sum(text.count("\n") + 1 for text in texts),
+        "files_in_biggest_folder": max(folders.values()),
+        "packages_with_one_file": sum(count == 1 for count in folders.values()),
+        "class_names_used_twice": sum(count > 1 for count in classes.values()),
+        "import_cycles": cycles({module_name(one.path): imports_of(one, names) for one in every}),
+        "functions_not_imperative": ruff_count("D401"),
+        "docstring_rules": ruff_count("D"),
+        "percent_docstrings_without_head": _percent(_NO_HEAD.match(text.strip()) for text in texts),
+        "percent_idioms": _percent(_IDIOMS.search(text) for text in said),
+    }
+
+
+def _percent(found: Iterator[object]) -> float:
+    hits = [one is not None for one in found]
+    return round(100 * sum(hits) / len(hits), 1)
+
+
+def main() -> int:
+    """Print the figures beside their bounds. Return 1 if one is worse."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="tighten the bounds to the figures of today")
+    options = parser.parse_args()
+    bounds: dict[str, float] = tomllib.loads(BOUNDS.read_text()) if BOUNDS.exists() else {}
+    measured = figures()
+    worse = [
+        name
+        for name, value in measured.items()
+        if name in bounds and (value < bounds[name] if name in AT_LEAST else value > bounds[name])
+    ]
+    for name, value in measured.items():
+        mark = "  worse than its bound" if name in worse else ""
+        print(f"{name:34}{value:>10,g}{bounds.get(name, value):>10,g}{mark}")
+    if options.write and not worse:
+        head = "# Bounds of the figures that `make house` prints. Loosened only by a commit that says why.\n"
+        BOUNDS.write_text(head + "".join(f"{name} = {value}\n" for name, value in measured.items()))
+    return int(bool(worse))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
