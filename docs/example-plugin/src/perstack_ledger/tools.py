@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from perstack.ports.toolkit import Setup, ToolContext, Toolkit
+from perstack.toolkit import Setup, ToolContext, Toolkit
 
 
 class Settings(BaseModel):
