@@ -14,38 +14,9 @@ from posixpath import basename
 from typing import TYPE_CHECKING, Any, assert_never, cast
 from urllib.parse import unquote, urlsplit
 
-from acp import RequestError, run_agent
+from acp import RequestError, run_agent, schema
 from acp.helpers import SessionUpdate, update_agent_message_text
 from acp.interfaces import Client
-from acp.schema import (
-    AgentCapabilities,
-    AllowedOutcome,
-    AudioContentBlock,
-    BlobResourceContents,
-    ClientCapabilities,
-    EmbeddedResourceContentBlock,
-    ImageContentBlock,
-    Implementation,
-    InitializeResponse,
-    ListSessionsResponse,
-    LoadSessionResponse,
-    NewSessionResponse,
-    PermissionOption,
-    PermissionOptionKind,
-    PromptCapabilities,
-    PromptResponse,
-    ResourceContentBlock,
-    SessionCapabilities,
-    SessionInfo,
-    SessionListCapabilities,
-    SessionMode,
-    SessionModeState,
-    SetSessionModeResponse,
-    StopReason,
-    TextContentBlock,
-    TextResourceContents,
-    ToolCallUpdate,
-)
 from pydantic import TypeAdapter
 
 from perstack.core.base.records import JsonObject
@@ -71,7 +42,13 @@ if TYPE_CHECKING:
 
 # Attachments of a prompt: images, documents, and links to such files of the workspace.
 
-Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
+Block = (
+    schema.TextContentBlock
+    | schema.ImageContentBlock
+    | schema.AudioContentBlock
+    | schema.ResourceContentBlock
+    | schema.EmbeddedResourceContentBlock
+)
 
 
 async def attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
@@ -83,11 +60,11 @@ async def attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
     found: list[Blob] = []
     for block in prompt:
         match block:
-            case ImageContentBlock():
+            case schema.ImageContentBlock():
                 found.append(Blob(_decoded(block.data), name=_name(block.uri)))
-            case EmbeddedResourceContentBlock(resource=BlobResourceContents() as resource):
+            case schema.EmbeddedResourceContentBlock(resource=schema.BlobResourceContents() as resource):
                 found.append(Blob(_decoded(resource.blob), name=_name(resource.uri)))
-            case ResourceContentBlock() if _is_shown(block):
+            case schema.ResourceContentBlock() if _is_shown(block):
                 found += await _linked(block.uri, host)
             case _:
                 continue
@@ -101,7 +78,7 @@ async def _linked(uri: str, host: Host) -> list[Blob]:
         return []  # a missing file or one outside the workspace is still named in the query
 
 
-def _is_shown(block: ResourceContentBlock) -> bool:
+def _is_shown(block: schema.ResourceContentBlock) -> bool:
     kind = block.mime_type or guess_type(urlsplit(block.uri).path)[0] or ""
     return kind.startswith("image/") or kind == "application/pdf"
 
@@ -136,30 +113,30 @@ class PerstackAgent:
     async def initialize(
         self,
         protocol_version: int,
-        client_capabilities: ClientCapabilities | None = None,
-        client_info: Implementation | None = None,
+        client_capabilities: schema.ClientCapabilities | None = None,
+        client_info: schema.Implementation | None = None,
         **kwargs: Any,
-    ) -> InitializeResponse:
+    ) -> schema.InitializeResponse:
         """Return the agent's capabilities and keep the editor's name and version."""
         if client_info is not None:
             self._sessions.client = f"{client_info.name} {client_info.version}"
-        return InitializeResponse(
+        return schema.InitializeResponse(
             protocol_version=min(protocol_version, _PROTOCOL),
-            agent_capabilities=AgentCapabilities(
+            agent_capabilities=schema.AgentCapabilities(
                 load_session=True,
-                prompt_capabilities=PromptCapabilities(image=True, embedded_context=True),
-                session_capabilities=SessionCapabilities(list=SessionListCapabilities()),
+                prompt_capabilities=schema.PromptCapabilities(image=True, embedded_context=True),
+                session_capabilities=schema.SessionCapabilities(list=schema.SessionListCapabilities()),
             ),
-            agent_info=Implementation(name="perstack", title="Perstack", version=VERSION),
+            agent_info=schema.Implementation(name="perstack", title="Perstack", version=VERSION),
         )
 
-    async def new_session(self, cwd: str, **kwargs: Any) -> NewSessionResponse:
+    async def new_session(self, cwd: str, **kwargs: Any) -> schema.NewSessionResponse:
         """Open a session in a directory, with the Experts of its perstack.toml as modes."""
         with _errors():
             session = self._sessions.new(cwd)
-            return NewSessionResponse(session_id=session.id, modes=_modes(session))
+            return schema.NewSessionResponse(session_id=session.id, modes=_modes(session))
 
-    async def load_session(self, cwd: str, session_id: str, **kwargs: Any) -> LoadSessionResponse:
+    async def load_session(self, cwd: str, session_id: str, **kwargs: Any) -> schema.LoadSessionResponse:
         """Show the messages of a Job again, and open it as a session."""
         with _errors():
             session = await self._sessions.load(cwd, session_id)
@@ -169,19 +146,19 @@ class PerstackAgent:
                 await self._client.session_update(session_id, update)
             if (asking := loaded.job.question) is not None:
                 await self._say(session, _in_words(asking))
-            return LoadSessionResponse(modes=_modes(session))
+            return schema.LoadSessionResponse(modes=_modes(session))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
-    ) -> ListSessionsResponse:
+    ) -> schema.ListSessionsResponse:
         """Return the Jobs of a directory, the most recently written first."""
         with _errors():
             if cwd is None:
-                return ListSessionsResponse(sessions=[])
+                return schema.ListSessionsResponse(sessions=[])
             page = await self._sessions.host(cwd).jobs.list(limit=50, after=cursor)
-            return ListSessionsResponse(sessions=[_info(job, cwd) for job in page.jobs], next_cursor=page.next)
+            return schema.ListSessionsResponse(sessions=[_info(job, cwd) for job in page.jobs], next_cursor=page.next)
 
-    async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> SetSessionModeResponse:
+    async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> schema.SetSessionModeResponse:
         """Choose the Expert. A session that has begun keeps its Expert: context is never shared."""
         with _errors():
             session = self._sessions.get(session_id)
@@ -192,9 +169,9 @@ class PerstackAgent:
                     f"there is no Expert {mode_id!r}; there are: {', '.join(session.host.project.experts)}"
                 )
             session.expert_key = mode_id
-            return SetSessionModeResponse()
+            return schema.SetSessionModeResponse()
 
-    async def prompt(self, session_id: str, prompt: Sequence[Block], **kwargs: Any) -> PromptResponse:
+    async def prompt(self, session_id: str, prompt: Sequence[Block], **kwargs: Any) -> schema.PromptResponse:
         """Perform one turn. A question with choices is put at once; any other ends the turn."""
         with _errors():
             session = self._sessions.get(session_id)
@@ -207,7 +184,7 @@ class PerstackAgent:
                     break
                 job = await self._turn(session, said)
         # is_cancelled may also be set while a permission request is open and nothing is driven (ACP, «Cancellation»)
-        return PromptResponse(stop_reason="cancelled" if session.is_cancelled else _reason(job))
+        return schema.PromptResponse(stop_reason="cancelled" if session.is_cancelled else _reason(job))
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Interrupt the turn. The interruption is recorded, and the next prompt continues the Job."""
@@ -231,15 +208,16 @@ class PerstackAgent:
         """Return the user's choice; None if the question has no choices or none was made, after showing it as text."""
         form = form_of(asking)
         options = [
-            PermissionOption(option_id=one, name=name, kind=_kind_of(one)) for one, name in choices_of(form).items()
+            schema.PermissionOption(option_id=one, name=name, kind=_kind_of(one))
+            for one, name in choices_of(form).items()
         ]
         if options:
             title = call_shown(asking, session.workspace) if asking.call_digest else form.message
-            call = ToolCallUpdate(
+            call = schema.ToolCallUpdate(
                 tool_call_id=asking.id, title=title, kind="other", status="pending", raw_input=asking.args or None
             )
             reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
-            if isinstance(reply.outcome, AllowedOutcome):
+            if isinstance(reply.outcome, schema.AllowedOutcome):
                 return reply.outcome.option_id
         await self._say(session, f"\n\n{_in_words(asking)}")
         return None
@@ -251,10 +229,10 @@ class PerstackAgent:
         if held is None or live.is_asked:
             return
         options = [
-            PermissionOption(option_id=one, name=name, kind="allow_once" if agrees(one) else "reject_once")
+            schema.PermissionOption(option_id=one, name=name, kind="allow_once" if agrees(one) else "reject_once")
             for one, name in CHOICES.items()
         ]
-        call = ToolCallUpdate(
+        call = schema.ToolCallUpdate(
             tool_call_id=f"trust-{held.digest[:16]}", title=held.question, kind="other", status="pending"
         )
         live.is_asked = True
@@ -262,7 +240,7 @@ class PerstackAgent:
             reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
         finally:
             live.is_asked = False
-        if isinstance(reply.outcome, AllowedOutcome) and agrees(reply.outcome.option_id):
+        if isinstance(reply.outcome, schema.AllowedOutcome) and agrees(reply.outcome.option_id):
             if live.agree(held.digest):
                 session.host.use(live.loaded.project)
             return
@@ -282,7 +260,7 @@ def _errors() -> Generator[None]:
         raise RequestError(-32000 if not isinstance(error, UsageError) else -32602, error.said(acp_phrase)) from error
 
 
-def _kind_of(choice: str) -> PermissionOptionKind:
+def _kind_of(choice: str) -> schema.PermissionOptionKind:
     if declines(choice):
         return "reject_once"
     return "allow_always" if choice.startswith(ALWAYS) else "allow_once"
@@ -294,28 +272,32 @@ def _in_words(asking: OpenQuestion) -> str:
     return f"{message}\n({accepted(asked)})" if asked.is_bound else message
 
 
-def _modes(session: Session) -> SessionModeState:
+def _modes(session: Session) -> schema.SessionModeState:
     experts = session.host.project.experts
     if session.has_begun:
         experts = {key: expert for key, expert in experts.items() if key == session.expert_key}
-    modes = [SessionMode(id=key, name=key, description=expert.description or None) for key, expert in experts.items()]
-    return SessionModeState(current_mode_id=session.expert_key, available_modes=modes)
+    modes = [
+        schema.SessionMode(id=key, name=key, description=expert.description or None) for key, expert in experts.items()
+    ]
+    return schema.SessionModeState(current_mode_id=session.expert_key, available_modes=modes)
 
 
-def _info(job: JobSummary, cwd: str) -> SessionInfo:
+def _info(job: JobSummary, cwd: str) -> schema.SessionInfo:
     when = local_time(job.updated_at).astimezone(UTC).isoformat()
-    return SessionInfo(session_id=job.id, cwd=cwd, title=job.query[:100], updated_at=when)
+    return schema.SessionInfo(session_id=job.id, cwd=cwd, title=job.query[:100], updated_at=when)
 
 
 def _text(prompt: Sequence[Block]) -> str:
     """Return the prompt as a query: texts unchanged, files by path, embedded files in full."""
     parts: list[str] = []
     for block in prompt:
-        if isinstance(block, TextContentBlock):
+        if isinstance(block, schema.TextContentBlock):
             parts.append(block.text)
-        elif isinstance(block, ResourceContentBlock):
+        elif isinstance(block, schema.ResourceContentBlock):
             parts.append(f"@{block.uri.removeprefix('file://')}")
-        elif isinstance(block, EmbeddedResourceContentBlock) and isinstance(block.resource, TextResourceContents):
+        elif isinstance(block, schema.EmbeddedResourceContentBlock) and isinstance(
+            block.resource, schema.TextResourceContents
+        ):
             parts.append(f"\n\n{block.resource.uri}:\n{block.resource.text}\n\n")
     text = "".join(parts)
     if not text.strip():
@@ -323,7 +305,7 @@ def _text(prompt: Sequence[Block]) -> str:
     return text
 
 
-def _reason(job: JobSummary) -> StopReason:
+def _reason(job: JobSummary) -> schema.StopReason:
     """Return why the turn ended. Raises RequestError for a failed one."""
     match job.status:
         case "completed" | "stoppedByInteractiveTool":

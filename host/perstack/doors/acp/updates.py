@@ -8,20 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
-from acp.helpers import (
-    SessionUpdate,
-    plan_entry,
-    start_tool_call,
-    text_block,
-    tool_content,
-    update_agent_message_text,
-    update_agent_thought_text,
-    update_plan,
-    update_tool_call,
-    update_user_message_text,
-)
+from acp import helpers
 from acp.schema import ToolCallLocation, ToolKind
 
+from perstack.core.runs import step_events
 from perstack.core.runs.display_events import SkillDisconnected, StreamReasoning, StreamText
 from perstack.core.runs.events import Event, FinishRun
 from perstack.core.runs.facts import RunEvent
@@ -35,14 +25,6 @@ from perstack.core.runs.messages import (
     UserMessage,
     text_of,
 )
-from perstack.core.runs.step_events import (
-    CallTools,
-    FinishGeneration,
-    FinishToolCall,
-    Retry,
-    StartGeneration,
-    SwitchModel,
-)
 from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.next_steps import acp_phrase
 from perstack.doors.shared.text import brief, shorten
@@ -52,36 +34,40 @@ from perstack.doors.shared.text import brief, shorten
 _TITLE = 120
 
 
-def shown_again(messages: Iterable[Message]) -> Iterator[SessionUpdate]:
+def shown_again(messages: Iterable[Message]) -> Iterator[helpers.SessionUpdate]:
     """Yield queries, replies and calls with their results in order."""
     for number, message in enumerate(messages):
         match message:
             case UserMessage():
-                yield update_user_message_text(text_of(message.contents))
+                yield helpers.update_user_message_text(text_of(message.contents))
             case ExpertMessage():
                 yield from _reply(message, number)
             case ToolMessage():
                 for result in message.contents:
-                    content = [tool_content(text_block(text_of(result.contents)))]
+                    content = [helpers.tool_content(helpers.text_block(text_of(result.contents)))]
                     status: Literal["failed", "completed"] = "failed" if result.is_error else "completed"
-                    yield update_tool_call(f"{number - 1}-{result.tool_call_id}", status=status, content=content)
+                    yield helpers.update_tool_call(
+                        f"{number - 1}-{result.tool_call_id}", status=status, content=content
+                    )
             case _:
                 assert_never(message)
 
 
-def _reply(message: ExpertMessage, number: int) -> Iterator[SessionUpdate]:
+def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdate]:
     for part in message.contents:
         if isinstance(part, TextPart):
-            yield update_agent_message_text(part.text)
+            yield helpers.update_agent_message_text(part.text)
         elif isinstance(part, ThinkingPart):
             if part.thinking:
-                yield update_agent_thought_text(part.thinking)
+                yield helpers.update_agent_thought_text(part.thinking)
         else:
             title = shorten(f"{part.tool_name} {brief(part)}", _TITLE)
-            yield start_tool_call(f"{number}-{part.tool_call_id}", title, status="completed", raw_input=part.args)
+            yield helpers.start_tool_call(
+                f"{number}-{part.tool_call_id}", title, status="completed", raw_input=part.args
+            )
 
 
-Send: TypeAlias = Callable[[SessionUpdate], Awaitable[None]]
+Send: TypeAlias = Callable[[helpers.SessionUpdate], Awaitable[None]]
 
 _RESULT = 10_000
 """Maximum characters of a tool result that are shown; the model gets all of it."""
@@ -118,32 +104,32 @@ class Updates:
         self._silent: dict[tuple[str, str], str] = {}
         """The kind of each such call, by Run and call id."""
 
-    def of(self, event: Event) -> Iterator[SessionUpdate]:  # noqa: C901 - one case for each kind of event that shows
+    def of(self, event: Event) -> Iterator[helpers.SessionUpdate]:  # noqa: C901 - one case for each kind of event that shows
         """Yield the updates of an event, if any."""
         match event:
-            case StartGeneration() if self._is_mine(event):
+            case step_events.StartGeneration() if self._is_mine(event):
                 self._said = ""
             case StreamText() if self._is_mine(event):
                 self._said += event.delta
-                yield update_agent_message_text(event.delta)
+                yield helpers.update_agent_message_text(event.delta)
             case StreamReasoning() if self._is_mine(event):
-                yield update_agent_thought_text(event.delta)
-            case FinishGeneration():
+                yield helpers.update_agent_thought_text(event.delta)
+            case step_events.FinishGeneration():
                 self._parts |= {(event.run_id, part.tool_call_id): part for part in event.message.tool_calls}
                 if self._is_mine(event):
                     yield from self._say(event.message.text)
-            case Retry():
-                yield update_agent_thought_text(f"({shorten(event.error.message, _TITLE)}; trying again)\n")
-            case SwitchModel():
-                yield update_agent_thought_text(f"(the model is switched {switch_words(event)})\n")
-            case CallTools():
+            case step_events.Retry():
+                yield helpers.update_agent_thought_text(f"({shorten(event.error.message, _TITLE)}; trying again)\n")
+            case step_events.SwitchModel():
+                yield helpers.update_agent_thought_text(f"(the model is switched {switch_words(event)})\n")
+            case step_events.CallTools():
                 yield from self._calls(event)
-            case FinishToolCall():
+            case step_events.FinishToolCall():
                 yield from self._result(event)
             case FinishRun() if self._is_mine(event):
                 yield from self._say(event.text)
             case SkillDisconnected() if event.reason:
-                yield update_agent_thought_text(f"({event.said(acp_phrase)})\n")
+                yield helpers.update_agent_thought_text(f"({event.said(acp_phrase)})\n")
             case _:
                 pass
 
@@ -151,13 +137,13 @@ class Updates:
         self._coordinator = self._coordinator or event.run_id
         return event.run_id == self._coordinator
 
-    def _say(self, text: str) -> Iterator[SessionUpdate]:
+    def _say(self, text: str) -> Iterator[helpers.SessionUpdate]:
         """Yield the text unless it was already sent."""
         if text.strip() and text.strip() != self._said.strip():
-            yield update_agent_message_text(f"\n\n{text}" if self._said else text)
+            yield helpers.update_agent_message_text(f"\n\n{text}" if self._said else text)
             self._said = text
 
-    def _calls(self, event: CallTools) -> Iterator[SessionUpdate]:
+    def _calls(self, event: step_events.CallTools) -> Iterator[helpers.SessionUpdate]:
         for call in event.calls:
             part = self._parts.get((event.run_id, call.id))
             if call.kind in _SILENT:
@@ -165,7 +151,7 @@ class Updates:
             if call.kind == "interactive" or call.kind in _SILENT or part is None:
                 continue
             whose = "" if event.run_id == self._coordinator else f"{event.expert_key}: "
-            yield start_tool_call(
+            yield helpers.start_tool_call(
                 _id(event, call.id),
                 shorten(f"{whose}{call.tool_name} {brief(part)}", _TITLE),
                 kind=_KINDS.get(call.tool_name, "other"),
@@ -174,7 +160,7 @@ class Updates:
                 raw_input=part.args,
             )
 
-    def _result(self, event: FinishToolCall) -> Iterator[SessionUpdate]:
+    def _result(self, event: step_events.FinishToolCall) -> Iterator[helpers.SessionUpdate]:
         text = text_of(event.contents)
         kind = self._silent.pop((event.run_id, event.tool_call_id), None)
         if kind is not None:
@@ -185,7 +171,9 @@ class Updates:
             return
         status: Literal["failed", "completed"] = "failed" if event.is_error else "completed"
         shown = text if len(text) <= _RESULT else f"{text[:_RESULT]} …"
-        yield update_tool_call(_id(event, event.tool_call_id), status=status, content=[tool_content(text_block(shown))])
+        yield helpers.update_tool_call(
+            _id(event, event.tool_call_id), status=status, content=[helpers.tool_content(helpers.text_block(shown))]
+        )
 
     def _locations(self, part: ToolCallPart) -> list[ToolCallLocation] | None:
         path = part.args.get("path")
@@ -198,15 +186,15 @@ def _id(event: RunEvent, call_id: str) -> str:
     return f"{event.run_id}-{event.step_number}-{call_id}"
 
 
-def _plan(text: str) -> Iterator[SessionUpdate]:
+def _plan(text: str) -> Iterator[helpers.SessionUpdate]:
     try:
         found: object = json.loads(text)
     except ValueError:
         return
     todos: object = found.get("todos") if isinstance(found, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if isinstance(todos, list):
-        yield update_plan(
-            plan_entry(str(todo["title"]), status="completed" if todo["completed"] else "pending")  # pyright: ignore[reportUnknownArgumentType]
+        yield helpers.update_plan(
+            helpers.plan_entry(str(todo["title"]), status="completed" if todo["completed"] else "pending")  # pyright: ignore[reportUnknownArgumentType]
             for todo in todos  # pyright: ignore[reportUnknownVariableType]
             if isinstance(todo, dict)
         )
@@ -219,7 +207,7 @@ class Sender:
         """Send the updates of events with `send`."""
         self._updates = updates
         self._send = send
-        self._queue: asyncio.Queue[SessionUpdate | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[helpers.SessionUpdate | None] = asyncio.Queue()
 
     def __call__(self, event: Event, line: bytes) -> None:
         """Queue the updates of an event."""

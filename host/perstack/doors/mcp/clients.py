@@ -6,16 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 
+from mcp.server import subscriptions
 from mcp.server.connection import Connection
 from mcp.server.session import ServerSession
-from mcp.server.subscriptions import (
-    InMemorySubscriptionBus,
-    ListenHandler,
-    PromptsListChanged,
-    ResourcesListChanged,
-    ResourceUpdated,
-    ToolsListChanged,
-)
 from starlette.requests import Request
 
 from perstack.core.base.actor import By
@@ -55,8 +48,8 @@ class Clients:
 
     def __init__(self) -> None:
         """Begin without clients."""
-        self._bus = InMemorySubscriptionBus()
-        self.listening = ListenHandler(self._bus)
+        self._bus = subscriptions.InMemorySubscriptionBus()
+        self.listening = subscriptions.ListenHandler(self._bus)
         self._sessions: dict[str, ServerSession] = {}
         self._subscribed: dict[str, dict[str, ServerSession]] = {}
 
@@ -90,13 +83,17 @@ class Clients:
 
     async def definitions_changed(self) -> None:
         """Send the three `list_changed` notifications to all clients. A client that is gone is no error."""
-        for event in (ToolsListChanged(), PromptsListChanged(), ResourcesListChanged()):
+        for event in (
+            subscriptions.ToolsListChanged(),
+            subscriptions.PromptsListChanged(),
+            subscriptions.ResourcesListChanged(),
+        ):
             await self._bus.publish(event)
         await _all_in_time(tell_lists_changed(session) for session in self._sessions.values())
 
     async def resource_updated(self, uri: str) -> None:
         """Send `notifications/resources/updated` to the resource's subscribers."""
-        await self._bus.publish(ResourceUpdated(uri=uri))
+        await self._bus.publish(subscriptions.ResourceUpdated(uri=uri))
         await _all_in_time(session.send_resource_updated(uri) for session in self._subscribed.get(uri, {}).values())
 
 

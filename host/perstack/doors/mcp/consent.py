@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from pydantic import ValidationError
 
 from perstack.core.base.records import Fact, JsonObject
@@ -30,7 +30,7 @@ class _State(Fact):
     """The digest of the change that it was shown."""
 
 
-async def with_consent(call: Call) -> Call | InputRequiredResult:
+async def with_consent(call: Call) -> Call | types.InputRequiredResult:
     """Return the call once the definition is settled, or the result that asks the user about a change.
 
     Only calls that drive a Job ask, one at a time, and only clients that can show a form. Raises StorageError.
@@ -47,9 +47,9 @@ async def with_consent(call: Call) -> Call | InputRequiredResult:
     if asks_by_returning(call.context):
         if call.params.request_state is not None:
             return call  # it brings the answer to another question
-        form = ElicitRequestFormParams(message=held.question, requested_schema=_SCHEMA)
+        form = types.ElicitRequestFormParams(message=held.question, requested_schema=_SCHEMA)
         state = _State(trust=held.digest).to_json().decode()
-        return InputRequiredResult(input_requests={_INPUT: ElicitRequest(params=form)}, request_state=state)
+        return types.InputRequiredResult(input_requests={_INPUT: types.ElicitRequest(params=form)}, request_state=state)
     live.is_asked = True
     try:
         await _settle(call.state, held.digest, await _reply(call, held))
@@ -73,7 +73,11 @@ async def _reply(call: Call, held: Held) -> object:
 
 
 async def _settle(state: ServerState, digest: str, reply: object) -> None:
-    said = (reply.content or {}).get(_INPUT) if isinstance(reply, ElicitResult) and reply.action == "accept" else None
+    said = (
+        (reply.content or {}).get(_INPUT)
+        if isinstance(reply, types.ElicitResult) and reply.action == "accept"
+        else None
+    )
     if not agrees(said):
         state.definitions.live.refuse(digest)
     elif state.definitions.agree(digest):

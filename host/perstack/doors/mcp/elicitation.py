@@ -11,16 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias, assert_never
 
+import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    ElicitRequest,
-    ElicitRequestFormParams,
-    ElicitResult,
-    InputRequiredResult,
-)
 from pydantic import JsonValue, ValidationError
 
 from perstack.core.base.ids import place_of
@@ -50,7 +43,7 @@ class Returned:
 
     question_id: str
     """The question that the client was shown; another may be open by now."""
-    reply: ElicitResult | None
+    reply: types.ElicitResult | None
 
     @property
     def job_id(self) -> str:
@@ -81,15 +74,17 @@ async def ask_now(context: Context, asking: OpenQuestion) -> str | None:
     return _said(form, asking, reply)
 
 
-def ask_by_result(asking: OpenQuestion) -> InputRequiredResult:
+def ask_by_result(asking: OpenQuestion) -> types.InputRequiredResult:
     """Return the result that asks the client to call again with the answer."""
     form = form_of(asking)
-    request = ElicitRequest(params=ElicitRequestFormParams(message=form.message, requested_schema=form.schema))
+    request = types.ElicitRequest(
+        params=types.ElicitRequestFormParams(message=form.message, requested_schema=form.schema)
+    )
     state = _State(question=asking.id)
-    return InputRequiredResult(input_requests={_INPUT: request}, request_state=state.to_json().decode())
+    return types.InputRequiredResult(input_requests={_INPUT: request}, request_state=state.to_json().decode())
 
 
-def returned(params: CallToolRequestParams) -> Returned | None:
+def returned(params: types.CallToolRequestParams) -> Returned | None:
     """Return the answer that a repeated call brings; None for a first call. Raises MCPError for a foreign state."""
     if params.request_state is None:
         return None
@@ -97,17 +92,19 @@ def returned(params: CallToolRequestParams) -> Returned | None:
         state = _State.model_validate_json(params.request_state)
         place_of(state.question)
     except (ValidationError, UsageError) as error:
-        raise MCPError(INVALID_PARAMS, "requestState is not what this server gave: call again without it") from error
+        raise MCPError(
+            types.INVALID_PARAMS, "requestState is not what this server gave: call again without it"
+        ) from error
     reply = (params.input_responses or {}).get(_INPUT)
-    return Returned(state.question, reply if isinstance(reply, ElicitResult) else None)
+    return Returned(state.question, reply if isinstance(reply, types.ElicitResult) else None)
 
 
-def answer_in(asking: OpenQuestion, reply: ElicitResult) -> str | None:
+def answer_in(asking: OpenQuestion, reply: types.ElicitResult) -> str | None:
     """Return the reply to the form of `ask_by_result` as `Host.answer` takes it; None without an answer."""
     return _said(form_of(asking), asking, reply)
 
 
-def _said(form: Form, asking: OpenQuestion, reply: ElicitResult) -> str | None:
+def _said(form: Form, asking: OpenQuestion, reply: types.ElicitResult) -> str | None:
     """Return the reply as `Host.answer` takes it; None without an answer.
 
     A tool that asks, unlike a model, handles a refusal itself, so it gets «decline». Declining an approval is a no.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from pydantic import Field, ValidationError
 
 from perstack.core.base.records import Fact, JsonObject, falsy
@@ -123,9 +123,11 @@ async def rewind(call: Call, args: RewindArguments) -> Outcome:
                 f" `perstack rewind {args.job} {args.checkpoint}`"
             )
         if asks_by_returning(call.context):
-            form = ElicitRequestFormParams(message=_question(plan), requested_schema=_SCHEMA)
+            form = types.ElicitRequestFormParams(message=_question(plan), requested_schema=_SCHEMA)
             state = _State(rewind=plan.digest).to_json().decode()
-            return InputRequiredResult(input_requests={_INPUT: ElicitRequest(params=form)}, request_state=state)
+            return types.InputRequiredResult(
+                input_requests={_INPUT: types.ElicitRequest(params=form)}, request_state=state
+            )
         reply, digest = await _reply(call, plan), plan.digest
     else:
         reply, digest = (call.params.input_responses or {}).get(_INPUT), before
@@ -146,7 +148,11 @@ async def _reply(call: Call, plan: Rewind) -> object:
 
 
 def _agreed(reply: object) -> bool:
-    said = (reply.content or {}).get(_INPUT) if isinstance(reply, ElicitResult) and reply.action == "accept" else None
+    said = (
+        (reply.content or {}).get(_INPUT)
+        if isinstance(reply, types.ElicitResult) and reply.action == "accept"
+        else None
+    )
     return agrees(said)
 
 

@@ -8,20 +8,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from perstack.core.definitions.skills import DecidedCall
-from perstack.core.runs.display_events import InitializeRuntime, SkillStarting, ToolProgress
-from perstack.core.runs.events import Event, FinishRun
+from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.messages import ToolCallPart
-from perstack.core.runs.step_events import (
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    FinishGeneration,
-    RequestApproval,
-    Retry,
-    StartGeneration,
-    SwitchModel,
-)
 from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.text import brief, count, duration, shorten
 
@@ -44,47 +33,47 @@ class Words:
         self._coordinator: str | None = None
         self._calls: dict[tuple[str, str], ToolCallPart] = {}
 
-    def of(self, event: Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that says something
+    def of(self, event: events.Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that says something
         """Return the texts of an event; empty if it has nothing new."""
         match event:
-            case InitializeRuntime():
+            case display_events.InitializeRuntime():
                 self._coordinator = event.run_id
-            case SkillStarting():
+            case display_events.SkillStarting():
                 return (f"starting {event.skill_name}",)
-            case StartGeneration():
+            case step_events.StartGeneration():
                 return (self._step(event),)
-            case FinishGeneration():
+            case step_events.FinishGeneration():
                 parts = event.message.tool_calls
                 self._calls = {key: part for key, part in self._calls.items() if key[0] != event.run_id}
                 self._calls |= {(event.run_id, part.tool_call_id): part for part in parts}
-            case CallTools():
+            case step_events.CallTools():
                 tools = (call for call in event.calls if call.kind not in ("delegate", "interactive"))
                 return tuple(f"{self._step(event)}: {self._call(event, call)}" for call in tools)
-            case CallDelegate():
+            case step_events.CallDelegate():
                 names = ", ".join(each.expert_key for each in event.delegates)
                 return (f"{self._step(event)}: asks {names}",)
-            case CallInteractiveTool():
+            case step_events.CallInteractiveTool():
                 return (f"{self._step(event)}: asks a person",)
-            case RequestApproval():
+            case step_events.RequestApproval():
                 return (f"{self._step(event)}: asks a person's approval of {event.tool_name}",)
-            case Retry():
+            case step_events.Retry():
                 error = shorten(event.error.message, _CELLS)
                 return (f"{self._step(event)}: tries again in {duration(event.delay_ms)}: {error}",)
-            case SwitchModel():
+            case step_events.SwitchModel():
                 return (f"{self._step(event)}: the model is switched {switch_words(event)}",)
-            case ToolProgress():
+            case display_events.ToolProgress():
                 return (f"{self._step(event)}: {shorten(event.message, _CELLS)}",)
-            case FinishRun() if event.run_id != self._coordinator:
+            case events.FinishRun() if event.run_id != self._coordinator:
                 return (f"{event.expert_key}: done after {count(event.step_number, 'step')}",)
             case _:
                 pass
         return ()
 
-    def _step(self, event: RunEvent | ToolProgress) -> str:
+    def _step(self, event: RunEvent | display_events.ToolProgress) -> str:
         whose = "" if event.run_id == self._coordinator else f"{event.expert_key}: "
         return f"{whose}step {event.step_number}"
 
-    def _call(self, event: CallTools, call: DecidedCall) -> str:
+    def _call(self, event: step_events.CallTools, call: DecidedCall) -> str:
         part = self._calls.get((event.run_id, call.id))
         return shorten(f"{call.tool_name} {brief(part)}" if part else call.tool_name, _CELLS)
 
@@ -101,7 +90,7 @@ class Progress:
         self._is_news = asyncio.Event()
         self._is_ending = False
 
-    def __call__(self, event: Event, line: bytes) -> None:
+    def __call__(self, event: events.Event, line: bytes) -> None:
         """Queue the texts of an event: this object is a listener of the Host."""
         for text in self._words.of(event):
             self.say(text)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult
+import mcp_types as types
 
 from perstack.config.load import LoadedProject
 from perstack.core.definitions.experts import Expert
@@ -193,7 +193,7 @@ class JobTasks:
             task.exception()  # retrieved, so that asyncio does not warn about a Job nobody awaits
 
 
-Outcome: TypeAlias = CallToolResult | InputRequiredResult
+Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class Call:
 
     state: ServerState
     context: Context
-    params: CallToolRequestParams
+    params: types.CallToolRequestParams
 
     @property
     def host(self) -> Host:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 
+import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, ReadResourceResult, Resource, ResourceTemplate, TextResourceContents
 
 from perstack.core.base.ids import job_of_run, place_of
 from perstack.core.definitions.secrets import without_secrets
@@ -34,9 +34,9 @@ class Kind:
     mime_type: str
     read: Read
 
-    def listed(self) -> ResourceTemplate:
+    def listed(self) -> types.ResourceTemplate:
         """Return its entry in `resources/templates/list`."""
-        return ResourceTemplate(
+        return types.ResourceTemplate(
             name=self.name, uri_template=self.address.template, description=self.description, mime_type=self.mime_type
         )
 
@@ -74,11 +74,11 @@ KINDS = (
 )
 
 
-def listed(state: ServerState) -> list[Resource]:
+def listed(state: ServerState) -> list[types.Resource]:
     """Return the list of Jobs and each Expert as resources. Single Jobs are in that list and have a template."""
-    jobs = Resource(name="jobs", uri=JOBS, description="The Jobs, the one written to last first", mime_type=_JSON)
+    jobs = types.Resource(name="jobs", uri=JOBS, description="The Jobs, the one written to last first", mime_type=_JSON)
     experts = [
-        Resource(
+        types.Resource(
             name=expert.key,
             uri=EXPERT.uri(expert.key),
             description=expert.description or f"The Expert {expert.key}",
@@ -89,13 +89,13 @@ def listed(state: ServerState) -> list[Resource]:
     return [jobs, *experts]
 
 
-async def read(state: ServerState, uri: str) -> ReadResourceResult:
+async def read(state: ServerState, uri: str) -> types.ReadResourceResult:
     """Return the contents of a resource. Raises MCPError if it does not exist."""
     try:
         text, mime_type = await _read(state, uri)
     except PerstackError as error:
-        raise MCPError(INVALID_PARAMS, error.said(mcp_phrase), {"uri": uri}) from error
-    return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=mime_type, text=text)])
+        raise MCPError(types.INVALID_PARAMS, error.said(mcp_phrase), {"uri": uri}) from error
+    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=mime_type, text=text)])
 
 
 async def _read(state: ServerState, uri: str) -> tuple[str, str]:

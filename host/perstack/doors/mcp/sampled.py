@@ -6,22 +6,8 @@ import warnings
 from base64 import b64encode
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
+import mcp_types as types
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError, NoBackChannelError
-from mcp_types import (
-    ContentBlock,
-    CreateMessageResult,
-    CreateMessageResultWithTools,
-    ImageContent,
-    ModelHint,
-    ModelPreferences,
-    SamplingMessage,
-    SamplingMessageContentBlock,
-    TextContent,
-    Tool,
-    ToolChoice,
-    ToolResultContent,
-    ToolUseContent,
-)
 
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.runs.messages import (
@@ -43,7 +29,7 @@ from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 if TYPE_CHECKING:
     from perstack.doors.mcp.elicitation import Context
 
-_Block: TypeAlias = SamplingMessageContentBlock
+_Block: TypeAlias = types.SamplingMessageContentBlock
 
 _REASONS: dict[str, FinishReason] = {
     "endTurn": "stop",
@@ -58,9 +44,12 @@ async def sampled(context: Context | None, request: GenerationRequest, max_token
     client = _client_of(context, needs_tools=bool(request.tools))
     messages = [await _message(message, request.blobs) for message in request.messages]
     tools = [
-        Tool(name=spec.name, description=spec.description, input_schema=spec.input_schema) for spec in request.tools
+        types.Tool(name=spec.name, description=spec.description, input_schema=spec.input_schema)
+        for spec in request.tools
     ]
-    preferences = None if request.model == "default" else ModelPreferences(hints=[ModelHint(name=request.model)])
+    preferences = (
+        None if request.model == "default" else types.ModelPreferences(hints=[types.ModelHint(name=request.model)])
+    )
     with warnings.catch_warnings():
         # deprecated for coming revisions, but the only way in those that have it
         warnings.simplefilter("ignore", MCPDeprecationWarning)
@@ -71,7 +60,7 @@ async def sampled(context: Context | None, request: GenerationRequest, max_token
             system_prompt=request.instruction or None,
             model_preferences=preferences,
             tools=tools,
-            tool_choice=ToolChoice(mode="auto" if request.allow_tools else "none") if tools else None,
+            tool_choice=types.ToolChoice(mode="auto" if request.allow_tools else "none") if tools else None,
             related_request_id=client.request_id,
         )
     try:
@@ -99,7 +88,7 @@ def _client_of(context: Context | None, *, needs_tools: bool) -> Context:
     return context
 
 
-async def _message(message: Message, blobs: BlobReader) -> SamplingMessage | None:
+async def _message(message: Message, blobs: BlobReader) -> types.SamplingMessage | None:
     blocks: list[_Block]
     match message:
         case UserMessage():
@@ -108,7 +97,7 @@ async def _message(message: Message, blobs: BlobReader) -> SamplingMessage | Non
             blocks = [_said(part) for part in message.contents if isinstance(part, TextPart | ToolCallPart)]
         case ToolMessage():
             blocks = [
-                ToolResultContent(
+                types.ToolResultContent(
                     tool_use_id=result.tool_call_id,
                     content=[await _content(part, blobs) for part in result.contents],
                     is_error=result.is_error or None,
@@ -119,30 +108,32 @@ async def _message(message: Message, blobs: BlobReader) -> SamplingMessage | Non
             assert_never(message)
     if not blocks:
         return None
-    return SamplingMessage(role="assistant" if isinstance(message, ExpertMessage) else "user", content=blocks)
+    return types.SamplingMessage(role="assistant" if isinstance(message, ExpertMessage) else "user", content=blocks)
 
 
-def _said(part: TextPart | ToolCallPart) -> TextContent | ToolUseContent:
+def _said(part: TextPart | ToolCallPart) -> types.TextContent | types.ToolUseContent:
     if isinstance(part, TextPart):
-        return TextContent(text=part.text)
-    return ToolUseContent(id=part.tool_call_id, name=part.tool_name, input=dict(part.args))
+        return types.TextContent(text=part.text)
+    return types.ToolUseContent(id=part.tool_call_id, name=part.tool_name, input=dict(part.args))
 
 
-async def _content(part: ResultContent, blobs: BlobReader) -> TextContent | ImageContent:
+async def _content(part: ResultContent, blobs: BlobReader) -> types.TextContent | types.ImageContent:
     if isinstance(part, TextPart):
-        return TextContent(text=part.text)
+        return types.TextContent(text=part.text)
     if part.mime_type.startswith("image/"):
-        return ImageContent(data=b64encode(await blobs(part.sha256)).decode(), mime_type=part.mime_type)
-    return TextContent(text=text_of([part]))
+        return types.ImageContent(data=b64encode(await blobs(part.sha256)).decode(), mime_type=part.mime_type)
+    return types.TextContent(text=text_of([part]))
 
 
-def _generation(result: CreateMessageResult | CreateMessageResultWithTools) -> Generation:
-    blocks: list[ContentBlock | _Block] = [*result.content] if isinstance(result.content, list) else [result.content]
+def _generation(result: types.CreateMessageResult | types.CreateMessageResultWithTools) -> Generation:
+    blocks: list[types.ContentBlock | _Block] = (
+        [*result.content] if isinstance(result.content, list) else [result.content]
+    )
     contents: list[ReplyPart] = []
     for block in blocks:
-        if isinstance(block, TextContent):
+        if isinstance(block, types.TextContent):
             contents.append(TextPart(text=block.text))
-        elif isinstance(block, ToolUseContent):
+        elif isinstance(block, types.ToolUseContent):
             contents.append(ToolCallPart(tool_call_id=block.id, tool_name=block.name, args=block.input))
     reply = ExpertMessage(contents=tuple(contents))
     reason = _REASONS.get(result.stop_reason or "endTurn", "other")

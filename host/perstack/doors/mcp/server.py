@@ -8,45 +8,13 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
 
 import anyio
+import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.server.lowlevel import Server
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    CancelledNotificationParams,
-    CompleteRequestParams,
-    CompleteResult,
-    Completion,
-    EmptyResult,
-    GetPromptRequestParams,
-    GetPromptResult,
-    InputRequiredResult,
-    JSONRPCError,
-    JSONRPCResponse,
-    ListPromptsResult,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ListToolsResult,
-    NotificationParams,
-    PaginatedRequestParams,
-    Prompt,
-    PromptArgument,
-    PromptMessage,
-    ReadResourceRequestParams,
-    ReadResourceResult,
-    ResourceTemplateReference,
-    SubscribeRequestParams,
-    SubscriptionsListenRequestParams,
-    SubscriptionsListenResult,
-    TextContent,
-    UnsubscribeRequestParams,
-    jsonrpc_message_adapter,
-)
 
 from perstack.doors.mcp import resources
 from perstack.doors.mcp.consent import with_consent
@@ -72,12 +40,14 @@ _JOBS = 200
 """Number of newest Jobs that are searched."""
 
 
-async def complete(state: ServerState, params: CompleteRequestParams) -> CompleteResult:
+async def complete(state: ServerState, params: types.CompleteRequestParams) -> types.CompleteResult:
     """Return the ids that begin with the typed text; empty for free-text arguments."""
-    if not isinstance(params.ref, ResourceTemplateReference):
-        return CompleteResult(completion=Completion(values=[]))
+    if not isinstance(params.ref, types.ResourceTemplateReference):
+        return types.CompleteResult(completion=types.Completion(values=[]))
     found = [one for one in await _known(state, params.ref.uri, params.argument.value) if one]
-    return CompleteResult(completion=Completion(values=found[:_MOST], total=len(found), has_more=len(found) > _MOST))
+    return types.CompleteResult(
+        completion=types.Completion(values=found[:_MOST], total=len(found), has_more=len(found) > _MOST)
+    )
 
 
 async def _known(state: ServerState, template: str, typed: str) -> list[str]:
@@ -109,11 +79,11 @@ async def _within(state: ServerState, template: str, job_id: str) -> list[str]:
 # A prompt for each Expert, which editors show as a command.
 
 
-def listed_prompts(state: ServerState) -> list[Prompt]:
+def listed_prompts(state: ServerState) -> list[types.Prompt]:
     """Return a prompt for each Expert, named as its tool."""
-    argument = PromptArgument(name="query", description="what the Expert is to do", required=True)
+    argument = types.PromptArgument(name="query", description="what the Expert is to do", required=True)
     return [
-        Prompt(
+        types.Prompt(
             name=name,
             title=expert.key,
             description=expert.description or f"Asks the Expert {expert.key}.",
@@ -123,21 +93,21 @@ def listed_prompts(state: ServerState) -> list[Prompt]:
     ]
 
 
-def filled(state: ServerState, params: GetPromptRequestParams) -> GetPromptResult:
+def filled(state: ServerState, params: types.GetPromptRequestParams) -> types.GetPromptResult:
     """Return the prompt's text for the editor's model. Raises MCPError for an unknown prompt or a missing query."""
     expert = state.definitions.experts.get(params.name)
     if expert is None:
-        raise MCPError(INVALID_PARAMS, f"Unknown prompt {params.name!r}")
+        raise MCPError(types.INVALID_PARAMS, f"Unknown prompt {params.name!r}")
     query = (params.arguments or {}).get("query", "").strip()
     if not query:
-        raise MCPError(INVALID_PARAMS, f"Prompt {params.name!r} needs a query")
+        raise MCPError(types.INVALID_PARAMS, f"Prompt {params.name!r} needs a query")
     text = (
         f"Call the tool {params.name} with this query, word for word, and give me its result. If it asks something, ask"
         f" me.\n\n{query}"
     )
-    return GetPromptResult(
+    return types.GetPromptResult(
         description=expert.description or None,
-        messages=[PromptMessage(role="user", content=TextContent(text=text))],
+        messages=[types.PromptMessage(role="user", content=types.TextContent(text=text))],
     )
 
 
@@ -148,79 +118,87 @@ class Handlers:
         """Answer for these workspaces."""
         self._workspaces = workspaces
 
-    async def list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """Answer `tools/list`."""
         state = await self._refreshed(context)
         tasks = listed_tasks() if state.has_tasks else []
-        return ListToolsResult(tools=[*listed(state.definitions.experts), *tasks])
+        return types.ListToolsResult(tools=[*listed(state.definitions.experts), *tasks])
 
-    async def call_tool(self, context: Context, params: CallToolRequestParams) -> Outcome:
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> Outcome:
         """Answer `tools/call`; an error of the caller becomes a result."""
         try:
             state = await self._workspaces.of(context)
             await state.refresh()
             is_of_task = state.has_tasks and params.name in TASK_TOOLS
             call = await with_consent(Call(state, context, params))
-            if isinstance(call, InputRequiredResult):
+            if isinstance(call, types.InputRequiredResult):
                 return call
             return await (call_task_tool if is_of_task else call_tool)(call)
         except PerstackError as error:
             return error_result(error)
 
-    async def list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
         """Answer `resources/list`."""
-        return ListResourcesResult(resources=resources.listed(await self._refreshed(context)))
+        return types.ListResourcesResult(resources=resources.listed(await self._refreshed(context)))
 
     async def list_templates(
-        self, context: Context, params: PaginatedRequestParams | None
-    ) -> ListResourceTemplatesResult:
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
         """Answer `resources/templates/list`."""
-        return ListResourceTemplatesResult(resource_templates=[kind.listed() for kind in resources.KINDS])
+        return types.ListResourceTemplatesResult(resource_templates=[kind.listed() for kind in resources.KINDS])
 
-    async def read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+    async def read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
         """Answer `resources/read`."""
         return await resources.read(await self._state(context), params.uri)
 
-    async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
+    async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """Answer `resources/subscribe`."""
         state = await self._state(context)
         state.clients.subscribe(params.uri, context)
         state.watching.watch(params.uri)
-        return EmptyResult()
+        return types.EmptyResult()
 
-    async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
+    async def unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         """Answer `resources/unsubscribe`."""
         (await self._state(context)).clients.unsubscribe(params.uri, context)
-        return EmptyResult()
+        return types.EmptyResult()
 
-    async def listen(self, context: Context, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
+    async def listen(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
         """Answer `subscriptions/listen`, which replaces subscribe and unsubscribe in the stateless era."""
         state = await self._state(context)
         for uri in params.notifications.resource_subscriptions or ():
             state.watching.watch(uri)
         return await state.clients.listening(context, params)
 
-    async def list_prompts(self, context: Context, params: PaginatedRequestParams | None) -> ListPromptsResult:
+    async def list_prompts(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
         """Answer `prompts/list`."""
-        return ListPromptsResult(prompts=listed_prompts(await self._refreshed(context)))
+        return types.ListPromptsResult(prompts=listed_prompts(await self._refreshed(context)))
 
-    async def get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
+    async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         """Answer `prompts/get`."""
         return filled(await self._state(context), params)
 
-    async def complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
+    async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         """Answer `completion/complete`."""
         return await complete(await self._state(context), params)
 
-    async def on_initialized(self, context: Context, params: NotificationParams | None) -> None:
+    async def on_initialized(self, context: Context, params: types.NotificationParams | None) -> None:
         """Handle `notifications/initialized`."""
         self._workspaces.greeted(context)
 
-    async def on_cancelled(self, context: Context, params: CancelledNotificationParams) -> None:
+    async def on_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
         """Handle `notifications/cancelled`."""
         self._workspaces.cancel_call(call_key(context, params.request_id))
 
-    async def on_roots_changed(self, context: Context, params: NotificationParams | None) -> None:
+    async def on_roots_changed(self, context: Context, params: types.NotificationParams | None) -> None:
         """Handle `notifications/roots/list_changed`."""
         await self._workspaces.roots_changed(context)
 
@@ -228,7 +206,7 @@ class Handlers:
         try:
             return await self._workspaces.of(context)
         except PerstackError as error:
-            raise MCPError(INTERNAL_ERROR, error.said(mcp_phrase)) from error
+            raise MCPError(types.INTERNAL_ERROR, error.said(mcp_phrase)) from error
 
     async def _refreshed(self, context: Context) -> ServerState:
         state = await self._state(context)
@@ -255,10 +233,12 @@ def build_server(workspaces: Workspaces) -> Server[Any]:
         on_completion=handlers.complete,
         on_subscriptions_listen=handlers.listen,
     )
-    server.add_notification_handler("notifications/initialized", NotificationParams, handlers.on_initialized)
-    server.add_notification_handler("notifications/cancelled", CancelledNotificationParams, handlers.on_cancelled)
+    server.add_notification_handler("notifications/initialized", types.NotificationParams, handlers.on_initialized)
+    server.add_notification_handler("notifications/cancelled", types.CancelledNotificationParams, handlers.on_cancelled)
     # not by the constructor, which warns that roots are deprecated: they are used only in the era that has them
-    server.add_notification_handler("notifications/roots/list_changed", NotificationParams, handlers.on_roots_changed)
+    server.add_notification_handler(
+        "notifications/roots/list_changed", types.NotificationParams, handlers.on_roots_changed
+    )
     return server
 
 
@@ -318,7 +298,7 @@ async def _read(
 
 
 def _parsed(line: bytes) -> SessionMessage:
-    return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
 async def _write(wire: Wire, greeted: Reply | None, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -331,4 +311,6 @@ async def _write(wire: Wire, greeted: Reply | None, leaving: MemoryObjectReceive
 
 
 def _answers(item: SessionMessage, greeted: Reply) -> bool:
-    return isinstance(item.message, JSONRPCResponse | JSONRPCError) and item.message.id == greeted.request_id
+    return (
+        isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError) and item.message.id == greeted.request_id
+    )

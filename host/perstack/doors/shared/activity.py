@@ -13,60 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from perstack.core.base.usage import NO_USAGE, Usage
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.display_events import (
-    InitializeRuntime,
-    SkillConnected,
-    SkillDisconnected,
-    SkillStarting,
-    SkillStderr,
-    StreamReasoning,
-    StreamText,
-    ToolProgress,
-    WaitForEndpoint,
-)
-from perstack.core.runs.events import (
-    CloseRun,
-    ErrorRun,
-    Event,
-    FinishRewind,
-    FinishRun,
-    QueueRun,
-    RedactEvent,
-    RejectResult,
-    ResumeRun,
-    StartRewind,
-    StartRun,
-    StopRunByDelegate,
-    StopRunByExceededBudget,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-    StoredEvent,
-    WidenPermissions,
-)
+from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.facts import Todo
 from perstack.core.runs.messages import ToolCallPart, text_of
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    CompactHistory,
-    DecideApproval,
-    FinishGeneration,
-    FinishStep,
-    FinishToolCall,
-    RecordSnapshot,
-    RequestApproval,
-    Retry,
-    ShrinkResults,
-    StartCompaction,
-    StartGeneration,
-    StartSample,
-    StartToolCall,
-    SwitchModel,
-)
 from perstack.dataclass import dataclass
 from perstack.doors.shared.event_text import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.doors.shared.text import brief, count, duration, shorten
@@ -180,24 +129,24 @@ class LiveState:
         is_watched = self.is_delegate(run_id) and not self.asks_at_once
         return is_watched and any(lane.is_delegate and not lane.waits for lane in others)
 
-    def take(self, event: Event) -> list[Told]:
+    def take(self, event: events.Event) -> list[Told]:
         """Apply an event and return its log rows."""
         self.began = event.timestamp if self.began is None else self.began
         match event:
-            case InitializeRuntime() | SkillStderr():
+            case display_events.InitializeRuntime() | display_events.SkillStderr():
                 pass
-            case SkillStarting():
+            case display_events.SkillStarting():
                 self.skills[event.skill_name] = event.timestamp
-            case SkillConnected() | SkillDisconnected():
+            case display_events.SkillConnected() | display_events.SkillDisconnected():
                 self.skills.pop(event.skill_name, None)
-            case StreamText():
+            case display_events.StreamText():
                 self._lane(event.run_id, event.expert_key, event.timestamp).hears(event.delta, is_thinking=False)
-            case StreamReasoning():
+            case display_events.StreamReasoning():
                 self._lane(event.run_id, event.expert_key, event.timestamp).hears(event.delta, is_thinking=True)
-            case WaitForEndpoint():
+            case display_events.WaitForEndpoint():
                 lane = self._lane(event.run_id, event.expert_key, event.timestamp)
                 lane.does(f"waits for {event.provider}, {event.ahead} before it", event.timestamp)
-            case ToolProgress():
+            case display_events.ToolProgress():
                 work = self._lane(event.run_id, event.expert_key, event.timestamp).work.get(event.tool_call_id)
                 if work is not None:
                     work.progress = event.message
@@ -211,99 +160,109 @@ class LiveState:
             lane = self._known[run_id] = Lane(run_id, run_label(expert_key, run_id), now)
         return self.lanes.setdefault(run_id, lane)
 
-    def _stored(self, event: StoredEvent) -> Iterator[Told]:
+    def _stored(self, event: events.StoredEvent) -> Iterator[Told]:
         lane = self._lane(event.run_id, event.expert_key, event.timestamp)
         started, at = lane.began
-        took = event.timestamp - at if started == event.step_number and isinstance(event, FinishStep) else None
-        is_quiet = event.type in QUIET_TYPES and not (isinstance(event, StartGeneration) and event.unreachable)
+        took = (
+            event.timestamp - at if started == event.step_number and isinstance(event, step_events.FinishStep) else None
+        )
+        is_quiet = event.type in QUIET_TYPES and not (
+            isinstance(event, step_events.StartGeneration) and event.unreachable
+        )
         if self._full or not is_quiet:
             for row in describe(event, Around(lane.calls, took, self._full)):
                 yield Told(event.timestamp, event.run_id, lane.label, event.step_number, row)
         self._follow(lane, event)
 
-    def _follow(self, lane: Lane, event: StoredEvent) -> None:  # noqa: C901 - one case for each kind of event
+    def _follow(self, lane: Lane, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event
         now = event.timestamp
-        lane.waits = isinstance(event, StopRunByDelegate)
+        lane.waits = isinstance(event, events.StopRunByDelegate)
         match event:
-            case StartRun():
+            case events.StartRun():
                 lane.steps = 0
                 lane.is_delegate = event.delegated_by is not None
                 if event.delegated_by is None:
                     # a killed process recorded no end for the previous Coordinator
                     self.lanes = {lane.run_id: lane}
                     self.latest = lane
-            case ResumeRun():
+            case events.ResumeRun():
                 lane.steps = max(lane.steps or 0, event.step_number)
-            case StartGeneration():
+            case step_events.StartGeneration():
                 before = event.step_number - 1 if lane.steps is None else lane.steps
                 self.steps += max(0, event.step_number - before)
                 lane.steps = max(before, event.step_number)
                 if lane.began[0] != event.step_number:
                     lane.began = (event.step_number, now)
                 lane.does("waits for the model", now)
-            case FinishGeneration():
+            case step_events.FinishGeneration():
                 self._spent(event.usage)
                 lane.context_tokens = event.usage.total_tokens
                 lane.context_window = event.context_window or lane.context_window
                 lane.calls = {part.tool_call_id: part for part in event.message.tool_calls}
                 lane.does("", now)
-            case Retry():
+            case step_events.Retry():
                 self._spent(event.usage)
                 lane.does("waits to try again", now)
-            case SwitchModel():
+            case step_events.SwitchModel():
                 lane.context_window = event.context_window
                 lane.does("waits for the next model", now)
-            case StartCompaction():
+            case step_events.StartCompaction():
                 lane.does("summarises what came before", now)
-            case CompactHistory():
+            case step_events.CompactHistory():
                 self._spent(event.usage)
                 lane.does("", now)
-            case CallTools():
+            case step_events.CallTools():
                 lane.lists = frozenset(call.id for call in event.calls if call.kind in ("todo", "clearTodo"))
                 for call in event.calls:
                     if call.kind == "tool" and not call.asks:
                         self._begins(lane, call.id, now)
-            case StartToolCall():
+            case step_events.StartToolCall():
                 self._begins(lane, event.tool_call_id, now)
-            case FinishToolCall():
+            case step_events.FinishToolCall():
                 self._spent(event.usage)
                 lane.work.pop(event.tool_call_id, None)
                 if event.tool_call_id in lane.lists and not event.is_error:
                     lane.todos = _todos(text_of(event.contents), lane.todos)
-            case CallDelegate():
+            case step_events.CallDelegate():
                 lane.does(
                     f"waits for {', '.join(run_label(one.expert_key, one.run_id) for one in event.delegates)}", now
                 )
-            case CallInteractiveTool():
+            case step_events.CallInteractiveTool():
                 self._spent(event.usage)
                 lane.work.pop(event.tool_call_id, None)
-            case FinishStep():
+            case step_events.FinishStep():
                 lane.does("", now)
             case (
-                FinishRun()
-                | ErrorRun()
-                | StopRunByExceededMaxSteps()
-                | StopRunByExceededBudget()
-                | StopRunByInterrupt()
-                | StopRunByInteractiveTool()
+                events.FinishRun()
+                | events.ErrorRun()
+                | events.StopRunByExceededMaxSteps()
+                | events.StopRunByExceededBudget()
+                | events.StopRunByInterrupt()
+                | events.StopRunByInteractiveTool()
             ):
                 lane.does("", now)
                 lane.work.clear()
                 del self.lanes[event.run_id]
             case (
-                StopRunByDelegate()
-                | AnswerQuestion()
-                | RequestApproval()
-                | DecideApproval()
-                | StartSample()
-                | WidenPermissions()
-                | AttemptCompletion()
-                | RejectResult()
-                | ShrinkResults()
-                | RecordSnapshot()
+                events.StopRunByDelegate()
+                | step_events.AnswerQuestion()
+                | step_events.RequestApproval()
+                | step_events.DecideApproval()
+                | step_events.StartSample()
+                | events.WidenPermissions()
+                | step_events.AttemptCompletion()
+                | events.RejectResult()
+                | step_events.ShrinkResults()
+                | step_events.RecordSnapshot()
             ):
                 pass
-            case QueueRun() | CloseRun() | StartRewind() | FinishRewind() | RedactEvent():
+            case (
+                events.QueueRun()
+                | events.CloseRun()
+                | events.StartRewind()
+                | events.FinishRewind()
+                | events.RedactEvent()
+            ):
                 if not lane.began[0]:  # no process drives this Run
                     del self.lanes[event.run_id]
             case _:

@@ -5,64 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from perstack.core.base.actor import By
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.permissions import DECISION_WORDS
-from perstack.core.runs.events import (
-    CloseRun,
-    ErrorRun,
-    FinishRewind,
-    FinishRun,
-    QueueRun,
-    RedactEvent,
-    RejectResult,
-    ResumeReason,
-    ResumeRun,
-    StartRewind,
-    StartRun,
-    StopRunByDelegate,
-    StopRunByExceededBudget,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-    StoredEvent,
-    WidenPermissions,
-)
+from perstack.core.runs import events, step_events
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ThinkingPart, ToolCallPart, text_of
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    CompactHistory,
-    DecideApproval,
-    FinishGeneration,
-    FinishStep,
-    FinishToolCall,
-    RecordSnapshot,
-    RequestApproval,
-    Retry,
-    ShrinkResults,
-    StartCompaction,
-    StartGeneration,
-    StartSample,
-    StartToolCall,
-    SwitchModel,
-)
 from perstack.doors.shared.job_status import WITHOUT_EFFECT
 from perstack.doors.shared.text import cost, count, duration, local_time
 
-if TYPE_CHECKING:
-    from perstack.core.runs.step_events import SwitchReason
-
-
 # Change of the model.
 
-_SWITCHED: dict[SwitchReason, str] = {
+_SWITCHED: dict[step_events.SwitchReason, str] = {
     "overloaded": "overloaded",
     "rateLimit": "its rate limit is used up",
     "quota": "its quota is used up",
@@ -76,7 +32,7 @@ _SWITCHED: dict[SwitchReason, str] = {
 }
 
 
-def switch_words(event: SwitchModel, *, whole: bool = False) -> str:
+def switch_words(event: step_events.SwitchModel, *, whole: bool = False) -> str:
     """Return `from A to B: overloaded`; with `whole`, also the endpoint's error message."""
     said = f" ({event.error.message})" if whole and event.error is not None else ""
     return f"from {event.before} to {event.to}: {_SWITCHED[event.reason]}{said}"
@@ -107,98 +63,98 @@ class Around(NamedTuple):
     """True if rows of little interest are included."""
 
 
-def describe(event: StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - one case for each kind of event
+def describe(event: events.StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - one case for each kind of event
     """Return the rows of one event; empty if it has nothing new for a person."""
     match event:
-        case StartRun():
+        case events.StartRun():
             return _start(event, around)
-        case ResumeRun():
+        case events.ResumeRun():
             return [Row("resumes", _RESUMED[event.reason], "yellow"), *_settled(event)]
-        case StartGeneration():
+        case step_events.StartGeneration():
             return _generation(event, around)
-        case FinishGeneration():
+        case step_events.FinishGeneration():
             return _reply(event, around)
-        case Retry():
+        case step_events.Retry():
             if event.overflow is not None:
                 fits = f"; the context holds {event.overflow:,} tokens"
                 return [Row("retries", _error(event.error) + fits, "yellow")]
             again = f"; try {event.attempt + 1} after {duration(event.delay_ms)}"
             return [Row("retries", _error(event.error) + again, "yellow")]
-        case SwitchModel():
+        case step_events.SwitchModel():
             return [Row("switches", switch_words(event, whole=True), "yellow")]
-        case CallTools():
+        case step_events.CallTools():
             return _calls(event, around)
-        case FinishToolCall():
+        case step_events.FinishToolCall():
             warning = [] if event.warning is None else [Row("warning", event.warning, "yellow")]
             return [_result(event), *_report(event), *warning, *_given_by(event.by)]
-        case CallDelegate():
+        case step_events.CallDelegate():
             return [
                 Row("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan")
                 for one in event.delegates
             ]
-        case StopRunByDelegate():
+        case events.StopRunByDelegate():
             return [Row("waits", f"for its delegates, checkpoint {event.checkpoint_id}")]
-        case CallInteractiveTool():
+        case step_events.CallInteractiveTool():
             return [Row("asks", question_of(event), "magenta")]
-        case AnswerQuestion():
+        case step_events.AnswerQuestion():
             return [Row("answered", answer_of(event), "magenta"), *_given_by(event.by)]
-        case RequestApproval():
+        case step_events.RequestApproval():
             words = f"approval of {event.tool_name} {json.dumps(event.args, ensure_ascii=False)} (rule {event.rule})"
             return [Row("asks", words, "magenta")]
-        case DecideApproval():
+        case step_events.DecideApproval():
             return [Row("decided", decision_of(event), "magenta"), *_given_by(event.by)]
-        case StartToolCall():
+        case step_events.StartToolCall():
             return [Row("calls", f"what was approved: {event.call_digest}")] if around.full else []
-        case StartSample():
+        case step_events.StartSample():
             words = f"the model for a tool; {event.reserved.tokens:,} tokens are reserved"
             return [Row("calls", words)] if around.full else []
-        case WidenPermissions():
+        case events.WidenPermissions():
             rules = json.dumps(json.loads(event.widening.to_json()), ensure_ascii=False)
             return [Row("permits", f"{rules}", "yellow"), *_given_by(event.by)]
-        case StopRunByInteractiveTool():
+        case events.StopRunByInteractiveTool():
             return [Row("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta")]
-        case AttemptCompletion():
+        case step_events.AttemptCompletion():
             return _completion(event, around)
-        case FinishStep():
+        case step_events.FinishStep():
             return [_step(event, around)]
-        case RejectResult():
+        case events.RejectResult():
             return [Row("rejects", f"the result: {event.problem}", "yellow")]
-        case FinishRun():
+        case events.FinishRun():
             marked = [Row("warning", WITHOUT_EFFECT, "yellow")] if event.without_effect else []
             return [Row("completed", event.text, "green"), *marked]
-        case ErrorRun():
+        case events.ErrorRun():
             place = [Row("waits", f"at checkpoint {event.checkpoint_id}")] if around.full else []
             return [Row("failed", _error(event.error), "red"), *place]
-        case StopRunByExceededBudget():
+        case events.StopRunByExceededBudget():
             return [Row("stops", event.words, "yellow")]
-        case StopRunByExceededMaxSteps():
+        case events.StopRunByExceededMaxSteps():
             steps = count(event.max_steps, "step")
             return [Row("stopped", f"at the limit of {steps}, checkpoint {event.checkpoint_id}", "yellow")]
-        case StopRunByInterrupt():
+        case events.StopRunByInterrupt():
             return [Row("stopped", f"by {event.reason}, checkpoint {event.checkpoint_id}", "yellow")]
-        case RecordSnapshot():
+        case step_events.RecordSnapshot():
             return _snapshot(event, around)
-        case ShrinkResults():
+        case step_events.ShrinkResults():
             words = f"{count(len(event.results), 'old result')}: the model sees the ends of each"
             return [Row("shrinks", words, "yellow")]
-        case StartCompaction():
+        case step_events.StartCompaction():
             return [Row("compacts", f"{event.first} to {event.through}, by {event.model}")] if around.full else []
-        case CompactHistory():
+        case step_events.CompactHistory():
             return _compaction(event, around)
-        case QueueRun():
+        case events.QueueRun():
             due = f", not before {local_time(event.due):%Y-%m-%d %H:%M}" if event.due else ""
             return [Row("queued", f"for a worker{due}, by {event.by}", "cyan")]
-        case CloseRun():
+        case events.CloseRun():
             why = f": {event.reason}" if event.reason else ""
             return [Row("closed", f"for good, by {event.by}{why}", "yellow")]
-        case StartRewind():
+        case events.StartRewind():
             only = f", only {' '.join(event.only)}" if event.only else ""
             return [Row("rewinds", f"the files to {event.to_checkpoint}{only}", "yellow"), *_given_by(event.by)]
-        case FinishRewind():
+        case events.FinishRewind():
             kept = f", {event.kept} left alone" if event.kept else ""
             # the id comes first: users copy it, so it must not be cut off
             return [Row("rewound", f"undo with {event.start}: {count(event.files, 'change')}{kept}", "yellow")]
-        case RedactEvent():
+        case events.RedactEvent():
             words = f"{event.event_id} ({event.event_type}), by {event.by}: {event.reason}"
             return [Row("redacts", words, "yellow")]
         case _:
@@ -220,7 +176,7 @@ def arguments(part: ToolCallPart | None) -> str:
     return json.dumps(part.args, ensure_ascii=False) if part.args else ""
 
 
-def question_of(event: CallInteractiveTool) -> str:
+def question_of(event: step_events.CallInteractiveTool) -> str:
     """Return the question to the user."""
     if event.question is not None:
         return f"skill {event.skill_name}, {event.tool_name}: {event.question.message}"
@@ -228,14 +184,14 @@ def question_of(event: CallInteractiveTool) -> str:
     return question if isinstance(question, str) else f"{event.tool_name} {json.dumps(event.args, ensure_ascii=False)}"
 
 
-def decision_of(event: DecideApproval) -> str:
+def decision_of(event: step_events.DecideApproval) -> str:
     """Return the decision on a call, with its rule and text."""
     words = DECISION_WORDS[event.decision]
     beside = "; ".join(part for part in (event.rule and f"rule {event.rule}", event.text) if part)
     return f"{words}: {beside}" if beside else words
 
 
-def answer_of(event: AnswerQuestion) -> str:
+def answer_of(event: step_events.AnswerQuestion) -> str:
     """Return the user's answer to a tool's question."""
     content = event.answer.content
     return f"{event.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
@@ -250,7 +206,7 @@ def tokens(usage: Usage, unpriced_tokens: int | None = None) -> str:
     return f"{words}, {price}" if price else words
 
 
-_RESUMED: dict[ResumeReason, str] = {
+_RESUMED: dict[events.ResumeReason, str] = {
     "answer": "with an answer",
     "interrupt": "after an interrupt",
     "maxSteps": "after the step limit",
@@ -268,7 +224,7 @@ def _attached(part: ResultContent) -> str:
     return part.text.strip().partition("\n")[0].removeprefix("Attached file ").removesuffix(":")
 
 
-def _start(event: StartRun, around: Around) -> list[Row]:
+def _start(event: events.StartRun, around: Around) -> list[Row]:
     rows = [Row("query", event.query, "bold")]
     if event.attachments:
         rows.append(Row("attached", ", ".join(map(_attached, event.attachments))))
@@ -282,11 +238,11 @@ def _start(event: StartRun, around: Around) -> list[Row]:
     return rows
 
 
-def _settled(event: ResumeRun) -> list[Row]:
+def _settled(event: events.ResumeRun) -> list[Row]:
     return [Row("settled", f"{call}: {word}") for call, word in event.settled.items()]
 
 
-def _reply(event: FinishGeneration, around: Around) -> list[Row]:
+def _reply(event: step_events.FinishGeneration, around: Around) -> list[Row]:
     parts = event.message.contents
     rows = [Row("thinks", part.thinking, "dim") for part in parts if isinstance(part, ThinkingPart) and part.thinking]
     rows += [Row("says", part.text) for part in parts if isinstance(part, TextPart) and part.text]
@@ -297,13 +253,13 @@ def _reply(event: FinishGeneration, around: Around) -> list[Row]:
     return rows
 
 
-def _calls(event: CallTools, around: Around) -> list[Row]:
+def _calls(event: step_events.CallTools, around: Around) -> list[Row]:
     # a delegate's query and a user's question have their own events
     calls = [call for call in event.calls if around.full or call.kind not in ("delegate", "interactive")]
     return [Row("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan") for call in calls]
 
 
-def _generation(event: StartGeneration, around: Around) -> list[Row]:
+def _generation(event: step_events.StartGeneration, around: Around) -> list[Row]:
     generates = Row("generates", "only the result's text is to be written" if event.final else "")
     return [Row("missing", why, "red") for why in event.unreachable.values()] + [generates] * around.full
 
@@ -312,33 +268,33 @@ def _given_by(by: By | None) -> list[Row]:
     return [] if by is None else [Row("by", str(by), "magenta")]
 
 
-def _result(event: FinishToolCall) -> Row:
+def _result(event: step_events.FinishToolCall) -> Row:
     took = f" ({duration(event.duration_ms)})" if event.duration_ms else ""
     name = run_label(event.tool_name, event.delegate.run_id) if event.delegate else event.tool_name
     text = f"{name}{took}: {text_of(event.contents)}"
     return Row("error", text, "red") if event.is_error else Row("result", text)
 
 
-def _report(event: FinishToolCall) -> list[Row]:
+def _report(event: step_events.FinishToolCall) -> list[Row]:
     if event.report is None:
         return []
     return [Row("report", event.report.text, "yellow" if event.report.without_effect else "")]
 
 
-def _step(event: FinishStep, around: Around) -> Row:
+def _step(event: step_events.FinishStep, around: Around) -> Row:
     # the id comes first: users copy it, so it must not be cut off
     took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
     return Row("step", f"{event.checkpoint_id}: {took}{tokens(event.usage)}", "dim")
 
 
-def _completion(event: AttemptCompletion, around: Around) -> list[Row]:
+def _completion(event: step_events.AttemptCompletion, around: Around) -> list[Row]:
     if event.remaining_todos:
         titles = "; ".join(todo.title for todo in event.remaining_todos)
         return [Row("not done", f"{count(len(event.remaining_todos), 'todo')} left: {titles}", "yellow")]
     return [Row("is done", event.result or "")] if around.full else []
 
 
-def _snapshot(event: RecordSnapshot, around: Around) -> list[Row]:
+def _snapshot(event: step_events.RecordSnapshot, around: Around) -> list[Row]:
     """Return the row for a snapshot; one without changes is shown only in full mode."""
     if event.problem:
         return [Row("snapshot", f"not taken: {event.problem}", "red")]
@@ -349,7 +305,7 @@ def _snapshot(event: RecordSnapshot, around: Around) -> list[Row]:
     return [Row("snapshot", f"{lines}{count(files, 'file')}")]
 
 
-def _compaction(event: CompactHistory, around: Around) -> list[Row]:
+def _compaction(event: step_events.CompactHistory, around: Around) -> list[Row]:
     about = f"about {event.tokens_before:,} tokens became {event.tokens_after:,}"
     by = f", by {event.model}" if event.model else ""
     spent = "" if event.usage is None else f", {tokens(event.usage)}"

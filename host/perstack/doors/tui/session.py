@@ -18,15 +18,8 @@ from perstack.core.base.chain import open_line
 from perstack.core.base.ids import place_of
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import Event, QueueRun, Settlement, StartRun, StoredEvent, parse_event
+from perstack.core.runs import events, step_events
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    CallInteractiveTool,
-    DecideApproval,
-    FinishToolCall,
-    RequestApproval,
-)
 from perstack.doors.shared.activity import LiveState, Told
 from perstack.doors.shared.job_status import after_job, spent
 from perstack.doors.shared.next_steps import tui_phrase
@@ -74,7 +67,7 @@ async def changes_of(live: LiveProject) -> AsyncGenerator[bool]:
 class Listener(Protocol):
     """A receiver of events as they arrive, for interfaces that do not draw the transcript."""
 
-    def heard(self, event: Event, told: Sequence[Told], live: LiveState) -> None:
+    def heard(self, event: events.Event, told: Sequence[Told], live: LiveState) -> None:
         """Receive an event, its log rows and the state; for an opened Job first the stored events, in order."""
         ...
 
@@ -126,7 +119,7 @@ class Session:
         """The Job's summary as of its last stop."""
         self.unsettled: tuple[UnsettledCall, ...] = ()
         """Calls that a crash left without a result; each may be settled before the Job is resumed."""
-        self.settled: dict[str, Settlement] = {}
+        self.settled: dict[str, events.Settlement] = {}
         self.resume_from: str | None = None
         """The checkpoint that the next query or answer branches from."""
         self.again: OpenQuestion | None = None
@@ -412,7 +405,7 @@ class Session:
         self.transcript = Transcript()
         for line in latest.lines:
             with suppress(ValueError):  # the whole log is read as well, which reports errors
-                self.transcript.take(parse_event(open_line(line).payload))
+                self.transcript.take(events.parse_event(open_line(line).payload))
         self._on_change(self)
         await asyncio.sleep(_SEEN)
         return True
@@ -473,27 +466,27 @@ class Session:
         if self.job is not None and self.job != known:
             self._says_how_it_ended(self.job)
 
-    def _take_with_line(self, event: Event, line: bytes) -> None:
+    def _take_with_line(self, event: events.Event, line: bytes) -> None:
         self._take(event)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: events.Event) -> None:
         self.job_id = self.job_id or event.job_id
-        self._hear(event, self.transcript, place_of(event.id)[2] if isinstance(event, StoredEvent) else 0)
+        self._hear(event, self.transcript, place_of(event.id)[2] if isinstance(event, events.StoredEvent) else 0)
         self._on_change(self)
 
-    def _hear(self, event: Event, transcript: Transcript, seq: int) -> None:
+    def _hear(self, event: events.Event, transcript: Transcript, seq: int) -> None:
         """Apply an event. `seq` is its number in its Run's log; 0 for one that is not stored."""
         if seq:
             self._heard[event.run_id] = seq
-            if isinstance(event, StartRun) and event.delegated_by is None:
+            if isinstance(event, events.StartRun) and event.delegated_by is None:
                 self._coordinator = event.run_id
             if event.run_id == self._coordinator:
-                self._waits = isinstance(event, QueueRun)
+                self._waits = isinstance(event, events.QueueRun)
         transcript.live.asks_at_once = self.is_driven
         told = transcript.take(event)
-        if self.is_driven and isinstance(event, RequestApproval | CallInteractiveTool):
+        if self.is_driven and isinstance(event, step_events.RequestApproval | step_events.CallInteractiveTool):
             self._beside(self._until_asked(event.id))
-        elif isinstance(event, AnswerQuestion | DecideApproval | FinishToolCall):
+        elif isinstance(event, step_events.AnswerQuestion | step_events.DecideApproval | step_events.FinishToolCall):
             self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
         if self._listener is not None:
             self._listener.heard(event, told, transcript.live)

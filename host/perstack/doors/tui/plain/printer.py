@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from perstack.core.runs.display_events import SkillDisconnected, StreamText
-from perstack.core.runs.events import ErrorRun, Event, FinishRun, StopRunByInteractiveTool, StopRunByInterrupt
+from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.messages import TextPart, ToolCallPart
-from perstack.core.runs.step_events import CallInteractiveTool, CallTools, FinishGeneration, FinishStep, RequestApproval
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import LiveState, Told, timed, todos_words, totals, work_words
 from perstack.doors.shared.event_text import Row, run_label
@@ -85,34 +83,34 @@ class Printer:
         """Print a message of this program."""
         self.line(f"{word}: {text}")
 
-    def heard(self, event: Event, told: Sequence[Told], live: LiveState) -> None:
+    def heard(self, event: events.Event, told: Sequence[Told], live: LiveState) -> None:
         """Print an event."""
         self._live = live
-        if isinstance(event, ErrorRun | StopRunByInterrupt):
+        if isinstance(event, events.ErrorRun | events.StopRunByInterrupt):
             self._break_off(event.run_id)
         match event:
-            case StreamText():
+            case display_events.StreamText():
                 self._hear(event)
-            case FinishGeneration():
+            case step_events.FinishGeneration():
                 self._reply(event, told)
-            case CallTools():
+            case step_events.CallTools():
                 self._call(event, told)
-            case FinishRun():
+            case events.FinishRun():
                 self._finish(event, told)
-            case SkillDisconnected() if event.reason:
+            case display_events.SkillDisconnected() if event.reason:
                 self.line(f"skill: {event.said(said_plainly)}")
-            case RequestApproval() | CallInteractiveTool():
+            case step_events.RequestApproval() | step_events.CallInteractiveTool():
                 self._asks_later(event)
-            case FinishStep() | StopRunByInteractiveTool():
+            case step_events.FinishStep() | events.StopRunByInteractiveTool():
                 pass
             case _:
                 self._rows(told)
 
-    def _asks_later(self, event: RequestApproval | CallInteractiveTool) -> None:
+    def _asks_later(self, event: step_events.RequestApproval | step_events.CallInteractiveTool) -> None:
         """Print that a question must wait. Questions that can be answered now are shown in full below."""
         if self._live.asks_later(event.run_id):
             what = "your answer"
-            if isinstance(event, RequestApproval):
+            if isinstance(event, step_events.RequestApproval):
                 what = f"your approval of {event.tool_name} ({event.rule})"
             label = run_label(event.expert_key, event.run_id)
             self._row(event.run_id, label, Row("waits", f"for {what} when the other delegates have stopped"))
@@ -135,7 +133,7 @@ class Printer:
         for one in lines:
             self.line(f"  {prefix}{one}" if one.strip() else "")
 
-    def _hear(self, event: StreamText) -> None:
+    def _hear(self, event: display_events.StreamText) -> None:
         coming = self._coming.setdefault(event.run_id, Coming())
         whole, end, coming.left = (coming.left + event.delta).rpartition("\n")
         if end:
@@ -148,7 +146,7 @@ class Printer:
         if coming is not None and coming.left.strip():
             self._text("", [f"{coming.left} …"])
 
-    def _reply(self, event: FinishGeneration, told: Sequence[Told]) -> None:
+    def _reply(self, event: step_events.FinishGeneration, told: Sequence[Told]) -> None:
         label = run_label(event.expert_key, event.run_id)
         coming = self._coming.pop(event.run_id, Coming())
         self._calls[event.run_id] = {part.tool_call_id: part for part in event.message.tool_calls}
@@ -163,7 +161,7 @@ class Printer:
             self._said_last[event.run_id] = text
         self._rows([one for one in told if one.row.word not in ("thinks", "says")])
 
-    def _call(self, event: CallTools, told: Sequence[Told]) -> None:
+    def _call(self, event: step_events.CallTools, told: Sequence[Told]) -> None:
         rows = [one for one in told if one.row.word == "calls"]
         calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
         for one, call in zip(rows, calls, strict=False):
@@ -178,7 +176,7 @@ class Printer:
             if more > 0:
                 self.cut = "\n".join(change)[:_LONGEST]
 
-    def _finish(self, event: FinishRun, told: Sequence[Told]) -> None:
+    def _finish(self, event: events.FinishRun, told: Sequence[Told]) -> None:
         is_said = event.text == self._said_last.pop(event.run_id, None)
         if self._live.is_delegate(event.run_id):
             self._rows([one._replace(row=one.row._replace(text="")) for one in told[:1]])

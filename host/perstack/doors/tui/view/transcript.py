@@ -8,58 +8,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.runs.display_events import (
-    InitializeRuntime,
-    SkillConnected,
-    SkillDisconnected,
-    SkillStarting,
-    SkillStderr,
-    StreamReasoning,
-    StreamText,
-    ToolProgress,
-    WaitForEndpoint,
-)
-from perstack.core.runs.events import (
-    CloseRun,
-    ErrorRun,
-    Event,
-    FinishRewind,
-    FinishRun,
-    QueueRun,
-    RedactEvent,
-    RejectResult,
-    ResumeRun,
-    StartRewind,
-    StartRun,
-    StopRunByDelegate,
-    StopRunByExceededBudget,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-    WidenPermissions,
-)
+from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.messages import TextPart, ThinkingPart, text_of
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    CompactHistory,
-    DecideApproval,
-    FinishGeneration,
-    FinishStep,
-    FinishToolCall,
-    RecordSnapshot,
-    RequestApproval,
-    Retry,
-    ShrinkResults,
-    StartCompaction,
-    StartGeneration,
-    StartSample,
-    StartToolCall,
-    SwitchModel,
-)
 from perstack.doors.shared.activity import LiveState, Told
 from perstack.doors.shared.event_text import run_label
 from perstack.doors.tui.view.items import Call, Doing, Remark, RunLane, Said, Stream
@@ -143,77 +93,87 @@ class Transcript:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def take(self, event: Event) -> list[Told]:  # noqa: C901 - one case for each kind of event
+    def take(self, event: events.Event) -> list[Told]:  # noqa: C901 - one case for each kind of event
         """Apply an event and return its log rows."""
         told = self.live.take(event)
         match event:
-            case InitializeRuntime() | SkillStarting() | SkillConnected() | SkillStderr():
+            case (
+                display_events.InitializeRuntime()
+                | display_events.SkillStarting()
+                | display_events.SkillConnected()
+                | display_events.SkillStderr()
+            ):
                 pass
-            case SkillDisconnected():
+            case display_events.SkillDisconnected():
                 if event.reason:
                     self.remark("skill", f"{event.skill_name} has ended: {event.reason}")
-            case WaitForEndpoint() | StreamText() | StreamReasoning() | ToolProgress():
+            case (
+                display_events.WaitForEndpoint()
+                | display_events.StreamText()
+                | display_events.StreamReasoning()
+                | display_events.ToolProgress()
+            ):
                 self._shows(event)
-            case StartRun():
+            case events.StartRun():
                 self._start(event, told)
-            case FinishGeneration():
+            case step_events.FinishGeneration():
                 self._reply(event, told)
-            case CallTools():
+            case step_events.CallTools():
                 self._called(event)
-            case StartToolCall():
+            case step_events.StartToolCall():
                 call = self._calls.get((event.run_id, event.tool_call_id))
                 if call is not None:
                     call.began, call.waits = event.timestamp, ""
                     call.changed()
-            case RequestApproval():
+            case step_events.RequestApproval():
                 self._approvals[event.run_id, event.tool_call_id] = event.rule
-            case DecideApproval():
+            case step_events.DecideApproval():
                 self._approvals.pop((event.run_id, event.tool_call_id), None)
                 call = self._calls.get((event.run_id, event.tool_call_id))
                 if call is not None:
                     call.waits = ""
                     call.changed()
                 self._rows(event.run_id, told)
-            case FinishToolCall():
+            case step_events.FinishToolCall():
                 self._result(event, told)
-            case CallDelegate():
+            case step_events.CallDelegate():
                 self._delegates(event)
-            case FinishRun():
+            case events.FinishRun():
                 self._finish(event, told)
-            case CallInteractiveTool():
+            case step_events.CallInteractiveTool():
                 self._rows(event.run_id, told)
             case (
-                ErrorRun()
-                | StopRunByExceededMaxSteps()
-                | StopRunByExceededBudget()
-                | StopRunByInterrupt()
-                | StopRunByInteractiveTool()
+                events.ErrorRun()
+                | events.StopRunByExceededMaxSteps()
+                | events.StopRunByExceededBudget()
+                | events.StopRunByInterrupt()
+                | events.StopRunByInteractiveTool()
             ):
                 self._stopped(event, told)
-            case StartGeneration():
+            case step_events.StartGeneration():
                 self._rows(event.run_id, told)
                 lane = self._lane(event.run_id, event.expert_key)
                 lane.steps = max(lane.steps, event.step_number)
                 lane.status = "call"
-            case Retry() | SwitchModel() | ResumeRun():
+            case step_events.Retry() | step_events.SwitchModel() | events.ResumeRun():
                 self._quiet(event.run_id)
                 self._rows(event.run_id, told)
-            case FinishStep() | StopRunByDelegate() | StartSample():
+            case step_events.FinishStep() | events.StopRunByDelegate() | step_events.StartSample():
                 pass
             case (
-                AnswerQuestion()
-                | WidenPermissions()
-                | AttemptCompletion()
-                | ShrinkResults()
-                | StartCompaction()
-                | CompactHistory()
-                | RecordSnapshot()
-                | RejectResult()
-                | QueueRun()
-                | CloseRun()
-                | StartRewind()
-                | FinishRewind()
-                | RedactEvent()
+                step_events.AnswerQuestion()
+                | events.WidenPermissions()
+                | step_events.AttemptCompletion()
+                | step_events.ShrinkResults()
+                | step_events.StartCompaction()
+                | step_events.CompactHistory()
+                | step_events.RecordSnapshot()
+                | events.RejectResult()
+                | events.QueueRun()
+                | events.CloseRun()
+                | events.StartRewind()
+                | events.FinishRewind()
+                | events.RedactEvent()
             ):
                 self._rows(event.run_id, told)
             case _:
@@ -267,17 +227,23 @@ class Transcript:
         if words and live is not None and not isinstance(last, RunLane):  # a delegate's branch shows what it waits for
             lane.add(Doing(words, live.since))
 
-    def _shows(self, event: WaitForEndpoint | StreamText | StreamReasoning | ToolProgress) -> None:
+    def _shows(
+        self,
+        event: display_events.WaitForEndpoint
+        | display_events.StreamText
+        | display_events.StreamReasoning
+        | display_events.ToolProgress,
+    ) -> None:
         match event:
-            case WaitForEndpoint():
+            case display_events.WaitForEndpoint():
                 self._lane(event.run_id, event.expert_key)
-            case ToolProgress():
+            case display_events.ToolProgress():
                 call = self._calls.get((event.run_id, event.tool_call_id))
                 if call is not None:
                     call.progress = event.message
                     call.changed()
-            case StreamText() | StreamReasoning():
-                is_thought = isinstance(event, StreamReasoning)
+            case display_events.StreamText() | display_events.StreamReasoning():
+                is_thought = isinstance(event, display_events.StreamReasoning)
                 lane = self._lane(event.run_id, event.expert_key)
                 last = lane.items[-1] if lane.items else None
                 if not isinstance(last, Stream) or last.is_thought is not is_thought:
@@ -297,7 +263,7 @@ class Transcript:
         for one in told:
             self._add(run_id, Remark(one.row.word, one.row.text, _STYLES.get(one.row.colour, "dim")))
 
-    def _start(self, event: StartRun, told: list[Told]) -> None:
+    def _start(self, event: events.StartRun, told: list[Told]) -> None:
         lane = self._lanes.get(event.run_id)
         if lane is None and event.delegated_by is not None:
             lane = self._below(event.delegated_by.run_id, event.run_id, event.expert_key, event.query)
@@ -314,7 +280,7 @@ class Transcript:
         self._add(parent_id, lane)
         return lane
 
-    def _reply(self, event: FinishGeneration, told: list[Told]) -> None:
+    def _reply(self, event: step_events.FinishGeneration, told: list[Told]) -> None:
         self._lane(event.run_id, event.expert_key)
         self._quiet(event.run_id)
         for part in event.message.contents:
@@ -325,7 +291,7 @@ class Transcript:
                 self._last_text[event.run_id] = part.text
         self._rows(event.run_id, [one for one in told if one.row.word == "replied"])
 
-    def _called(self, event: CallTools) -> None:
+    def _called(self, event: step_events.CallTools) -> None:
         live = self.live.lanes.get(event.run_id)
         for decided in event.calls:
             if decided.kind in ("delegate", "interactive", "attemptCompletion"):
@@ -337,7 +303,7 @@ class Transcript:
             self._calls[event.run_id, decided.id] = call
             self._add(event.run_id, call)
 
-    def _result(self, event: FinishToolCall, told: list[Told]) -> None:
+    def _result(self, event: step_events.FinishToolCall, told: list[Told]) -> None:
         call = self._calls.pop((event.run_id, event.tool_call_id), None)
         self._approvals.pop((event.run_id, event.tool_call_id), None)
         if call is not None:
@@ -355,12 +321,12 @@ class Transcript:
         lane.is_open = lane.is_open and event.is_error
         lane.changed()
 
-    def _delegates(self, event: CallDelegate) -> None:
+    def _delegates(self, event: step_events.CallDelegate) -> None:
         for one in event.delegates:
             if one.run_id not in self._lanes:
                 self._below(event.run_id, one.run_id, one.expert_key, one.query)
 
-    def _finish(self, event: FinishRun, told: list[Told]) -> None:
+    def _finish(self, event: events.FinishRun, told: list[Told]) -> None:
         lane = self._lane(event.run_id, event.expert_key)
         if event.text.strip() and event.text != self._last_text.get(event.run_id):
             self._add(event.run_id, Said(event.text))
@@ -379,14 +345,14 @@ class Transcript:
             lane.drop_last()
             self._add(run_id, Said(f"{last.text.rstrip()} …", style="dim"))
 
-    def _stopped(self, event: Event, told: list[Told]) -> None:
-        if isinstance(event, StopRunByInterrupt):
+    def _stopped(self, event: events.Event, told: list[Told]) -> None:
+        if isinstance(event, events.StopRunByInterrupt):
             self._break_off(event.run_id)
         self._quiet(event.run_id)
         self._rows(event.run_id, [one for one in told if one.row.word != "waits"])
         lane = self._lanes.get(event.run_id)
         if lane is not None and lane is not self.root:
-            lane.status = "bad" if isinstance(event, ErrorRun) else "ask" if _asks(event) else "warn"
+            lane.status = "bad" if isinstance(event, events.ErrorRun) else "ask" if _asks(event) else "warn"
             lane.changed()
         for key in [key for key in self._calls if key[0] == event.run_id]:
             call = self._calls[key]
@@ -395,5 +361,5 @@ class Transcript:
                 call.changed()
 
 
-def _asks(event: Event) -> bool:
-    return isinstance(event, StopRunByInteractiveTool)
+def _asks(event: events.Event) -> bool:
+    return isinstance(event, events.StopRunByInteractiveTool)
