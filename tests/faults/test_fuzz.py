@@ -264,12 +264,16 @@ def test_a_body_of_any_bytes_is_taken_or_refused_by_every_operation() -> None:
     fuzz(CORPUS / "body", BODIES, take, 0.05)
 
 
-SCRIPTS, RUNS = 2_500, 220
-"""Scripts of an ordinary run, each ruled on for `bash` and for `sh`, and how many of those allowed it really runs."""
+PARTS = 4
+"""Tests among which the scripts are divided, so that they run in parallel."""
+SCRIPTS, RUNS = 625, 90
+"""Scripts of one part of an ordinary run, each ruled on for `bash` and for `sh`, and how many of those allowed it really
+runs."""
 
 
 @pytest.mark.timeout(14400)
-def test_a_script_that_rules_allow_runs_no_other_program_in_any_shell(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_script_that_rules_allow_runs_no_other_program_in_any_shell(tmp_path: Path, part: int) -> None:
     """Each shell that is installed runs what the rules allow: a reader that is wrong about one of them is found out."""
     rules = RuleSet(
         source="perstack.toml [permissions]",
@@ -282,8 +286,8 @@ def test_a_script_that_rules_allow_runs_no_other_program_in_any_shell(tmp_path: 
     assert installed[0].ran("ls; ./ev"), "a program that no rule allows is not noticed"
     assert installed[0].ran("nosuch"), "a program that does not exist is not noticed"
     assert not installed[0].ran("ls; echo a | cat > out")
-    scripts = shell_scripts.Scripts(random.Random(SEED))
-    number, most = (round(MANY * 5.5), None) if MANY else (SCRIPTS, RUNS)
+    scripts = shell_scripts.Scripts(random.Random(f"script {part} {SEED}"))
+    number, most = (round(MANY * 5.5 / PARTS), None) if MANY else (SCRIPTS, RUNS)
     ran: set[tuple[str, str]] = set()
     began = time.monotonic()
 
@@ -301,10 +305,10 @@ def test_a_script_that_rules_allow_runs_no_other_program_in_any_shell(tmp_path: 
                     where = keep(CORPUS / "script", script.encode()) if found and MANY else "the seed"
                     assert not found, f"{shell.name} ran {found!r} of {script!r}, found by {where}"
 
-    for path in sorted((CORPUS / "script").glob("*")):
+    for path in sorted((CORPUS / "script").glob("*"))[part::PARTS]:
         attack(path.read_text())
     for _ in range(number):
         attack(scripts.script())
-    assert len(ran) >= min(number // 100, most or number), "hardly anything was allowed, so that this shows nothing"
+    assert len(ran) >= min(number // 20, most or number), "hardly anything was allowed, so that this shows nothing"
     took = time.monotonic() - began
-    print(f"script: {2 * number} rulings with seed {SEED}, {len(ran)} allowed and run, in {took:.0f} s, none found")
+    print(f"script {part}: {2 * number} rulings with seed {SEED}, {len(ran)} allowed and run, in {took:.0f} s, none found")

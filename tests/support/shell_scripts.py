@@ -47,6 +47,7 @@ _OPERATORS = (
     "; ", ";", "\n", " & ", " && ", " || ", " | ", "|", "&&", "\n\n", " |& ", " ; ", "&\n", " |\n", " &&\n", ";;",
     " \\\n", "; # c\n", " # c ' \n", " # \\\n",
 )  # fmt: skip
+_MILD_OPERATORS = ("; ", "\n", " && ", " || ", " | ", " &\n", " \\\n", " |\n", "\n# c\n")
 _REDIRECTS = (
     "> out", ">out", ">> out", "2>&1", "2> /dev/null", "> /dev/null", "&> /dev/null", "&>/dev/null", ">& out", ">&2",
     "<&-", "< /dev/null", "<> out", ">| out", "<<< x", "<<<'a b'", "{x}> out", "12> out", "2>&1- ", "&>> out",
@@ -70,6 +71,11 @@ _SNIPPETS = (
     "echo ~", "printf -v x a",
 )  # fmt: skip
 _LINES = ("a", "$x", "`./ev`", "$(./ev)", "E x", " E", "\tE", "'", '"', ")", "$(ls)", "# '", "\\", "${x:-a}")
+_MILD = (
+    "a", "-l", "--x=1", "a.txt", "a/b", "$x", '"$x"', '"$@"', "${x:-a}", "${#x}", "${x%/*}", "$((1 + 2))", "*.txt",
+    "{a,b}", "[ab]", "~/a", "\\;", "\\$x", "é", "in", "'#'", "2>&1", "> /dev/null", "< a.txt", ">> out", "> out",
+)  # fmt: skip
+"""Words that all shells read alike, so that also long scripts of them are allowed and run."""
 _EXPANDS = (":-", "-", "#", "##", "%", "%%", "/", "//", ":", "^", ",", "@", ":+", "=", ":?", ":=")
 _EXPANDED = ("a", "", "a b", "*/", "{", "'", '"', "\\", "$y", "a/b", "1:2", "P", "(", "`ev`", "$(ev)")
 _JOINS = ("\\\n", "\\\\\n", "\\\\\\\n", "\\\n\\\n")
@@ -83,13 +89,15 @@ class Scripts:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._last = "ls"
+        self._is_mild = False
 
     def script(self) -> str:
         """Return the next script."""
+        self._is_mild = self._chance.random() < 0.2
         text = self._list(3)
         if self._chance.random() < 0.3:
             text = f"{self._chance.choice(_SETS)}; {text}"
-        for _ in range(self._chance.choice((0, 0, 1, 1, 2, 4))):
+        for _ in range(self._chance.choice((0, 1) if self._is_mild else (0, 0, 1, 1, 2, 4))):
             text = self._edited(text)
         if self._chance.random() < 0.05:  # a parser that joins lines may join too many
             for at in sorted(self._chance.choices(range(len(text) + 1), k=3), reverse=True):
@@ -119,23 +127,25 @@ class Scripts:
     def _list(self, depth: int) -> str:
         chance = self._chance
         text = self._command(depth)
+        operators = _MILD_OPERATORS if self._is_mild else _OPERATORS
         while chance.random() < 0.4:
-            text += (chance.choice(_OPERATORS) if chance.random() < 0.7 else "; ") + self._command(depth)
+            text += (chance.choice(operators) if chance.random() < 0.7 else "; ") + self._command(depth)
         return text
 
     def _command(self, depth: int) -> str:
         kind = self._chance.randrange(20)
         if depth > 0 and kind < 5:
             return self._compound(depth - 1)
-        if kind < 8:
+        if kind < 8 and not self._is_mild:
             return self._chance.choice(_SNIPPETS)
-        words = [self._chance.choice((*ALLOWED, "echo", "ls", "cat", "echo", "ls"))]
+        some = ("echo", "ls", "cat", "echo", "ls")
+        words = [self._chance.choice(some if self._is_mild else (*ALLOWED, *some))]
         words += [self._word(depth) for _ in range(self._chance.randrange(4))]
         if words[0] == "[" and self._chance.random() < 0.8:
             words.append("]")
-        if self._chance.random() < 0.1:
+        if not self._is_mild and self._chance.random() < 0.1:
             words.insert(0, self._chance.choice(("x=1", "CI=1", "x=$y", "!", "PATH=.", *_SETS)))
-        if self._chance.random() < 0.2:
+        if not self._is_mild and self._chance.random() < 0.2:
             words.insert(self._chance.randrange(len(words) + 1), self._chance.choice(_REDIRECTS))
         if self._chance.random() < 0.06:
             words.append(self._heredoc())
@@ -176,6 +186,8 @@ class Scripts:
 
     def _word(self, depth: int) -> str:
         chance = self._chance
+        if self._is_mild:
+            return self._mild_word(depth)
         text = ""
         for _ in range(chance.choice((1, 1, 1, 2, 3))):
             kind = chance.randrange(16)
@@ -193,6 +205,17 @@ class Scripts:
                 text += chance.choice(("$'{}'", '$"{}"', "'{}'")).format(chance.choice(_EVIL))
         return text
 
+    def _mild_word(self, depth: int) -> str:
+        match self._chance.randrange(8):
+            case 0:
+                return "'" + self._chance.choice(_EVIL).replace("'", "") + "'"
+            case 1:
+                return '"' + re.sub(r'["`$\\]', "", self._chance.choice(_EVIL)) + '"'
+            case 2 if depth > 0:
+                return self._chance.choice(("$({})", '"$({})"')).format(self._list(depth - 1))
+            case _:
+                return self._chance.choice(_MILD)
+
     def _inside_quotes(self, depth: int) -> str:
         def one() -> str:
             kind = self._chance.randrange(6)
@@ -209,16 +232,8 @@ class Scripts:
     def _expansion(self, depth: int) -> str:
         chance = self._chance
         name = chance.choice(("x", "y", "x", "1", "@", "#", "?", "x[1]", "!x", "x[@]", "#x", "-", "*", "10", "12x"))
-        operator = chance.choice(
-            ("", "", ":-", "-", "#", "##", "%", "%%", "/", "//", ":", "^", ",", "@", ":+", "=", ":?", ":=")
-        )
-        rest = (
-            ""
-            if not operator
-            else chance.choice(
-                ("a", "", "a b", "*/", "{", "'", '"', "\\", "$y", "a/b", "1:2", "P", "(", "`ev`", "$(ev)")
-            )
-        )
+        operator = chance.choice(("", "", *_EXPANDS))
+        rest = chance.choice(_EXPANDED) if operator else ""
         if chance.random() < 0.1 and depth > 0:
             rest = self._word(depth - 1)
         return f"${{{name}{operator}{rest}}}"
