@@ -267,8 +267,7 @@ def test_a_body_of_any_bytes_is_taken_or_refused_by_every_operation() -> None:
 PARTS = 4
 """Tests among which the scripts are divided, so that they run in parallel."""
 SCRIPTS, RUNS = 625, 90
-"""Scripts of one part of an ordinary run, each ruled on for `bash` and for `sh`, and how many of those allowed it really
-runs."""
+"""Scripts of one part of an ordinary run, each ruled on for `bash` and for `sh`; how many allowed ones run."""
 
 
 @pytest.mark.timeout(14400)
@@ -311,4 +310,4 @@ def test_a_script_that_rules_allow_runs_no_other_program_in_any_shell(tmp_path: 
         attack(scripts.script())
     assert len(ran) >= min(number // 20, most or number), "hardly anything was allowed, so that this shows nothing"
     took = time.monotonic() - began
-    print(f"script {part}: {2 * number} rulings with seed {SEED}, {len(ran)} allowed and run, in {took:.0f} s, none found")
+    print(f"script {part}: {2 * number} rulings, seed {SEED}, {len(ran)} allowed and run, in {took:.0f} s, none found")

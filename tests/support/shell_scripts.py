@@ -73,14 +73,23 @@ _SNIPPETS = (
 _LINES = ("a", "$x", "`./ev`", "$(./ev)", "E x", " E", "\tE", "'", '"', ")", "$(ls)", "# '", "\\", "${x:-a}")
 _MILD = (
     "a", "-l", "--x=1", "a.txt", "a/b", "$x", '"$x"', '"$@"', "${x:-a}", "${#x}", "${x%/*}", "$((1 + 2))", "*.txt",
-    "{a,b}", "[ab]", "~/a", "\\;", "\\$x", "é", "in", "'#'", "2>&1", "> /dev/null", "< a.txt", ">> out", "> out",
+    "{a,b}", "[ab]", "~/a", "\\;", "\\$x", "é", "in", "'#'", "a#b", "2>&1", "> /dev/null", "< a.txt", ">> out", "> out",
 )  # fmt: skip
 """Words that all shells read alike, so that also long scripts of them are allowed and run."""
 _EXPANDS = (":-", "-", "#", "##", "%", "%%", "/", "//", ":", "^", ",", "@", ":+", "=", ":?", ":=")
 _EXPANDED = ("a", "", "a b", "*/", "{", "'", '"', "\\", "$y", "a/b", "1:2", "P", "(", "`ev`", "$(ev)")
 _JOINS = ("\\\n", "\\\\\n", "\\\\\\\n", "\\\n\\\n")
 _NASTY = "'\"`$(){}[]<>|&;#!~*?\\\n\t =a.x-^%@:,1"
-_SETS = ("x='a[$(./ev)]'", "y='-v a[$(./ev)]'", "x='$(./ev)'", "y='a PATH=.'", "x=./ev", "y='; ./ev'", "x=", "x=ls")
+_SETS = (
+    "x='a[$(./ev)]'", "y='-v a[$(./ev)]'", "x='$(./ev)'", "y='a PATH=.'", "x=./ev", "y='; ./ev'", "x=", "x=ls",
+    "PATH=.", "path=.", "for PATH in .; do ls; done", "read -r PATH <<E\n.\nE\n", "export LANG=$x",
+)  # fmt: skip
+_USES = (
+    "ls", "$x", '"$x"', "[ $y ]", "test $y", '[ "$y" "$x" ]', '[ "$x" -eq 1 ]', "[[ $x -eq 1 ]]", "[[ -v $x ]]",
+    "[ 1 -gt $x ]", 'printf %d "$x"', "echo $((x))", "echo ${y:x}", "exit $x", 'shift "$x"', "export $y", "export x=$y",
+    'read "$x"', 'unset "$x"', "cd $x", "echo $x", 'echo "${x@P}"', "set $y; ls", "wait $x", "fun() { $1; }; fun $x",
+)  # fmt: skip
+"""Commands that some shell may evaluate once more, after a variable was set to a program."""
 
 
 class Scripts:
@@ -96,7 +105,7 @@ class Scripts:
         self._is_mild = self._chance.random() < 0.2
         text = self._list(3)
         if self._chance.random() < 0.3:
-            text = f"{self._chance.choice(_SETS)}; {text}"
+            text = f"{self._chance.choice(_SETS)}\n{self._chance.choice((text, self._chance.choice(_USES)))}"
         for _ in range(self._chance.choice((0, 1) if self._is_mild else (0, 0, 1, 1, 2, 4))):
             text = self._edited(text)
         if self._chance.random() < 0.05:  # a parser that joins lines may join too many

@@ -161,6 +161,17 @@ def test_a_backslash_that_is_escaped_continues_no_line(text):
         assert decide_call([WIDE], run(shell, "-c", text)).decision == "deny"
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["echo \u4e2d\\; ./ev", 'echo "\u4e2d\\"; ./ev; echo \\""', "export LC_ALL=zh_CN.GBK\necho \u20ac\\; ./ev",
+     'ls "a\u00e9\\"; ./ev; ls \\""'],
+)  # fmt: skip
+def test_a_backslash_that_a_locale_reads_as_half_a_character_escapes_nothing(text):
+    for shell in ("sh", "bash", "ksh"):
+        assert decide_call([WIDE], run(shell, "-c", text)).decision == "deny"
+        assert decide_call([WIDE], run(shell, "-c", f"echo '{text[5:9]}' \u4e2d")).decision == "allow"
+
+
 @pytest.mark.parametrize("shell", ["ksh93", "lksh", "oksh", "pdksh", "posh", "hush", "osh", "xonsh", "bash-static"])
 def test_the_scripts_of_other_shells_are_not_read(shell):
     assert decide_call([SOME], run(shell, "-c", "ls")).decision == "ask"

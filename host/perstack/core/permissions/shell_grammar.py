@@ -495,7 +495,13 @@ class _Reader:
                 return self._bare(start)
 
     def _escaped(self) -> str:
-        """Read a backslash and return the character after it."""
+        """Read a backslash and return the character after it.
+
+        In some locales (GBK, Big5, Shift_JIS) a backslash after a byte of another character is a part of that character
+        and escapes nothing. A script may set the locale itself.
+        """
+        if not self._script[max(self._at - 1, 0) : self._at].isascii():
+            raise NotUnderstood("a backslash may belong to the character before it")
         character = self._script[self._at + 1 : self._at + 2]
         if character in ("", "\n"):
             raise NotUnderstood("a word of the script continues in the next line")
