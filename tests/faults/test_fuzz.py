@@ -264,8 +264,7 @@ def test_a_body_of_any_bytes_is_taken_or_refused_by_every_operation() -> None:
     fuzz(CORPUS / "body", BODIES, take, 0.05)
 
 
-PARTS = 4
-"""Tests among which the scripts are divided, so that they run in parallel."""
+PARTS = 4  # which run in parallel
 SCRIPTS, RUNS = 625, 90
 """Scripts of one part of an ordinary run, each ruled on for `bash` and for `sh`; how many allowed ones run."""
 

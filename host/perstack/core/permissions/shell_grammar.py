@@ -495,11 +495,9 @@ class _Reader:
                 return self._bare(start)
 
     def _escaped(self) -> str:
-        """Read a backslash and return the character after it.
-
-        In some locales (GBK, Big5, Shift_JIS) a backslash after a byte of another character is a part of that character
-        and escapes nothing. A script may set the locale itself.
-        """
+        """Read a backslash and return the character after it."""
+        # In a locale such as GBK or Shift_JIS, which a script may set itself, a backslash after a byte of another
+        # character is a part of that character: what it seems to escape would end a word or a command.
         if not self._script[max(self._at - 1, 0) : self._at].isascii():
             raise NotUnderstood("a backslash may belong to the character before it")
         character = self._script[self._at + 1 : self._at + 2]
