@@ -16,7 +16,7 @@ from kits import with_kit
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import StartRewind
 from perstack.core.runs.messages import text_of
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.errors import StorageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef, Storage
@@ -176,12 +176,11 @@ def test_nothing_is_written_after_a_write_that_failed_and_each_flush_raises_the_
         loaded = await host.load("job")
         run = loaded.runs["job-1"]
         before = await host.logs("job")
-        session = Session(_FullOnce(host.storage), loaded.job, lambda *_: None, RunRef("job", run.id), "boss")
-        session.take_up(run)
-        session.note(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
+        session = RunSession.of(_FullOnce(host.storage), loaded.job, run, lambda *_: None)
+        session.record(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
         with pytest.raises(StorageError) as first:
             await session.flush()
-        session.note(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
+        session.record(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
         with pytest.raises(StorageError) as second:
             await session.flush()
         assert second.value is first.value

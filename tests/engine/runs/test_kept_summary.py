@@ -8,7 +8,7 @@ from pathlib import Path
 from hosting import Bench, expert, wait_for
 from working import recorded
 
-from perstack.engine.log.run_session import KeptSummary
+from perstack.engine.log.run_session import JobSummaryFile
 from perstack.errors import Conflict
 from perstack.testing.crashing_storage import CrashingStorage
 from perstack.testing.scripted import text
@@ -33,9 +33,9 @@ def test_a_write_that_fails_as_the_job_ends_keeps_nobody_waiting(tmp_path: Path)
         await recorded(bench, "job")
         async with bench.host([text("done")], expert("a")) as host:
             storage = Lost(host.storage)
-            kept = KeptSummary(storage, (await host.load("job")).job)
-            async with kept.followed():
-                kept.changed()
+            kept = JobSummaryFile(storage, (await host.load("job")).job)
+            async with kept.following():
+                kept.mark_changed()
                 await storage.writing.wait()
                 asyncio.get_running_loop().call_soon(storage.may_fail.set)
 

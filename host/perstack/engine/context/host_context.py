@@ -45,7 +45,7 @@ from perstack.system.user import notice
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
     from perstack.engine.files.snapshots import Snapshots
-    from perstack.engine.log.run_session import Session
+    from perstack.engine.log.run_session import RunSession
     from perstack.engine.plugins.secret_masking import SecretVault
     from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
 
@@ -260,11 +260,11 @@ class JobSnapshots:
             self._made = Snapshots(*self._given)
         return await self._made.record(run, stamp)
 
-    async def note_left(self, session: Session, worker: str) -> None:
+    async def note_left(self, session: RunSession, worker: str) -> None:
         """Note a snapshot of unfinished calls' changes when a worker leaves: the next worker may have other files.
 
         A failing storage is ignored: the worker leaves anyway.
         """
         if worker and may_have_unrecorded(session.run):
             with suppress(StorageError):
-                session.note(await self.record(session.run, session.stamp))
+                session.record(await self.record(session.run, session.stamp))

@@ -15,13 +15,13 @@ from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import CallInteractiveTool, RequestApproval
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.run_log import LoadedJob
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.loop import Driver
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import AnswerAgain, Continue, Look
 
 
-def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], Session]:
+def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], RunSession]:
     """Return the function that resumes the Coordinator's Run with an answer to the question that the Job is stopped at.
 
     Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
@@ -35,7 +35,7 @@ def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides)
         raise UsageError(f"Job {loaded.job.id} asks nothing ({run.status})", next_steps=steps)
     answer = given.to(asking)
 
-    def take_up(driver: Driver) -> Session:
+    def take_up(driver: Driver) -> RunSession:
         driver.answers[asking.run_id], driver.signal, driver.answered_by = answer, given.signal, given.by
         return driver.take_up(run, "answer", limits=new_limits(run, overrides))
 
@@ -44,7 +44,7 @@ def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides)
 
 async def answer_again(
     reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given: Given
-) -> Callable[[Driver], Session]:
+) -> Callable[[Driver], RunSession]:
     """Return the function that starts a Run where `base` asked, with another answer; both are written together.
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
@@ -52,7 +52,7 @@ async def answer_again(
     answer = read_job_answer(await _question_at(reader, base, checkpoint_id), given.text)
     place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
 
-    def begin(driver: Driver) -> Session:
+    def begin(driver: Driver) -> RunSession:
         session = driver.begin_run(expert, base.start.query, continued_from=place, base=base)
         driver.answered_by = given.by
         driver.record_answer(session, answer)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from perstack.core.base.actor import By, cleaned
-from perstack.core.jobs.job import Job
-from perstack.core.jobs.summary import summarize
 from perstack.core.runs.decide import interrupted
 from perstack.core.runs.events import CloseRun
 from perstack.core.runs.state import Run
 from perstack.engine.log.emitter import Emitter
 from perstack.engine.log.run_log import LoadedJob
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.errors import UsageError
 from perstack.next_steps import Continue
-from perstack.ports.storage import RunRef, Storage
+from perstack.ports.storage import Storage
 from perstack.system.clock import Clock
 
 
@@ -29,35 +27,24 @@ async def close_job(storage: Storage, loaded: LoadedJob, emit: Emitter, by: By, 
         raise UsageError(f"Job {job.id} is completed: there is nothing to close", next_steps=(step,))
     others = (run for run in loaded.runs.values() if run is not last)
     open_runs = [run for run in (last, *others) if run.closed is None and run.status != "completed"]
+    summary_file = JobSummaryFile(storage, job)
     if open_runs:
-        await _put_unsure(storage, job)
+        # a process that ends before all is written leaves a summary that readers do not trust
+        await summary_file.mark_stale()
     for run in open_runs:
-        await _close(storage, loaded, run, emit, by, cleaned(reason), clock)
-    await storage.put_summary(job.id, summarize(job, is_driven=False).to_json())
+        session = RunSession.of(storage, job, run, emit, clock=clock)
+        session.record(CloseRun(**session.stamp(), by=by, reason=cleaned(reason)))
+        await session.flush()
+    await summary_file.write(is_driven=False)
 
 
-async def _close(
-    storage: Storage, loaded: LoadedJob, run: Run, emit: Emitter, by: By, reason: str, clock: Clock
-) -> None:
-    session = Session(storage, loaded.job, emit, RunRef(loaded.job.id, run.id), run.start.expert_key, clock=clock)
-    session.take_up(run)
-    session.note(CloseRun(**session.stamp(), by=by, reason=reason))
-    await session.flush()
-
-
-async def take_back(storage: Storage, loaded: LoadedJob, run: Run, emit: Emitter, clock: Clock) -> None:
+async def interrupt_queued(storage: Storage, loaded: LoadedJob, run: Run, emit: Emitter, clock: Clock) -> None:
     """Record that the Coordinator's queued Run is interrupted. The caller holds the lease."""
-    job = loaded.job
-    await _put_unsure(storage, job)
-    session = Session(storage, job, emit, RunRef(job.id, run.id), run.start.expert_key, clock=clock)
-    session.take_up(run)
-    session.note_all(interrupted(run, session.stamp))
+    summary_file = JobSummaryFile(storage, loaded.job)
+    # as above
+    await summary_file.mark_stale()
+    session = RunSession.of(storage, loaded.job, run, emit, clock=clock)
+    session.record_all(interrupted(run, session.stamp))
     await session.flush()
     await session.write_checkpoint()
-    await storage.put_summary(job.id, summarize(job, is_driven=False).to_json())
-
-
-async def _put_unsure(storage: Storage, job: Job) -> None:
-    """Write to job.json that the Job runs, so that readers read the logs until all is written."""
-    unsure = summarize(job, is_driven=False).model_copy(update={"status": "running", "lifecycle": "running"})
-    await storage.put_summary(job.id, unsure.to_json())
+    await summary_file.write(is_driven=False)

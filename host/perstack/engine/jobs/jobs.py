@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from perstack.core.audit.redaction import Redaction
     from perstack.core.jobs.cloud_events import CloudEvent
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
-    from perstack.engine.log.run_session import Session
+    from perstack.engine.log.run_session import RunSession
     from perstack.engine.runs.loop import Driver  # whoever only looks at Jobs drives none
     from perstack.toolkit.context import Blob
 
@@ -101,7 +101,7 @@ class Jobs(JobQueue):
         job_id = await self._job_id(job_id)
         added = await self._attached(setup, expert.key, attachments)
 
-        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], RunSession]:
             base = await self._base(loaded, resume_from)
             check_same_expert(base, expert, job_id)
             contents = await self._kept(job_id, added)
@@ -143,7 +143,7 @@ class Jobs(JobQueue):
 
         given, setup = Given(text, by or this_user(), question_id, signal), self._setup()
 
-        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], RunSession]:
             if resume_from is None:
                 return answer_open(loaded, coordinator_of(loaded), given, setup.overrides)
             base = await self._base(loaded, resume_from)
@@ -197,7 +197,7 @@ class Jobs(JobQueue):
         job_id, setup = await self._job_id(job_id), self._setup()
         asked = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
 
-        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], RunSession]:
             run = coordinator_of(loaded)
             if (played := played_answer(setup, loaded)) is not None:
                 return played
@@ -211,7 +211,7 @@ class Jobs(JobQueue):
             if calls:
                 on_unsettled(calls)
 
-            def take_up(driver: Driver) -> Session:
+            def take_up(driver: Driver) -> RunSession:
                 driver.settled, driver.signal, driver.limited_by = {**again, **settled}, signal, by
                 return driver.take_up(run, reason, limits=limits)
 
@@ -232,7 +232,7 @@ class Jobs(JobQueue):
         asked = setup.overrides
         setup = replace(setup, overrides=replace(asked, compaction=asked.compaction or "off"))
 
-        async def begin(loaded: LoadedJob) -> Callable[[Driver], Session]:
+        async def begin(loaded: LoadedJob) -> Callable[[Driver], RunSession]:
 
             run = coordinator_of(loaded)
             expert = setup.expert(run.start.expert_key)

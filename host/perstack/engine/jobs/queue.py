@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from perstack.engine.jobs.attachments import Attachable
     from perstack.engine.jobs.queued_definition import Queueing
     from perstack.engine.log.run_log import LoadedJob
-    from perstack.engine.log.run_session import Session
+    from perstack.engine.log.run_session import RunSession
     from perstack.engine.runs.loop import Driver
     from perstack.ports.dispatcher import Order
 
@@ -155,7 +155,7 @@ class JobQueue(ServedRuns):
         """Interrupt a Job that waits for a worker, and withdraw its order. Returns False if it does not wait."""
         if (await self.job(job_id)).status != "queued":
             return False
-        from perstack.engine.jobs.closing import take_back
+        from perstack.engine.jobs.closing import interrupt_queued
 
         with suppress(Conflict):  # a worker was quicker
             async with self.storage.lease(job_id, this_process()):
@@ -165,9 +165,8 @@ class JobQueue(ServedRuns):
                     return False
                 async with self.audit.kept(loaded.job):
                     await self.stop_elsewhere(loaded)
-                    await take_back(
-                        self.storage, loaded, run, Emitter(self.plugins.listeners, None), self._setup().clock
-                    )
+                    emit = Emitter(self.plugins.listeners, None)
+                    await interrupt_queued(self.storage, loaded, run, emit, self._setup().clock)
             await self._withdraw(job_id)
             return True
         return False
@@ -215,7 +214,7 @@ class JobQueue(ServedRuns):
             if reason is None or loaded.job.closed is not None:
                 return summarize(loaded.job, is_driven=False)
 
-            def take_up(driver: Driver) -> Session:
+            def take_up(driver: Driver) -> RunSession:
                 self.equip(driver, serving, job_id)
                 return driver.take_up(run, reason)
 
@@ -312,7 +311,7 @@ class JobQueue(ServedRuns):
                         await self._check_not_begun(made)  # check again under the lease
                     contents = await self._kept(made, added)
 
-                    def begin(driver: Driver) -> Session:
+                    def begin(driver: Driver) -> RunSession:
                         return driver.begin_run(expert, query, labels=labels, attachments=contents)
 
                     return await self._drive(used, _new(made), begin, on_event, queueing)

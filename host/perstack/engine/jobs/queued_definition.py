@@ -17,7 +17,7 @@ from perstack.core.runs.events import QueueFields, QueueRun
 from perstack.core.runs.state import Phase, Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import Setup
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skill_bundles import CarriedSkill, carry, lay_out
 from perstack.engine.runs.job_context import Wiring
 from perstack.engine.runs.loop import Driver
@@ -45,7 +45,7 @@ class Queueing:
 
 
 async def leave_to_a_worker(
-    driver: Driver, wiring: Wiring, session: Session, queueing: Queueing, lock: Lock
+    driver: Driver, wiring: Wiring, session: RunSession, queueing: Queueing, lock: Lock
 ) -> JobSummary:
     """Record the start of a Job or Run, and that it waits for a worker.
 
@@ -58,10 +58,10 @@ async def leave_to_a_worker(
         definition = await _with_files(queueing.definition, driver.job.id, wiring, lock)
         digest = await wiring.storage.put_blob(driver.job.id, definition.to_json())
     if run.snapshot_due == "before" and run.phase is Phase.READY and run.step == 0:
-        session.note(await wiring.snapshots.record(run, session.stamp))
+        session.record(await wiring.snapshots.record(run, session.stamp))
     await driver.kept.write(is_driven=True)
     how = QueueFields(by=queueing.by, definition=digest, due=queueing.due, priority=queueing.priority)
-    session.note(QueueRun(**session.stamp(), **how))
+    session.record(QueueRun(**session.stamp(), **how))
     await session.flush()
     for run_id in tuple(driver.answers):
         await _record_answer_of(driver, driver.runs[run_id])

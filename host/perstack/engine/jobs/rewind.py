@@ -19,7 +19,6 @@ from perstack.core.files.ignore_rules import Rules, rules_at
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.files.tree_diff import Change, KeptWhy, RewindPlan, rewind_plan, wanted_paths
 from perstack.core.files.trees import Below, File, Folder, Link
-from perstack.core.jobs.summary import summarize
 from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -32,7 +31,7 @@ from perstack.engine.files.rewind_steps import Looked, Restorer, mode_of
 from perstack.engine.files.trees import Trees
 from perstack.engine.log.emitter import Emitter
 from perstack.engine.log.run_log import LoadedJob, load_job, run_logs
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import Clock
@@ -196,12 +195,8 @@ class Rewinder:
                 raise Conflict("files have changed since you were shown what would be done: look at it again")
             if not changes:
                 return told
-            # until all is written job.json says that the Job runs, so that readers read the logs
-            unsure = summarize(loaded.job, is_driven=False).model_copy(
-                update={"status": "running", "lifecycle": "running"}
-            )
-            await self._storage.put_summary(job_id, unsure.to_json())
-            start = session.note(
+            await JobSummaryFile(self._storage, loaded.job).mark_stale()
+            start = session.record(
                 StartRewind(**session.stamp(), to_checkpoint=checkpoint_id, tree=tree, only=tuple(only), by=by)
             )
             await session.flush()
@@ -311,9 +306,9 @@ class Rewinder:
             raise StorageError(f"{event.problem}: what is there cannot be recorded, so nothing is rewound")
         return event.tree
 
-    async def _record(self, rewound: Rewound, loaded: LoadedJob, session: Session) -> None:
+    async def _record(self, rewound: Rewound, loaded: LoadedJob, session: RunSession) -> None:
         after = await self._snapshots(rewound.job_id).record(session.run, session.stamp)
-        session.note(
+        session.record(
             FinishRewind(
                 **session.stamp(), start=rewound.start, tree=after.tree, files=rewound.files, kept=rewound.kept
             )
@@ -322,7 +317,7 @@ class Rewinder:
 
     async def _summarize(self, loaded: LoadedJob) -> None:
         with suppress(StorageError):  # it is a cache
-            await self._storage.put_summary(loaded.job.id, summarize(loaded.job, is_driven=False).to_json())
+            await JobSummaryFile(self._storage, loaded.job).write(is_driven=False)
 
     async def _settled(self) -> str | None:
         try:
@@ -353,12 +348,9 @@ class Rewinder:
                 await self._record(rewound, loaded, self._session(loaded))
                 await self._summarize(loaded)
 
-    def _session(self, loaded: LoadedJob) -> Session:
+    def _session(self, loaded: LoadedJob) -> RunSession:
         run = loaded.runs[loaded.job.coordinator.start.run_id]
-        ref = RunRef(loaded.job.id, run.id)
-        session = Session(self._storage, loaded.job, self._emit, ref, run.start.expert_key, clock=self._clock)
-        session.take_up(run)
-        return session
+        return RunSession.of(self._storage, loaded.job, run, self._emit, clock=self._clock)
 
     def _alone(self) -> AbstractContextManager[None]:
         return rewound_in(self._workspace, self._lock)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from perstack.core.runs.messages import Attached
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
     from perstack.engine.jobs.queued_definition import Queueing
-    from perstack.engine.log.run_session import Session
+    from perstack.engine.log.run_session import RunSession
     from perstack.engine.runs.loop import Driver  # whoever only looks at Jobs drives none
     from perstack.ports.tasks import TaskMemory
 
@@ -63,7 +63,7 @@ def plays(job: Job) -> bool:
     return any(tally.start.provider == RECORDED for tally in job.runs.values())
 
 
-def played_answer(setup: Setup, loaded: LoadedJob) -> Callable[[Driver], Session] | None:
+def played_answer(setup: Setup, loaded: LoadedJob) -> Callable[[Driver], RunSession] | None:
     """Return the function that resumes a Job with the recorded answer to its question.
 
     Returns None if nothing is asked, no recording is played, or it has no answer: then a person is asked.
@@ -80,7 +80,7 @@ def played_answer(setup: Setup, loaded: LoadedJob) -> Callable[[Driver], Session
     if answer is None:
         return None
 
-    def take_up(driver: Driver) -> Session:
+    def take_up(driver: Driver) -> RunSession:
         driver.answers[asking.run_id], driver.answered_by = answer, By(door=DOOR)
         return driver.take_up(run, "answer", limits=new_limits(run, setup.overrides))
 
@@ -205,7 +205,7 @@ class DrivenJobs(JobFiles):
         self,
         setup: Setup,
         job_id: str,
-        begin: Callable[[LoadedJob], Awaitable[Callable[[Driver], Session]]],
+        begin: Callable[[LoadedJob], Awaitable[Callable[[Driver], RunSession]]],
         on_event: OnEvent | None,
         *,
         takes_up: bool = False,
@@ -275,7 +275,7 @@ class DrivenJobs(JobFiles):
         self,
         used: InForce,
         loaded: LoadedJob,
-        begin: Callable[[Driver], Session],
+        begin: Callable[[Driver], RunSession],
         on_event: OnEvent | None,
         queueing: Queueing | None = None,
     ) -> JobSummary:
@@ -293,7 +293,7 @@ class DrivenJobs(JobFiles):
         self,
         used: InForce,
         loaded: LoadedJob,
-        begin: Callable[[Driver], Session],
+        begin: Callable[[Driver], RunSession],
         on_event: OnEvent | None,
         queueing: Queueing | None = None,
     ) -> JobSummary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from perstack.core.base.chain import EMPTY_LOG, Head, line_of, link
 from perstack.core.base.ids import event_id_of
@@ -29,8 +29,8 @@ _EVERY = 0.1
 """Minimum seconds between two writes while a Job runs."""
 
 
-class KeptSummary:
-    """The stored summary of one Job."""
+class JobSummaryFile:
+    """The stored summary of one Job: job.json."""
 
     def __init__(self, storage: Storage, job: Job) -> None:
         """Prepare the summary of this Job; nothing is written yet."""
@@ -38,19 +38,19 @@ class KeptSummary:
         self._job = job
         self._has_changed = asyncio.Event()
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Mark the stored summary as outdated."""
         self._has_changed.set()
 
     @asynccontextmanager
-    async def followed(self) -> AsyncGenerator[None]:
+    async def following(self) -> AsyncGenerator[None]:
         """Update the stored summary in the background while the block runs."""
-        following = asyncio.create_task(self._follow())
+        updates = asyncio.create_task(self._follow())
         try:
             yield
         finally:
-            following.cancel()
-            await asyncio.wait({following})
+            updates.cancel()
+            await asyncio.wait({updates})
 
     async def _follow(self) -> None:
         while True:
@@ -66,16 +66,22 @@ class KeptSummary:
     async def write(self, *, is_driven: bool) -> JobSummary:
         """Write the Job's summary and return it. Raises StorageError."""
         summary = summarize(self._job, is_driven=is_driven)
-        # Skip an end or stop that is noted but not flushed: job.json would report what a crash undoes.
+        # Skip an end or stop that is recorded but not flushed: job.json would report what a crash undoes.
         if not is_driven or summary.status == "running":
             await self._storage.put_summary(self._job.id, summary.to_json())
         return summary
+
+    async def mark_stale(self) -> None:
+        """Write that the Job runs, so that readers read the logs until `write`. Raises StorageError."""
+        summary = summarize(self._job, is_driven=False)
+        stale = summary.model_copy(update={"status": "running", "lifecycle": "running"})
+        await self._storage.put_summary(self._job.id, stale.to_json())
 
 
 _E = TypeVar("_E", bound=StoredEvent)
 
 
-class Session:
+class RunSession:
     """Writer of one Run's log: folds events into the Run and the Job at once, and writes them at the next `flush`.
 
     Listeners see an event when it is on disk, not before.
@@ -91,7 +97,7 @@ class Session:
         on_written: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Prepare a Run without a log; `take_up` continues an existing one."""
+        """Prepare a new Run, whose first event must be `startRun`; `of` continues an existing one."""
         self.ref = ref
         self.clock = clock
         self.expert_key = expert_key
@@ -115,6 +121,21 @@ class Session:
         self._failure: BaseException | None = None
         """The error of the first failed write."""
 
+    @classmethod
+    def of(
+        cls,
+        storage: Storage,
+        job: Job,
+        run: Run,
+        emit: Emitter,
+        on_written: Callable[[], None] = lambda: None,
+        clock: Clock = SYSTEM,
+    ) -> Self:
+        """Create the writer of a Run that has begun; `run` is the state at the end of its log."""
+        session = cls(storage, job, emit, RunRef(job.id, run.id), run.start.expert_key, on_written, clock)
+        session.state, session._head, session._on_disk = run, run.head, run.head.seq
+        return session
+
     @property
     def run(self) -> Run:
         """The state of the Run. Raises RuntimeError before `startRun`."""
@@ -129,22 +150,18 @@ class Session:
 
     @property
     def head(self) -> Head:
-        """The end of the log, with the noted events."""
+        """The end of the log, with the events that are not on disk yet."""
         return self._head
 
     @property
     def has_unwritten(self) -> bool:
-        """True if noted events wait for `flush`."""
+        """True if recorded events wait for `flush`."""
         return bool(self._waiting)
 
     @property
     def place(self) -> RunPlace:
         """The Run's place in the tree of its Job."""
         return places_of(tally.start for tally in self._job.runs.values())[self.ref.run_id]
-
-    def take_up(self, run: Run) -> None:
-        """Continue from a state that was read from the log."""
-        self.state, self._head, self._on_disk = run, run.head, run.head.seq
 
     def stamp(self, ahead: int = 0, *, step: int | None = None) -> Stamp:
         """Return the common fields of the next event, or of the one `ahead` places after it."""
@@ -158,7 +175,7 @@ class Session:
             step_number=max(1, current if step is None else step),
         )
 
-    def note(self, event: _E) -> _E:
+    def record(self, event: _E) -> _E:
         """Fold an event into the state. It is on disk after the next `flush`."""
         event, payload = encoded(event)
         digest, self._head = link(self._head, payload)
@@ -170,13 +187,13 @@ class Session:
         self._waiting.append((event, payload, digest, self._head.hash))
         return event
 
-    def note_all(self, events: Iterable[StoredEvent]) -> None:
+    def record_all(self, events: Iterable[StoredEvent]) -> None:
         """Fold events that were decided together into the state."""
         for event in events:
-            self.note(event)
+            self.record(event)
 
     async def flush(self) -> None:
-        """Write the noted events, all or nothing, and show them. Raises Conflict if another driver wrote first.
+        """Write the recorded events, all or nothing, and show them. Raises Conflict if another driver wrote first.
 
         After a failed write nothing more is written, because it would not continue the log: each later flush raises the
         error of the first failure.

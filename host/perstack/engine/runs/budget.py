@@ -22,7 +22,7 @@ from perstack.core.runs.fallbacks import models_of
 from perstack.core.runs.messages import PDF, BlobPart, Message, blobs_of, most_tokens
 from perstack.core.runs.request_digest import KeptTools
 from perstack.core.runs.state import Run
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers import Prices
 from perstack.errors import NotFound, ProviderError
 from perstack.ports.provider import BlobReader
@@ -80,7 +80,7 @@ class Spending:
             self._tell()
 
     def writes(self, run_id: str, flush: Callable[[], Awaitable[None]]) -> None:
-        """Register how the noted events of a Run are flushed, before another Run spends what it released."""
+        """Register how the recorded events of a Run are flushed, before another Run spends what it released."""
         self._writers[run_id] = flush
 
     async def known_price(self, run: Run) -> None:
@@ -248,7 +248,9 @@ class Deadlines:
         self._set: dict[str, tuple[asyncio.Timeout, str | None]] = {}
         """The deadline of each Run, by Run id, with the key of the Expert whose budget sets it; None for the Job's."""
 
-    async def keep(self, session: Session, expert: str | None, drive: Callable[[Session], Awaitable[None]]) -> None:
+    async def keep(
+        self, session: RunSession, expert: str | None, drive: Callable[[RunSession], Awaitable[None]]
+    ) -> None:
         """Drive a Run for as long as the time limit of the Job, or of an Expert, allows; then cancel it."""
         left = self._ledger.time_left(expert)
         if left is None:

@@ -29,7 +29,7 @@ from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.plugins.providers import Endpoint, Prices, ProviderPool
 from perstack.engine.runs.budget import Spending
@@ -85,7 +85,7 @@ def summariser_of(run: Run, endpoint: Endpoint, providers: ProviderPool, project
 
 
 async def make_room(
-    session: Session,
+    session: RunSession,
     command: Shrink | Compact,
     summariser: Summariser | ErrorInfo,
     blobs: JobBlobs,
@@ -99,7 +99,7 @@ async def make_room(
         await _compact(session, command, summariser, blobs, prices, spending)
 
 
-async def _shrink(session: Session, command: Shrink, blobs: JobBlobs) -> None:
+async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None:
     """Keep the full texts of old results as blobs, and record that the model sees only their ends from now on."""
     wanted = {(one.at, one.tool_call_id): one.blob for one in command.results}
     messages = session.run.messages
@@ -110,12 +110,12 @@ async def _shrink(session: Session, command: Shrink, blobs: JobBlobs) -> None:
                 blob = wanted.get((messages.place(index), part.tool_call_id))
                 if blob is not None:
                     await blobs.keep(blob, blob_of(part))
-    session.note(shrunk_results(session.run, command, session.stamp))
+    session.record(shrunk_results(session.run, command, session.stamp))
     await session.flush()
 
 
 async def _compact(
-    session: Session,
+    session: RunSession,
     command: Compact,
     summariser: Summariser | ErrorInfo,
     blobs: JobBlobs,
@@ -135,14 +135,14 @@ async def _compact(
     run = session.run
     model = name if found.text else ""
     text = summary_text(run, command, found.text or outline(run, command, window), model, window)
-    session.note(
+    session.record(
         history_compacted(run, command, text, session.stamp, model=model, spent=found.spent, error=found.error)
     )
     await session.flush()
 
 
 async def _summarised(
-    session: Session,
+    session: RunSession,
     command: Compact,
     summariser: Summariser,
     window: int,
@@ -198,7 +198,7 @@ async def _summarised(
 
 
 async def _begin(
-    session: Session, command: Compact, summariser: Summariser, request: GenerationRequest, spending: Spending | None
+    session: RunSession, command: Compact, summariser: Summariser, request: GenerationRequest, spending: Spending | None
 ) -> bool:
     """Record that a try begins, with what it may cost. Returns False, and records why, if no budget allows it."""
     granted: Grant | None = None
@@ -210,7 +210,7 @@ async def _begin(
         if granted is None:
             return False
     reserved = None if granted is None else granted.amount.as_charge()
-    session.note(compaction_started(session.run, command, summariser.name, reserved, session.stamp))
+    session.record(compaction_started(session.run, command, summariser.name, reserved, session.stamp))
     await session.flush()
     return True
 

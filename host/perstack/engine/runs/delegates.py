@@ -26,7 +26,7 @@ from perstack.core.runs.results import report_of
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import FinishToolCall
 from perstack.dataclass import dataclass
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.delegation import DelegateOutcome, Drives, begin_delegate
 from perstack.errors import Conflict, PerstackError
 from perstack.next_steps import Look
@@ -158,7 +158,7 @@ class Delegates:
         self.answers = LiveAnswers()
 
     async def awaited(
-        self, parent: Session, delegations: Sequence[Delegation], distribution: Distribution | None
+        self, parent: RunSession, delegations: Sequence[Delegation], distribution: Distribution | None
     ) -> None:
         """Drive all delegates of a Run. Record each result as it arrives, and a stop if some have none.
 
@@ -173,9 +173,9 @@ class Delegates:
         if (stopped or is_left) and driver.is_leaving():
             driver.note_interrupt(parent)
         elif stopped and pending(parent.run) is not None:
-            parent.note(stopped_with(stopped, driver.limits.max_steps or 0, parent.stamp))
+            parent.record(stopped_with(stopped, driver.limits.max_steps or 0, parent.stamp))
 
-    async def _here(self, parent: Session, delegations: Sequence[Delegation]) -> list[Run]:
+    async def _here(self, parent: RunSession, delegations: Sequence[Delegation]) -> list[Run]:
         """Drive all of them concurrently. Returns those that stopped without a result."""
         stopped: list[Run] = []
         left = len(delegations)
@@ -200,7 +200,7 @@ class Delegates:
         return stopped
 
     async def _elsewhere(
-        self, distribution: Distribution, parent: Session, delegations: Sequence[Delegation]
+        self, distribution: Distribution, parent: RunSession, delegations: Sequence[Delegation]
     ) -> tuple[list[Run], bool]:
         """Return the delegates that stopped without a result, and whether some are still active on other workers."""
         from perstack.engine.runs.remote_delegates import Batch  # most Jobs are driven in one process
@@ -219,7 +219,7 @@ class Delegates:
         finally:
             self._driver.on_waiting(False)
 
-    async def _record(self, parent: Session, delegation: Delegation, outcome: DelegateOutcome) -> None:
+    async def _record(self, parent: RunSession, delegation: Delegation, outcome: DelegateOutcome) -> None:
         most = self._driver.wiring.project.result_limit or DEFAULT_RESULT_LIMIT
         text = await _shown(outcome, self._blobs, most)
         report = None if outcome.run is None else report_of(outcome.run, delegation.tool_name)
@@ -232,19 +232,19 @@ class Delegates:
             delegate=outcome.head,
             report=report,
         )
-        parent.note(warned(parent.run, finished))
+        parent.record(warned(parent.run, finished))
         await parent.flush()
 
     # --- one delegate in this process -----------------------------------------------------------------------------
 
-    async def _driven(self, parent: Session, delegation: Delegation) -> DelegateOutcome:
+    async def _driven(self, parent: RunSession, delegation: Delegation) -> DelegateOutcome:
         """Drive a delegate from the point that its log has reached. An error in setting it up is its failure."""
         known = self._driver.runs.pop(delegation.run_id, None)
         if known is not None and not has_ended(known) and known.queued is not None:
             return await self._taken_back(parent, delegation, known)
         return await self._driven_on(parent, delegation, known)
 
-    async def _taken_back(self, parent: Session, delegation: Delegation, known: Run) -> DelegateOutcome:
+    async def _taken_back(self, parent: RunSession, delegation: Delegation, known: Run) -> DelegateOutcome:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
         from perstack.engine.log.leases import Holders
         from perstack.engine.runs.remote_delegates import stop_elsewhere
@@ -261,7 +261,7 @@ class Delegates:
             await holders.forget(known.id)
         return outcome
 
-    async def _driven_on(self, parent: Session, delegation: Delegation, known: Run | None) -> DelegateOutcome:
+    async def _driven_on(self, parent: RunSession, delegation: Delegation, known: Run | None) -> DelegateOutcome:
         if known is not None and has_ended(known):
             return DelegateOutcome.of(known)
         driver = self._driver
@@ -277,14 +277,14 @@ class Delegates:
             outcome = further
         return outcome
 
-    async def _driven_until_it_stops(self, parent: Session, session: Session) -> DelegateOutcome:
+    async def _driven_until_it_stops(self, parent: RunSession, session: RunSession) -> DelegateOutcome:
         await self._driver.drive_in_time(session, session.run.start.expert_key)
         return self._outcome(parent, session.run)
 
-    async def _answered(self, parent: Session, asks: Run) -> DelegateOutcome | None:
+    async def _answered(self, parent: RunSession, asks: Run) -> DelegateOutcome | None:
         """Drive a delegate further after its answer. Returns None if no other Run is active, so that the Job rests."""
         driver, waiting = self._driver, Waiting(next(reversed(asks.questions.values())))
-        session: Session | None = None
+        session: RunSession | None = None
         try:
             said = await self.answers.to(waiting)
             if said is None:
@@ -302,11 +302,11 @@ class Delegates:
             waiting.recorded.cancel()
         return await self._driven_until_it_stops(parent, session)
 
-    def _taken_up(self, parent: Session, known: Run) -> Session:
+    def _taken_up(self, parent: RunSession, known: Run) -> RunSession:
         limits = limits_of_delegate(known, self._driver.wiring.overrides)
         return self._driver.take_up(known, "parent", limits=limits, above=parent.run.permissions)
 
-    def _outcome(self, parent: Session, run: Run) -> DelegateOutcome:
+    def _outcome(self, parent: RunSession, run: Run) -> DelegateOutcome:
         """Return the outcome of a Run.
 
         A delegate that its Expert's own budget stopped has failed; one that the Job's budget stopped stops its

@@ -15,7 +15,7 @@ from perstack.core.runs.events import ResumeReason
 from perstack.core.runs.facts import Answer, DelegatedBy, DelegateHead, Delegation
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.log.run_session import KeptSummary, Session
+from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.engine.runs.budget import Deadlines, Spending
 from perstack.engine.runs.job_context import Wiring
 from perstack.errors import PerstackError
@@ -27,7 +27,7 @@ class Drives(Protocol):
     wiring: Wiring
     job: Job
     runs: dict[str, Run]
-    kept: KeptSummary
+    kept: JobSummaryFile
     root: str
     limits: Limits
     spending: Spending | None
@@ -54,21 +54,21 @@ class Drives(Protocol):
         within: SandboxPolicy | None = None,
         above: tuple[RuleSet, ...] = (),
         of_job: Limits | None = None,
-    ) -> Session:
+    ) -> RunSession:
         """Record the start of a new Run."""
         ...
 
     def take_up(
         self, run: Run, reason: ResumeReason, *, limits: Limits | None = None, above: tuple[RuleSet, ...] = ()
-    ) -> Session:
+    ) -> RunSession:
         """Record that a stopped Run resumes."""
         ...
 
-    async def drive_in_time(self, session: Session, expert: str | None) -> None:
+    async def drive_in_time(self, session: RunSession, expert: str | None) -> None:
         """Drive a Run for as long as the time limit of the Job, or of an Expert, allows."""
         ...
 
-    def note_interrupt(self, session: Session) -> None:
+    def note_interrupt(self, session: RunSession) -> None:
         """Note that a Run is interrupted; queue the Run that the driver was given for another worker."""
         ...
 
@@ -113,7 +113,9 @@ class DelegateOutcome:
         return cls(None, False, run)
 
 
-def begin_delegate(driver: Drives, parent: Session, delegation: Delegation, of_job: Limits | None = None) -> Session:
+def begin_delegate(
+    driver: Drives, parent: RunSession, delegation: Delegation, of_job: Limits | None = None
+) -> RunSession:
     """Record the start of a delegate's Run. Raises PerstackError if it cannot be set up.
 
     `of_job`: limits that the delegate shares with the whole Job; None for those of the driver.

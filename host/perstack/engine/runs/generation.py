@@ -46,7 +46,7 @@ from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
 from perstack.engine.log.emitter import Emitter
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.plugins.pacing import OnWait, Waiting, through
 from perstack.engine.plugins.providers import Endpoint, Prices
@@ -65,7 +65,7 @@ class Trying:
     Time spent in the queue does not count against the limit: nothing has been tried yet.
     """
 
-    def __init__(self, session: Session, endpoint: Endpoint, on_wait: OnWait = lambda waiting: None) -> None:
+    def __init__(self, session: RunSession, endpoint: Endpoint, on_wait: OnWait = lambda waiting: None) -> None:
         """Start the clock. Each fallback model gets an equal share of the time that is left."""
         now = time.monotonic()
         if session.first_try is None:
@@ -116,7 +116,7 @@ class Trying:
         return await through(self._place, tokens, work)
 
 
-async def granted_or_stopped(session: Session, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
+async def granted_or_stopped(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
     """Await a reservation. Returns None if no budget allows it or the price is unknown, and records that."""
     try:
         found = await reserving
@@ -124,13 +124,13 @@ async def granted_or_stopped(session: Session, reserving: Awaitable[Grant | Exce
         await fail(session, error_info(error))
         return None
     if isinstance(found, Exceeded):
-        session.note(stopped_by_budget(found, session.stamp))
+        session.record(stopped_by_budget(found, session.stamp))
         await session.flush()
         return None
     return found
 
 
-async def tried_again(session: Session, error: ProviderError, attempt: int, trying: Trying) -> GiveUp | bool:
+async def tried_again(session: RunSession, error: ProviderError, attempt: int, trying: Trying) -> GiveUp | bool:
     """Record a failed try, wait, and return True if there may be another.
 
     Returns False if the Job pauses for the rate limit, which is recorded, or the reason why there is no further try.
@@ -149,9 +149,9 @@ async def tried_again(session: Session, error: ProviderError, attempt: int, tryi
         return decision
     info, delay = error_info(error), round(decision.delay * 1000)
     uncharged = session.run.reserved is not None and is_uncharged(info)
-    session.note(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=delay, uncharged=uncharged))
+    session.record(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=delay, uncharged=uncharged))
     if isinstance(decision, Pause):
-        session.note(paused_for_limit(session.clock.now() + delay, session.stamp))
+        session.record(paused_for_limit(session.clock.now() + delay, session.stamp))
     await session.flush()
     if isinstance(decision, Pause):
         return False
@@ -159,9 +159,9 @@ async def tried_again(session: Session, error: ProviderError, attempt: int, tryi
     return True
 
 
-async def fail(session: Session, error: ErrorInfo, *, uncharged: bool = False) -> None:
+async def fail(session: RunSession, error: ErrorInfo, *, uncharged: bool = False) -> None:
     """Record that the Run failed."""
-    session.note_all(noted(session.run, Fail(error, uncharged), session.stamp, 0))
+    session.record_all(noted(session.run, Fail(error, uncharged), session.stamp, 0))
     await session.flush()
 
 
@@ -192,7 +192,7 @@ async def _tried(
 # Fallback models: the endpoint of the model in force, and the records of a switch.
 
 
-async def opened(session: Session, open_endpoint: Callable[[Run], Endpoint], prices: Prices) -> Endpoint | None:
+async def opened(session: RunSession, open_endpoint: Callable[[Run], Endpoint], prices: Prices) -> Endpoint | None:
     """Open the endpoint of the model in force. Returns None if the Run failed, and records that.
 
     A fallback model without a key is skipped, or the first model is tried again if it has rested. Raises PerstackError
@@ -210,29 +210,29 @@ async def opened(session: Session, open_endpoint: Callable[[Run], Endpoint], pri
             return None
 
 
-async def switched(session: Session, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
+async def switched(session: RunSession, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
     """Record that the next model takes over after this error. Returns False without one that could do better."""
     following = next_model(session.run)
     window = None if following is None else await prices.window(*parts_of(following))
     event = switch_after(session.run, error, session.stamp, uncharged=uncharged, window=window)
     if event is None:
         return False
-    session.note(event)
+    session.record(event)
     await session.flush()
     return True
 
 
-async def gone_back(session: Session, prices: Prices) -> bool:
+async def gone_back(session: RunSession, prices: Prices) -> bool:
     """Record that the first model is tried again. Returns False if it is in force or has not rested long enough."""
     if not is_due_back(session.run, session.clock.now()):
         return False
     window = await prices.window(*parts_of(models_of(session.run.start)[0]))
-    session.note(switch_back(session.run, session.stamp, window))
+    session.record(switch_back(session.run, session.stamp, window))
     return True
 
 
 async def generate(
-    session: Session,
+    session: RunSession,
     command: Generate,
     endpoint: Endpoint,
     catalogue: Catalogue,
@@ -282,7 +282,7 @@ async def generate(
         dollars = "" if above.cost_usd is None else f", ${above.cost_usd:.4f}"
         what = f"{above.tokens:,} tokens{dollars}"
         notice(f"{run.provider} has used more than could be expected of {run.id}: {what}")
-    session.note(
+    session.record(
         FinishGeneration(
             **session.stamp(),
             usage=usage,
@@ -298,7 +298,7 @@ async def generate(
 
 
 async def _reply(
-    session: Session,
+    session: RunSession,
     request: GenerationRequest,
     show: Callable[[Delta], None],
     trying: Trying,
@@ -323,7 +323,7 @@ async def _reply(
 
 
 async def _begin(
-    session: Session,
+    session: RunSession,
     command: Generate,
     catalogue: Catalogue,
     tools: KeptTools,
@@ -337,13 +337,13 @@ async def _begin(
         granted = await granted_or_stopped(session, spending.reserve(session.run, tools, instruction, settings))
         if granted is None:
             return False
-    session.note(_started(session, command, catalogue, tools.digest, settings, granted))
+    session.record(_started(session, command, catalogue, tools.digest, settings, granted))
     await session.flush()
     return True
 
 
 def _started(
-    session: Session,
+    session: RunSession,
     command: Generate,
     catalogue: Catalogue,
     tools_digest: str,
@@ -367,7 +367,7 @@ def _started(
     return event.model_copy(update={"request_digest": request_digest(run, event)})
 
 
-async def _goes_on(session: Session, error: ProviderError, attempt: int, trying: Trying, prices: Prices) -> bool:
+async def _goes_on(session: RunSession, error: ProviderError, attempt: int, trying: Trying, prices: Prices) -> bool:
     """Record a failed try and wait. Returns whether the same model is tried again."""
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
@@ -386,7 +386,7 @@ async def _goes_on(session: Session, error: ProviderError, attempt: int, trying:
     return False
 
 
-async def _overflowed(session: Session, error: ProviderError, attempt: int) -> None:
+async def _overflowed(session: RunSession, error: ProviderError, attempt: int) -> None:
     """Record that the request exceeded the context window: send it once more with content left out, then fail."""
     run, info = session.run, error_info(error)
     uncharged = run.reserved is not None and is_uncharged(info)
@@ -394,13 +394,13 @@ async def _overflowed(session: Session, error: ProviderError, attempt: int) -> N
         await fail(session, too_large(run, info), uncharged=uncharged)
         return
     window = learned_window(run, error.context_window)
-    session.note(
+    session.record(
         Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window)
     )
     await session.flush()
 
 
-def _show_deltas(session: Session, step: int, emit: Emitter) -> Callable[[Delta], None]:
+def _show_deltas(session: RunSession, step: int, emit: Emitter) -> Callable[[Delta], None]:
     number = 0
 
     def show(delta: Delta) -> None:
@@ -422,7 +422,7 @@ def _show_deltas(session: Session, step: int, emit: Emitter) -> Callable[[Delta]
     return show
 
 
-def _show_wait(session: Session, step: int, emit: Emitter) -> OnWait:
+def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
     def show(waiting: Waiting) -> None:
         emit.display(
             WaitForEndpoint(

@@ -5,20 +5,20 @@ core/runs/decide.py makes the events that need no effect. Only the engine awaits
 
 One step of a Run that calls a tool, pass by pass of `Driver.drive`:
 
-  READY    Generate     `generate` writes `startGeneration`, calls the model, notes `finishGeneration`
-  REPLIED  DecideCalls  the catalogue and the permission rules decide each call; notes `callTools`
-  CALLING  RunTools     `run_tools` runs the calls concurrently and notes a `finishToolCall` for each
-  SETTLED  EndStep      notes `finishStep`; the Run is READY for its next step, or for EndRun if it has a result
+  READY    Generate     `generate` writes `startGeneration`, calls the model, records `finishGeneration`
+  REPLIED  DecideCalls  the catalogue and the permission rules decide each call; records `callTools`
+  CALLING  RunTools     `run_tools` runs the calls concurrently and records a `finishToolCall` for each
+  SETTLED  EndStep      records `finishStep`; the Run is READY for its next step, or for EndRun if it has a result
 
 When `pending` returns None the Run has ended or stopped, and the loop flushes the log and writes a checkpoint.
 
-From an event to the disk: `Session.note` encodes the event, links it to the hash chain, folds it into the state with
-`evolve`, adds it to the Job's totals, and keeps the line. `Session.flush` writes all kept lines in one
+From an event to the disk: `RunSession.record` encodes the event, links it to the hash chain, folds it into the state
+with `evolve`, adds it to the Job's totals, and keeps the line. `RunSession.flush` writes all kept lines in one
 `Storage.append`, all or nothing, and shows them to listeners only then. An effect that must not happen twice is flushed
 before it begins (intent before effect): `startGeneration` before the model is called, `callTools` before a tool with a
 side effect runs, the ids of delegates before one starts.
 
-After a crash the log is folded, `Driver.take_up` notes `resumeRun`, and `drive` continues in the phase that the state
+After a crash the log is folded, `Driver.take_up` records `resumeRun`, and `drive` continues in the phase that the state
 is in. A stop changes the status of a Run and not its phase.
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
@@ -87,7 +87,7 @@ from perstack.core.runs.repeats import warned
 from perstack.core.runs.results import decided
 from perstack.core.runs.state import Phase, Run
 from perstack.core.runs.step_events import CallTools
-from perstack.engine.log.run_session import KeptSummary, Session
+from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
 from perstack.engine.plugins.providers import Prices
@@ -135,7 +135,7 @@ class Driver:
         self.runs = runs or {}
         self._blobs = JobBlobs(wiring.storage, job.id)
         self._prices = Prices(wiring.providers.factories, wiring.project.prices)
-        self.kept = KeptSummary(wiring.storage, job)
+        self.kept = JobSummaryFile(wiring.storage, job)
         self.root = ""
         """The id of the Run that was given to drive: the Coordinator, or a delegate whose Job another process
         drives."""
@@ -197,7 +197,7 @@ class Driver:
         above: tuple[RuleSet, ...] = (),
         attachments: tuple[ResultContent, ...] = (),
         of_job: Limits | None = None,
-    ) -> Session:
+    ) -> RunSession:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up.
 
         `within`: sandbox policy of the parent Run; this Run's policy is narrowed to it. `above`: permission rules of
@@ -216,9 +216,19 @@ class Driver:
         if self._drives_here:
             self.wiring.providers.check(settings, self.wiring.project, expert)
         ref = RunRef(self.job.id, run_id or run_id_of(self.job.id, self.job.next_number))
-        session = self.session(ref, expert.key)
+        session = self._registered(
+            RunSession(
+                self.wiring.storage,
+                self.job,
+                self.wiring.emit,
+                ref,
+                expert.key,
+                self.kept.mark_changed,
+                self.wiring.clock,
+            )
+        )
         session.base = base
-        session.note(
+        session.record(
             StartRun(
                 **session.stamp(),
                 query=query,
@@ -246,11 +256,11 @@ class Driver:
             self._widen(session)
         return session
 
-    def _widen(self, session: Session) -> None:
+    def _widen(self, session: RunSession) -> None:
         overrides = self.wiring.overrides
         if overrides.widening is not None:
             by = overrides.widened_by or this_user()
-            session.note(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
+            session.record(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
 
     def take_up(
         self,
@@ -259,7 +269,7 @@ class Driver:
         *,
         limits: Limits | None = None,
         above: tuple[RuleSet, ...] = (),
-    ) -> Session:
+    ) -> RunSession:
         """Record that a stopped Run resumes.
 
         Raises PerstackError before anything is recorded if its provider is unavailable. `above`: permission rules of
@@ -270,9 +280,12 @@ class Driver:
             definition, limits = of_today(self.wiring, self.job, run, limits)
         if definition is None and not run.stands_in and self._drives_here:
             self.wiring.providers.for_run(run, self.wiring.project, self.wiring.overrides)
-        session = self.session(RunRef(self.job.id, run.id), run.start.expert_key)
-        session.take_up(run)
-        session.note(
+        session = self._registered(
+            RunSession.of(
+                self.wiring.storage, self.job, run, self.wiring.emit, self.kept.mark_changed, self.wiring.clock
+            )
+        )
+        session.record(
             resumed(
                 run,
                 reason,
@@ -290,26 +303,23 @@ class Driver:
         self._record_answer(session)
         return session
 
-    def _record_answer(self, session: Session) -> None:
+    def _record_answer(self, session: RunSession) -> None:
         answer = self.answers.pop(session.ref.run_id, None)
         if answer is not None:
             self.record_answer(session, answer)
 
-    def record_answer(self, session: Session, answer: str | Answer | Approval) -> None:
+    def record_answer(self, session: RunSession, answer: str | Answer | Approval) -> None:
         """Record a person's answer to the question that the Run asks."""
-        session.note(answered(session.run, answer, session.stamp, self.answered_by))
+        session.record(answered(session.run, answer, session.stamp, self.answered_by))
 
-    def session(self, ref: RunRef, expert_key: str) -> Session:
-        """Create a session for a Run; each of its writes marks job.json as outdated."""
-        wiring, changed = self.wiring, self.kept.changed
-        session = Session(wiring.storage, self.job, wiring.emit, ref, expert_key, changed, wiring.clock)
+    def _registered(self, session: RunSession) -> RunSession:
         if self.spending is not None:
-            self.spending.writes(ref.run_id, session.flush)
+            self.spending.writes(session.ref.run_id, session.flush)
         return session
 
     # --- driving --------------------------------------------------------------------------------------------------
 
-    async def drive_coordinator(self, session: Session) -> JobSummary:
+    async def drive_coordinator(self, session: RunSession) -> JobSummary:
         """Drive a Coordinator's Run until it ends or stops. Returns the Job's summary, as written last.
 
         Before the first event is written the summary says that the Job runs, and it still does after an error. Readers
@@ -320,7 +330,7 @@ class Driver:
         await self.kept.write(is_driven=True)
         await session.flush()
         try:
-            async with self.kept.followed():
+            async with self.kept.following():
                 await self.drive_in_time(session, None)
         except asyncio.CancelledError:
             await uninterrupted(self.kept.write(is_driven=False))
@@ -329,7 +339,7 @@ class Driver:
             raise leaves(group)[0] from group  # report the first failure: a person can act on one line
         return await self.kept.write(is_driven=False)
 
-    async def drive_apart(self, session: Session) -> None:
+    async def drive_apart(self, session: RunSession) -> None:
         """Drive a delegate's Run and all its descendants until it ends or stops; another process drives its Job.
 
         Its share of the budget is in its limits. The other process writes the Job's summary.
@@ -348,10 +358,10 @@ class Driver:
         except BaseExceptionGroup as group:
             raise leaves(group)[0] from group
 
-    def _begin_with(self, session: Session) -> None:
+    def _begin_with(self, session: RunSession) -> None:
         self.root, self.limits = session.run.id, session.run.limits
 
-    async def _count_spending(self, session: Session, known: Iterable[Run]) -> None:
+    async def _count_spending(self, session: RunSession, known: Iterable[Run]) -> None:
         """Start to count what is spent, if there is a budget. Raises UnknownPrice before anything is written."""
         experts = (*self.wiring.project.experts.values(), *(run.start.expert for run in self.runs.values()))
         if self.limits.budget is None and all(expert.budget is None for expert in experts):
@@ -363,14 +373,14 @@ class Driver:
         self.deadlines = Deadlines(self.job, self.spending)
         self.job.watch = self.spending.watch
 
-    async def drive_in_time(self, session: Session, expert: str | None) -> None:
+    async def drive_in_time(self, session: RunSession, expert: str | None) -> None:
         """Drive a Run for as long as the time limit of the Job, or of an Expert, allows."""
         if self.deadlines is None:
             await self.drive(session)
         else:
             await self.deadlines.keep(session, expert, self.drive)
 
-    async def drive(self, session: Session) -> None:
+    async def drive(self, session: RunSession) -> None:
         """Perform what is pending until nothing is. A cancellation is recorded as an interrupt."""
         try:
             await session.flush()
@@ -396,23 +406,23 @@ class Driver:
             raise
         await session.write_checkpoint()
 
-    async def _interrupt(self, session: Session) -> None:
+    async def _interrupt(self, session: RunSession) -> None:
         if session.state is not None:
             await self.wiring.snapshots.note_left(session, self.worker)
             over = None if self.deadlines is None else self.deadlines.over(session.run)
             if over is not None and session.run.status in ACTIVE:
-                session.note(stopped_by_budget(over, session.stamp))
+                session.record(stopped_by_budget(over, session.stamp))
             self.note_interrupt(session)
             await session.flush()
             await session.write_checkpoint()
 
-    def note_interrupt(self, session: Session) -> None:
+    def note_interrupt(self, session: RunSession) -> None:
         """Note that a Run is interrupted. On a worker that leaves, queue the Run that it was given again."""
-        session.note_all(interrupted(session.run, session.stamp))
+        session.record_all(interrupted(session.run, session.stamp))
         if session.run.id == self.root and (how := self.handed_on(session.run)) is not None:
-            session.note(QueueRun(**session.stamp(), **how))
+            session.record(QueueRun(**session.stamp(), **how))
 
-    async def _skills(self, session: Session) -> RunSkills | None:
+    async def _skills(self, session: RunSession) -> RunSkills | None:
         start = session.run.start
         try:
             return await self.wiring.skills.open(
@@ -433,11 +443,11 @@ class Driver:
         """The number of steps that the driven Runs may still take together; None without a limit."""
         return self.job.steps_left(self.limits, self._besides)
 
-    def _pending(self, session: Session) -> Command | None:
+    def _pending(self, session: RunSession) -> Command | None:
         return pending(session.run, self.limits.max_steps if self.steps_left == 0 else None)
 
     async def _perform(  # noqa: C901 - one case for each command
-        self, session: Session, command: Work, skills: RunSkills, around: ToolSurroundings
+        self, session: RunSession, command: Work, skills: RunSkills, around: ToolSurroundings
     ) -> None:
         if await is_unlike_recording(session, command, around):
             return
@@ -458,27 +468,27 @@ class Driver:
             case StartDelegates() if not self.job.has_numbers(len(command.calls)):
                 text = f"Delegation failed: {session.run.id} has no numbers left for more delegates."
                 for call in command.calls:
-                    session.note(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
+                    session.record(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
             case StartDelegates():
-                session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
+                session.record_all(noted(session.run, command, session.stamp, self.job.next_number))
                 await session.flush()
                 await session.write_checkpoint()
             case JudgeResult():
                 found = await judged_result(command.text, command.schema)
-                session.note(decided(session.run, command.text, found, session.stamp))
+                session.record(decided(session.run, command.text, found, session.stamp))
             case Shrink() | Compact():
                 from perstack.engine.runs.compaction import make_room, summariser_of  # few Runs are that long
 
                 summariser = summariser_of(session.run, around.endpoint, self.wiring.providers, self.wiring.project)
                 await make_room(session, command, summariser, self._blobs, self._prices, self.spending)
             case Snapshot():
-                session.note(await self.wiring.snapshots.record(session.run, session.stamp))
+                session.record(await self.wiring.snapshots.record(session.run, session.stamp))
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
-                session.note_all(noted(session.run, command, session.stamp, self.job.next_number))
+                session.record_all(noted(session.run, command, session.stamp, self.job.next_number))
             case _:
                 assert_never(command)
 
-    async def _around(self, session: Session) -> ToolSurroundings | None:
+    async def _around(self, session: RunSession) -> ToolSurroundings | None:
         """Open the endpoint of the model in force; return None if that failed, and so the Run has."""
         wiring = self.wiring
         endpoint = await opened(
@@ -499,7 +509,7 @@ class Driver:
             vault=self._vault(session.run),
         )
 
-    async def _decide_calls(self, session: Session, command: DecideCalls, catalogue: Catalogue) -> None:
+    async def _decide_calls(self, session: RunSession, command: DecideCalls, catalogue: Catalogue) -> None:
         decided = [await catalogue.decide(call) for call in command.calls]
         if session.run.permissions:
             decided = await self._ruled(session.run, command.calls, decided, catalogue)
@@ -508,9 +518,9 @@ class Driver:
             made = sum(one.kind in COUNTED_CALLS for one in decided)
             exceeded = self.spending.ledger.room_for_calls(session.run.id, made)
         if exceeded is None:
-            session.note(CallTools(**session.stamp(), calls=tuple(decided)))
+            session.record(CallTools(**session.stamp(), calls=tuple(decided)))
         else:
-            session.note(stopped_by_budget(exceeded, session.stamp))
+            session.record(stopped_by_budget(exceeded, session.stamp))
 
     async def _ruled(
         self, run: Run, parts: Sequence[ToolCallPart], decided: Sequence[DecidedCall], catalogue: Catalogue
@@ -534,24 +544,24 @@ class Driver:
             self._secrets.continue_after((one.secrets for one in self.runs.values()), self._secrets_block)
         return self._secrets
 
-    async def _ask(self, session: Session, command: Ask | AskApproval, catalogue: Catalogue) -> None:
+    async def _ask(self, session: RunSession, command: Ask | AskApproval, catalogue: Catalogue) -> None:
         call = command.call
         if isinstance(command, Ask):
             offered = catalogue.find(call.decided)
             approval = offered is not None and offered.spec.approval
-            session.note_all(asked(session.run, call, session.stamp, approval=approval))
+            session.record_all(asked(session.run, call, session.stamp, approval=approval))
             await session.flush()
             return
         places = await self._rulings.leads_to(call, catalogue)
         offers = await self._rulings.offers(call, catalogue, session.run.permissions)
         unattended = self.wiring.overrides.unattended
-        session.note_all(approval_asked(call, places, offers, session.stamp, is_unattended=unattended))
+        session.record_all(approval_asked(call, places, offers, session.stamp, is_unattended=unattended))
         await session.flush()
 
-    async def _rule_again(self, session: Session, catalogue: Catalogue) -> None:
+    async def _rule_again(self, session: RunSession, catalogue: Catalogue) -> None:
         """Refuse calls that have not begun, by rules that have become stricter since they were decided."""
         for call, text in await self._rulings.again(session.run, catalogue):
-            session.note(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
+            session.record(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
 
 
 # Validation of results without blocking the event loop.

@@ -14,7 +14,7 @@ from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.state import Run
 from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.permissions.recorded_calls import names_and_subjects
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.generation import error_info, fail
@@ -46,7 +46,7 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
 
 
 async def played_results(
-    session: Session, calls: Sequence[Call], catalogue: Catalogue, provider: Provider, blobs: BlobStore
+    session: RunSession, calls: Sequence[Call], catalogue: Catalogue, provider: Provider, blobs: BlobStore
 ) -> Mapping[str, Played] | None:
     """Return the recorded results of these calls, by id, without the calls that are really run.
 
@@ -71,7 +71,7 @@ async def played_results(
         return None
 
 
-async def is_unlike(session: Session, provider: Provider) -> bool:
+async def is_unlike(session: RunSession, provider: Provider) -> bool:
     """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
     player, run = player_of(provider), session.run
     if player is None:
@@ -108,7 +108,7 @@ def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base
     return player.tools.is_live(decided.skill_name, decided.tool_name, changes_files=changes_files)
 
 
-async def _played(player: Player, session: Session, call: Call, blobs: BlobStore) -> Played:
+async def _played(player: Player, session: RunSession, call: Call, blobs: BlobStore) -> Played:
     place, step = session.place, session.run.step
     asked = AskedCall(place, step, call.decided.id, call.part.tool_name, call.decided.skill_name, call.part.args)
     question = player.question(asked, len(call.answers))

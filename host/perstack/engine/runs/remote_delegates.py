@@ -32,7 +32,7 @@ from perstack.engine.context.connections import Dispatching
 from perstack.engine.log.event_log import Loaded
 from perstack.engine.log.leases import Holders
 from perstack.engine.log.run_log import run_logs, watching
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.delegation import DelegateOutcome, Drives, begin_delegate
 from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError, UsageError
 from perstack.ports.dispatcher import Order
@@ -56,7 +56,7 @@ class Distribution:
         self._driver = driver
         self._project = driver.wiring.project
 
-    def takes(self, session: Session, delegations: Sequence[Delegation]) -> bool:
+    def takes(self, session: RunSession, delegations: Sequence[Delegation]) -> bool:
         """Return whether other workers drive these delegates.
 
         All or none, so that nothing here spends in addition to their shares. Only delegates of the Run that this
@@ -217,10 +217,8 @@ class Stopping:
             await asyncio.sleep(_PAUSE)
 
     async def _recorded(self, run: Run) -> Run:
-        ref = RunRef(self._job.id, run.id)
-        session = Session(self._storage, self._job, self._emit, ref, run.start.expert_key, clock=self._clock)
-        session.take_up(run)
-        session.note_all(interrupted(run, session.stamp))
+        session = RunSession.of(self._storage, self._job, run, self._emit, clock=self._clock)
+        session.record_all(interrupted(run, session.stamp))
         await session.flush()
         await session.write_checkpoint()
         return session.run
@@ -292,7 +290,9 @@ class _Member:
 class Batch:
     """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops."""
 
-    def __init__(self, driver: Drives, how: Distribution, parent: Session, delegations: Sequence[Delegation]) -> None:
+    def __init__(
+        self, driver: Drives, how: Distribution, parent: RunSession, delegations: Sequence[Delegation]
+    ) -> None:
         """Prepare the delegations of `parent`; nothing is read or written before `outcomes`."""
         wiring = driver.wiring
         self._driver = driver
@@ -300,7 +300,7 @@ class Batch:
         self._wiring = wiring
         self._parent = parent
         self._holders = Holders(wiring.storage)
-        self._following = Following(wiring.storage, driver.job, driver.runs, driver.kept.changed)
+        self._following = Following(wiring.storage, driver.job, driver.runs, driver.kept.mark_changed)
         self._open = [_Member(delegation) for delegation in delegations]
 
     async def __aenter__(self) -> Batch:
@@ -452,7 +452,7 @@ class Batch:
             return
         by = this_user("worker", self._driver.worker)
         how = self._how
-        session.note(QueueRun(**session.stamp(), by=by, definition=how.definition, due=0, priority=how.priority))
+        session.record(QueueRun(**session.stamp(), by=by, definition=how.definition, due=0, priority=how.priority))
         try:
             await session.flush()
         except Conflict:
@@ -465,7 +465,7 @@ class Batch:
         member.run, member.is_ours = session.run, True
         await self._order(member)
 
-    def _session(self, member: _Member, cap: Amounts) -> Session:
+    def _session(self, member: _Member, cap: Amounts) -> RunSession:
         driver, parent, run = self._driver, self._parent, member.run
         of_job = self._limits(member, cap)
         if run is None:

@@ -25,7 +25,7 @@ from perstack.core.runs.state import Run, call_key
 from perstack.core.runs.step_events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.dataclass import dataclass
 from perstack.engine.log.emitter import Emitter
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import through
 from perstack.engine.plugins.providers import Endpoint, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue, Offered
@@ -187,7 +187,7 @@ class Outcome:
     """The highest number of a secret's placeholder when the call ended."""
 
 
-async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, around: ToolSurroundings) -> None:
+async def run_tools(session: RunSession, command: RunTools, catalogue: Catalogue, around: ToolSurroundings) -> None:
     """Run the calls concurrently and record each result, or question, as it arrives.
 
     Intent before effect: if one of them may have a side effect, all are on disk before any begins. In a Run that plays
@@ -217,7 +217,7 @@ async def run_tools(session: Session, command: RunTools, catalogue: Catalogue, a
 
 
 async def _played(
-    session: Session, calls: Sequence[Call], catalogue: Catalogue, around: ToolSurroundings
+    session: RunSession, calls: Sequence[Call], catalogue: Catalogue, around: ToolSurroundings
 ) -> Mapping[str, Outcome] | None:
     """Return the recorded results of these calls; None, and fail the Run, if one is missing from the recording."""
     if not plays_recording(around.endpoint.provider):
@@ -228,7 +228,7 @@ async def _played(
     return None if found is None else {key: Outcome(one.result, usage=one.usage) for key, one in found.items()}
 
 
-async def is_unlike_recording(session: Session, command: Work, around: ToolSurroundings) -> bool:
+async def is_unlike_recording(session: RunSession, command: Work, around: ToolSurroundings) -> bool:
     """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
     if not plays_recording(around.endpoint.provider) or not isinstance(command, Complete | EndStep):
         return False
@@ -237,16 +237,16 @@ async def is_unlike_recording(session: Session, command: Work, around: ToolSurro
     return await is_unlike(session, around.endpoint.provider)
 
 
-async def _begins(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> bool:
+async def _begins(session: RunSession, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> bool:
     """Note that an approved call begins if it is exactly the approved one; otherwise record an error result."""
     if call.began:
         return True
     is_same = digest_of(call) == call.requested and await around.leads_to(call, catalogue) == call.leads_to
     if is_same:
-        session.note(call_started(call, session.stamp))
+        session.record(call_started(call, session.stamp))
     else:
         text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
-        session.note(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
+        session.record(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
     return is_same
 
 
@@ -271,11 +271,11 @@ def _show_progress(run: Run, call: Call, emit: Emitter, clock: Clock) -> Callabl
     return show
 
 
-def _record(session: Session, call: Call, outcome: Outcome) -> None:
+def _record(session: RunSession, call: Call, outcome: Outcome) -> None:
     result = outcome.result
     assumed = None if outcome.sampling is None else outcome.sampling.assumed
     if isinstance(result, Question):
-        session.note(
+        session.record(
             CallInteractiveTool(
                 **session.stamp(),
                 tool_call_id=call.decided.id,
@@ -299,12 +299,12 @@ def _record(session: Session, call: Call, outcome: Outcome) -> None:
         assumed=assumed,
         secrets=outcome.secrets,
     )
-    session.note(warned(session.run, finished))
+    session.record(warned(session.run, finished))
 
 
-def _sampling(session: Session, call: Call, around: ToolSurroundings) -> Sampling:
+def _sampling(session: RunSession, call: Call, around: ToolSurroundings) -> Sampling:
     async def begin(reserved: Charge) -> None:
-        session.note(StartSample(**session.stamp(), tool_call_id=call.decided.id, reserved=reserved))
+        session.record(StartSample(**session.stamp(), tool_call_id=call.decided.id, reserved=reserved))
         await session.flush()
 
     run = session.run
@@ -314,13 +314,13 @@ def _sampling(session: Session, call: Call, around: ToolSurroundings) -> Samplin
 
 
 async def _come_of(
-    session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings, played: Mapping[str, Outcome]
+    session: RunSession, call: Call, catalogue: Catalogue, around: ToolSurroundings, played: Mapping[str, Outcome]
 ) -> Outcome:
     known = played.get(call.decided.id)
     return await perform_call(session, call, catalogue, around) if known is None else known
 
 
-async def perform_call(session: Session, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:
+async def perform_call(session: RunSession, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:
     """Run a call and return its outcome. Every error becomes an error result for the model."""
     began, run = time.monotonic(), session.run
     offered = catalogue.find(call.decided)

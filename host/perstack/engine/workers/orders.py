@@ -20,11 +20,10 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.emitter import Emitter, OnEvent
 from perstack.engine.log.leases import Holders
 from perstack.engine.log.run_log import LoadedJob
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.engine.log.storage import name_of
 from perstack.errors import NotFound
 from perstack.ports.dispatcher import Order
-from perstack.ports.storage import RunRef
 from perstack.system.clock import Clock
 from perstack.system.user import this_process
 
@@ -76,9 +75,7 @@ async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:
         async with jobs.audit.kept(loaded.job):
             await jobs.stop_elsewhere(loaded)
             await _fail(jobs, loaded, loaded.runs[loaded.job.coordinator.start.run_id], clock)
-        summary = summarize(loaded.job, is_driven=False)
-        await jobs.storage.put_summary(job_id, summary.to_json())
-        return summary
+        return await JobSummaryFile(jobs.storage, loaded.job).write(is_driven=False)
 
 
 async def stop_run_for_good(jobs: Jobs, job_id: str, run_id: str, clock: Clock) -> JobSummary:
@@ -94,15 +91,14 @@ async def stop_run_for_good(jobs: Jobs, job_id: str, run_id: str, clock: Clock) 
 
 async def _fail(jobs: Jobs, loaded: LoadedJob, run: Run, clock: Clock) -> None:
     """Fail a Run. A Run whose worker still recorded a stop is resumed first, because only an active Run can fail."""
-    ref, emit = RunRef(loaded.job.id, run.id), Emitter(jobs.plugins.listeners, None)
-    session = Session(jobs.storage, loaded.job, emit, ref, run.start.expert_key, clock=clock)
-    session.take_up(run)
+    emit = Emitter(jobs.plugins.listeners, None)
+    session = RunSession.of(jobs.storage, loaded.job, run, emit, clock=clock)
     if run.status not in ACTIVE:
         again = resumed(
             run, "crash", session.stamp, limits=None, settled={}, signal=None, definition=None, permissions=()
         )
-        session.note(again)
-    session.note_all(noted(session.run, Fail(_POISON_ERROR), session.stamp, 0))
+        session.record(again)
+    session.record_all(noted(session.run, Fail(_POISON_ERROR), session.stamp, 0))
     await session.flush()
 
 

@@ -61,7 +61,7 @@ from typing import Any
 import perstack.engine.runs.tool_calls as toolrun
 from perstack.core.runs.commands import Call
 from perstack.core.runs.state import call_key
-from perstack.engine.log.run_session import Session
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.registry import load_plugins
 from perstack.engine.plugins.tool_catalogue import Catalogue
 
@@ -221,7 +221,7 @@ def _keep_a_ledger(path: str) -> None:
     perform = toolrun.perform_call
 
     async def noted(
-        session: Session, call: Call, catalogue: Catalogue, around: toolrun.ToolSurroundings
+        session: RunSession, call: Call, catalogue: Catalogue, around: toolrun.ToolSurroundings
     ) -> toolrun.Outcome:
         key = call_key(session.run, call)
         write_uncounted(ledger, f"began {key}\n".encode())
