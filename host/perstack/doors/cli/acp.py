@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from perstack.config.load import LoadedProject
-from perstack.doors.cli.options import Setup, driving_options
+from perstack.doors.cli.options import HostOptions, driving_options
 from perstack.errors import UsageError
 from perstack.host import Host
 
@@ -17,7 +17,7 @@ from perstack.host import Host
 @click.command("acp")
 @click.option("--expert", metavar="KEY", help="The Expert that sessions begin with; editors show all as modes.")
 @driving_options
-def acp_command(expert: str | None, setup: Setup) -> None:
+def acp_command(expert: str | None, options: HostOptions) -> None:
     """Be an agent for an editor that speaks the Agent Client Protocol, over stdin and stdout."""
     if find_spec("acp") is None:
         raise UsageError("`perstack acp` needs the protocol's SDK: pip install 'perstack[acp]'")
@@ -26,8 +26,8 @@ def acp_command(expert: str | None, setup: Setup) -> None:
     from perstack.doors.acp.agent import serve_acp
 
     def make_host(folder: Path) -> tuple[Host, LoadedProject]:
-        there = replace(setup, place=replace(setup.place, workspace=None, folder=str(folder)))
-        loaded = there.place.load()
-        return there.host(loaded.project), loaded
+        there = replace(options, workspace=None, folder=str(folder))
+        loaded = there.load()
+        return there.driver(loaded.project), loaded
 
     asyncio.run(serve_acp(make_host, expert))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
@@ -19,7 +18,7 @@ from perstack.core.audit.verification import Kind, Report
 from perstack.core.base.ids import place_of
 from perstack.core.base.text import one_line
 from perstack.doors.cli.export import write_output
-from perstack.doors.cli.options import PlaceOptions, place_options
+from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import data, err, out
 from perstack.doors.shared.text import count, local_time
 from perstack.errors import PerstackError, UsageError
@@ -31,23 +30,19 @@ from perstack.system.user import this_user
 @click.argument("job")
 @click.option("--output", metavar="FILE", help="The file to write, which must not exist; stdout by default.")
 @place_options
-def receipt_command(
-    job: str, output: str | None, config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def receipt_command(job: str, output: str | None, options: HostOptions) -> None:
     """Write a receipt of JOB: a statement over the heads of its logs, to be kept where no writer of them can reach.
 
     It is an in-toto Statement in JSON, in a DSSE envelope that the key of `[audit] signingKey` has signed. Without such
     a key it is not signed, and stderr says so. `perstack verify --receipt` compares the logs with it.
     """
-    place = PlaceOptions(config, workspace, storage)
-    project = place.project(required=False)
-    host = place.host(project, env=read_env(place.find().folder, project.env_path))
+    project = options.project(required=False)
+    host = options.host_of(project, env=read_env(options.find().folder, project.env_path))
 
-    async def written() -> bytes:
-        async with host:
-            return await host.receipt(await host.jobs.find(job))
+    async def written(host: Host) -> bytes:
+        return await host.receipt(await host.jobs.find(job))
 
-    write_output(asyncio.run(written()) + b"\n", output)
+    write_output(run_with(host, written) + b"\n", output)
     if host.jobs.audit.signer is None:
         err("note: the receipt is not signed; [audit] signingKey in perstack.toml names a key")
     sys.exit(0)
@@ -64,25 +59,17 @@ _EVENT = re.compile(r".+-[1-9][0-9]*-[1-9][0-9]*")
 @click.argument("fields", metavar="FIELD...", nargs=-1, required=True)
 @click.option("--reason", metavar="TEXT", required=True, help="Why, for the record: it stays, so no secret in it.")
 @click.option("--copies", is_flag=True, help="Redact every other event too that has the same text whole.")
-@click.option("--json", "as_json", is_flag=True, help="What was taken out, and where it still is, as JSON, one a line.")
+@json_option("What was taken out, and where it still is, as JSON, one a line.")
 @place_options
 def redact_command(
-    event: str,
-    fields: tuple[str, ...],
-    reason: str,
-    copies: bool,
-    as_json: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
+    event: str, fields: tuple[str, ...], reason: str, copies: bool, as_json: bool, options: HostOptions
 ) -> None:
     """Take the text of FIELDs of EVENT out of the log, caches, checkpoints and blobs, for good.
 
     Who did it, when and why is recorded, and shown by `perstack verify` and `log`. Killed in between, the same command
     does the rest.
     """
-    place = PlaceOptions(config, workspace, storage)
-    done, left, failed = asyncio.run(_redacted(place.writer(), event, fields, reason, copies=copies))
+    done, left, failed = options.change(lambda host: _redacted(host, event, fields, reason, copies=copies))
     for event_id, redaction in done.items():
         if as_json:
             data(json.dumps({"event": event_id, **redaction.to_json()}, ensure_ascii=False))
@@ -102,17 +89,16 @@ async def _redacted(
 ) -> tuple[dict[str, Redaction], list[str], dict[str, str]]:
     """Return the redactions by event id, the ids where the same text is left, and the errors by id."""
     by, done, failed = this_user("cli"), dict[str, Redaction](), dict[str, str]()
-    async with host:
-        event = await host.jobs.find(event)
-        place_of(event, "event")
-        done[event] = await host.jobs.redact(event, fields, reason=reason, by=by)
-        left = [one for one in done[event].copies if one != event]
-        for one in [one for one in left if copies and _EVENT.fullmatch(one)]:
-            try:
-                done[one] = await host.jobs.redact(one, reason=reason, by=by)
-            except PerstackError as error:
-                failed[one] = str(error)
-        redacted = {place for place in left if place in done or await _is_redacted(host, place)}
+    event = await host.jobs.find(event)
+    place_of(event, "event")
+    done[event] = await host.jobs.redact(event, fields, reason=reason, by=by)
+    left = [one for one in done[event].copies if one != event]
+    for one in [one for one in left if copies and _EVENT.fullmatch(one)]:
+        try:
+            done[one] = await host.jobs.redact(one, reason=reason, by=by)
+        except PerstackError as error:
+            failed[one] = str(error)
+    redacted = {place for place in left if place in done or await _is_redacted(host, place)}
     return done, [one for one in left if one not in redacted], failed
 
 
@@ -138,7 +124,7 @@ _JSON_HELP = "The report as one JSON object."
 @click.option("--receipt", metavar="FILE", help="Compare with a receipt, whose Job is taken if none is given.")
 @click.option("--key", metavar="FILE", help="The public key, in PEM, that the receipt and the anchor are signed with.")
 @click.option("--anchor", metavar="file:PATH", help="Compare with this anchor, whatever perstack.toml says.")
-@click.option("--json", "as_json", is_flag=True, help="Each report as one JSON object, one a line.")
+@json_option("Each report as one JSON object, one a line.")
 @place_options
 def verify_command(
     job: str | None,
@@ -147,9 +133,7 @@ def verify_command(
     key: str | None,
     anchor: str | None,
     as_json: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
+    options: HostOptions,
 ) -> None:
     """Check the logs of JOB (the latest, if none is given) for edits, insertions, reordering and loss.
 
@@ -159,11 +143,10 @@ def verify_command(
     blobs with what the logs say. What cannot be checked is named. Nothing is written. Exit status 0 if all that can be
     checked holds, 1 if not.
     """
-    place = PlaceOptions(config, workspace, storage)
     if every and (job is not None or receipt is not None):
         raise UsageError(f"{job or '--receipt'} and --all: give one of them")
     if every:
-        sys.exit(_report_all(place, as_json, key, anchor))
+        sys.exit(_report_all(options, as_json, key, anchor))
     given = None if receipt is None else _read_receipt(Path(receipt))
 
     async def check(host: Host) -> Report:
@@ -172,16 +155,14 @@ def verify_command(
             return await host.verify(of, key=key, anchor=anchor)
         return await host.verify_receipt(given, of, key=key, anchor=anchor)
 
-    sys.exit(_report(place, check, as_json, _ALL_WELL))
+    sys.exit(_report(options, check, as_json, _ALL_WELL))
 
 
 @click.command("replay")
 @click.argument("job", required=False)
-@click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
+@json_option(_JSON_HELP)
 @place_options
-def replay_command(
-    job: str | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def replay_command(job: str | None, as_json: bool, options: HostOptions) -> None:
     """Drive JOB (the latest, if none is given) again from its logs, without a model or a tool.
 
     What models, tools and people answered is taken from the log; every decision of the loop is made again and
@@ -191,11 +172,7 @@ def replay_command(
     async def check(host: Host) -> Report:
         return await host.replay(await host.jobs.find(job))
 
-    sys.exit(
-        _report(
-            PlaceOptions(config, workspace, storage), check, as_json, "every decision and request is the same again"
-        )
-    )
+    sys.exit(_report(options, check, as_json, "every decision and request is the same again"))
 
 
 _WORDS: dict[Kind, str] = {
@@ -215,14 +192,8 @@ def _read_receipt(path: Path) -> bytes:
         raise UsageError(f"--receipt {path} cannot be read: {error.strerror}") from error
 
 
-def _report(place: PlaceOptions, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
-    host = place.reader()
-
-    async def checked() -> Report:
-        async with host:
-            return await check(host)
-
-    report = asyncio.run(checked())
+def _report(options: HostOptions, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
+    report = options.look(check)
     if as_json:
         data(json.dumps(report.to_json(), ensure_ascii=False))
     else:
@@ -230,22 +201,21 @@ def _report(place: PlaceOptions, check: Callable[[Host], Awaitable[Report]], as_
     return 0 if report.ok else 1
 
 
-def _report_all(place: PlaceOptions, as_json: bool, key: str | None, anchor: str | None) -> int:
+def _report_all(options: HostOptions, as_json: bool, key: str | None, anchor: str | None) -> int:
     """Print each report as it arrives, then the totals, and return the exit status."""
-    host = place.reader()
+    host = options.reader()
     found: Counter[str] = Counter()
 
-    async def checked() -> None:
-        async with host:
-            async for report in host.verify_all(key=key, anchor=anchor):
-                found[report.kind] += 1
-                found["findings"] += len(report.findings)
-                if as_json:
-                    data(json.dumps(report.to_json(), ensure_ascii=False))
-                else:
-                    _print(report, _ALL_WELL)
+    async def check(host: Host) -> None:
+        async for report in host.verify_all(key=key, anchor=anchor):
+            found[report.kind] += 1
+            found["findings"] += len(report.findings)
+            if as_json:
+                data(json.dumps(report.to_json(), ensure_ascii=False))
+            else:
+                _print(report, _ALL_WELL)
 
-    asyncio.run(checked())
+    run_with(host, check)
     if not as_json:
         counts = f"{count(found['job'], 'Job')}, {count(found['task'], 'task')}, {found['iterations']} series"
         out(f"{host.storage.location}: {counts}, {count(found['findings'], 'finding')}")

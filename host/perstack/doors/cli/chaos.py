@@ -21,7 +21,7 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.skills import ToolSpec
-from perstack.doors.cli.options import CONFIG
+from perstack.doors.cli.options import config_option
 from perstack.doors.cli.param_types import read_span
 from perstack.doors.cli.terminal import err, out, remark
 from perstack.doors.create.trial import copy_project
@@ -48,7 +48,7 @@ _AT_RANDOM = 5
 @click.option("--for", "duration", metavar="TIME", help="Stop after this time, such as 2m; 1m if --kills is not given.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="What the choices are made from.")
 @click.option("--storage", metavar="SCHEME:PLACE", help="Where its Jobs are kept, in each copy of the project.")
-@click.option("--config", metavar="FILE", help=CONFIG)
+@config_option
 def chaos_command(
     expert: str,
     query: str,

@@ -108,14 +108,14 @@ class _Place:
     """The project of the options on the line, or of the current folder."""
 
     def __init__(self, ctx: click.Context) -> None:
-        from perstack.doors.cli.options import PlaceOptions
+        from perstack.doors.cli.options import HostOptions
 
         self._given = dict(ctx.params)
         if ctx.args and isinstance(first := ctx.command.params[0], click.Argument):
             # click sets positional arguments aside before an option whose value is still missing
             self._given[first.name] = self._given.get(first.name) or ctx.args[0]
-        named = {name: self._option(name) for name in ("config", "workspace", "storage")}
-        self._options = PlaceOptions(named["config"], named["workspace"], named["storage"])
+        config, workspace, storage = map(self._option, ("config", "workspace", "storage"))
+        self._options = HostOptions(config, workspace, storage)
         self._found = self._options.find()
 
     def _option(self, name: str) -> str | None:

@@ -22,7 +22,7 @@ from perstack.core.runs.events import Event
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.step_events import DecideApproval, FinishGeneration, FinishToolCall
 from perstack.doors.cli.driving import answered_in_place, can_ask, job_of, say, until_done
-from perstack.doors.cli.options import PlaceOptions, Setup, driving_options
+from perstack.doors.cli.options import HostOptions, driving_options
 from perstack.doors.cli.output import Output, Showing, showing_options
 from perstack.doors.cli.param_types import given_query
 from perstack.doors.cli.terminal import err
@@ -45,7 +45,7 @@ _RESUME = "perstack create --resume"
 @click.option("--yes", is_flag=True, help="Change files that are there without asking.")
 @showing_options
 @driving_options
-def create_command(query: str | None, job: str | None, yes: bool, showing: Showing, setup: Setup) -> None:
+def create_command(query: str | None, job: str | None, yes: bool, showing: Showing, options: HostOptions) -> None:
     """Have Experts write the perstack.toml that QUERY describes, or improve the one that is there.
 
     They check it as `perstack validate` does, and try it on a sample query in a copy of the folder, where no program is
@@ -54,17 +54,17 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Showi
     """
     if job is not None and query is not None:
         raise UsageError("--resume continues what was asked before: leave QUERY out")
-    place = _placed(setup.place)
-    folder, before = Path(place.named), _before(place)
+    options = _in_definition_folder(options)
+    folder, before = Path(options.workspace_path), _before(options)
     lines = _Lines(showing, folder)
     if job is None and (folder / DEFINITION).exists() and not yes and not can_ask(lines):
         raise UsageError(
             f"{folder / DEFINITION} is there, and nobody can be asked whether it may be changed: give --yes, or call"
             " this at a terminal"
         )
-    text = "" if job is not None else _told(given_query(query), folder, before, setup.overrides)
+    text = "" if job is not None else _told(given_query(query), folder, before, options.overrides)
     tried: list[tuple[str, str]] = []
-    host = _host(replace(setup, place=place), folder, before, tried, says_yes=yes)
+    host = _host(options, folder, before, tried, says_yes=yes)
 
     async def work(on_event: OnEvent) -> JobSummary:
         if job is None:
@@ -120,23 +120,23 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _placed(given: PlaceOptions) -> PlaceOptions:
+def _in_definition_folder(options: HostOptions) -> HostOptions:
     """Return the options with the folder of the written perstack.toml as the workspace. Raises UsageError."""
-    place = given.find()
-    if given.config is not None and Path(given.config).name != DEFINITION:
-        raise UsageError(f"--config {given.config}: a definition that is improved is called {DEFINITION}")
-    if given.config is not None and given.workspace is not None:
+    place = options.find()
+    if options.config is not None and Path(options.config).name != DEFINITION:
+        raise UsageError(f"--config {options.config}: a definition that is improved is called {DEFINITION}")
+    if options.config is not None and options.workspace is not None:
         raise UsageError("--config and --workspace name one folder here: leave one of them out")
-    found = None if given.workspace is not None else place.config
+    found = None if options.workspace is not None else place.config
     folder = place.folder if found is None else found.parent
     if folder != Path.cwd():
         err(f"note: this is about {one_line(str(folder / DEFINITION))}")
-    return replace(given, workspace=str(folder))
+    return replace(options, workspace=str(folder))
 
 
-def _before(place: PlaceOptions) -> Project:
+def _before(options: HostOptions) -> Project:
     """Return the current definition, for its settings; an empty one if it cannot be used."""
-    config = place.find().config
+    config = options.find().config
     if config is None:
         return Project()
     try:
@@ -158,16 +158,16 @@ def _told(query: str, folder: Path, before: Project, overrides: Overrides) -> st
     return f"{query}\n\n{facts}"
 
 
-def _host(setup: Setup, folder: Path, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> Host:
+def _host(options: HostOptions, folder: Path, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> Host:
     project = team_for(before, folder, says_yes=says_yes)
-    env, given = setup.env(project), setup.overrides
+    env, given = options.env(project), options.overrides
     # the given limits cover everything: half of them is for trials, which are separate Jobs
     tokens = None if given.max_tokens is None else max(1, given.max_tokens // 2)
     cost = None if given.max_cost is None else given.max_cost / 2
     trials = Trials(folder, env, given, (), before, Left(tokens=tokens, cost=cost))
     kit = kit_for(folder, env, (), trials, lambda key, query: tried.append((key, query)))
     asked = replace(given, max_tokens=tokens, max_cost=cost)
-    return setup.place.host(project, env=env, overrides=asked, plugins=[kit])
+    return options.host_of(project, env=env, overrides=asked, plugins=[kit])
 
 
 def _then(job: JobSummary) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import json
@@ -15,36 +14,34 @@ import click
 from pydantic.alias_generators import to_camel
 
 from perstack.config.check import suggestion
-from perstack.core.definitions.overrides import Overrides
-from perstack.doors.cli.options import PlaceOptions, Setup, place_options
+from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.doctor import Finding, ProviderState, RuntimeState
 from perstack.engine.plugins.registry import PluginInfo, load_plugins
 from perstack.errors import NotFound
+from perstack.host import Host
 from perstack.ports.provider import OfferedModel
 
 # perstack doctor
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+@json_option("All of it as one JSON object.")
 @place_options
-def doctor_command(as_json: bool, config: str | None, workspace: str | None, storage: str | None) -> None:
+def doctor_command(as_json: bool, options: HostOptions) -> None:
     """Say what is there of what perstack needs, and what to do about what is not.
 
     That is Python, extras, providers and their keys, the place of the state, the terminal, where programs of tools can
     run, and how each limit of [sandbox] is kept there. Exit status 1 if something is in the way.
     """
-    place = PlaceOptions(config, workspace, storage)
-    setup = Setup(place, Overrides(), ())
-    project = place.project(required=False)
+    options = options
+    project = options.project(required=False)
 
-    async def look() -> tuple[tuple[Finding, ...], tuple[RuntimeState, ...]]:
-        async with place.host(project, env=setup.env(project)) as host:
-            return await host.experts.diagnosis(), await host.experts.runtimes()
+    async def look(host: Host) -> tuple[tuple[Finding, ...], tuple[RuntimeState, ...]]:
+        return await host.experts.diagnosis(), await host.experts.runtimes()
 
-    diagnosis, runtimes = asyncio.run(look())
+    diagnosis, runtimes = run_with(options.host_of(project, env=options.env(project)), look)
     findings = (*diagnosis, _terminal(), *map(_of_runtime, runtimes))
     if as_json:
         found = {"findings": [asdict(one) for one in findings], "runtimes": [asdict(one) for one in runtimes]}
@@ -88,24 +85,16 @@ def _print(findings: Sequence[Finding], runtimes: Sequence[RuntimeState]) -> Non
 
 @click.command("models")
 @click.argument("provider", required=False)
-@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+@json_option("All of it as one JSON object.")
 @place_options
-def models_command(
-    provider: str | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def models_command(provider: str | None, as_json: bool, options: HostOptions) -> None:
     """List the providers, which of them are set up here, and the default; of PROVIDER, all of its models.
 
     Context is what a model can see at once, in tokens. Prices are US dollars for a million tokens, as published.
     """
-    place = PlaceOptions(config, workspace, storage)
-    setup = Setup(place, Overrides(), ())
-    project = place.project(required=False)
-
-    async def ask() -> tuple[ProviderState, ...]:
-        async with place.host(project, env=setup.env(project)) as host:
-            return await host.experts.providers()
-
-    found = asyncio.run(ask())
+    options = options
+    project = options.project(required=False)
+    found = run_with(options.host_of(project, env=options.env(project)), lambda host: host.experts.providers())
     if provider is not None:
         names = [one.name for one in found]
         found = tuple(one for one in found if one.name == provider)
@@ -172,7 +161,7 @@ def _price(price: float | None) -> str:
 
 
 @click.command("plugins")
-@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+@json_option("All of it as one JSON object.")
 def plugins_command(as_json: bool) -> None:
     """List the plugins that are installed, from which package, and what each brings.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
+from dataclasses import replace
 
 import click
 
@@ -12,7 +12,16 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.runs.tool_search import tokens_of
-from perstack.doors.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup, driving_options, place_options
+from perstack.doors.cli.options import (
+    HostOptions,
+    definition_options,
+    driving_options,
+    env_path_option,
+    json_option,
+    place_options,
+    run_with,
+    runtime_option,
+)
 from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
@@ -25,12 +34,11 @@ def expert_command() -> None:
 
 
 @expert_command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--config", metavar="FILE", help=CONFIG)
-@click.option("--workspace", metavar="DIR", help=WORKSPACE)
-def list_command(as_json: bool, config: str | None, workspace: str | None) -> None:
+@json_option("One JSON object a line.")
+@definition_options
+def list_command(as_json: bool, options: HostOptions) -> None:
     """List the Experts that can be run, with what each is for."""
-    experts = PlaceOptions(config, workspace, None).project(required=True).experts.values()
+    experts = options.project(required=True).experts.values()
     if as_json:
         for one in experts:
             about = {"key": one.key, "description": one.description, "delegates": [*one.delegates]}
@@ -43,19 +51,14 @@ def list_command(as_json: bool, config: str | None, workspace: str | None) -> No
 @expert_command.command("show")
 @click.argument("expert")
 @click.option("--as-delegate", is_flag=True, help="As another Expert calls it, and not as a person does.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option("One JSON object.")
 @driving_options
-def show_command(expert: str, as_delegate: bool, as_json: bool, setup: Setup) -> None:
+def show_command(expert: str, as_delegate: bool, as_json: bool, options: HostOptions) -> None:
     """Print exactly what the model of EXPERT is sent before the query, and what each part of it costs.
 
     Its skills are started for it, and ended. No token is spent.
     """
-
-    async def look() -> Sent:
-        async with setup.host() as host:
-            return await host.experts.sent(expert, as_delegate=as_delegate)
-
-    sent = asyncio.run(look())
+    sent = run_with(options.driver(), lambda host: host.experts.sent(expert, as_delegate=as_delegate))
     if as_json:
         data(json.dumps(_as_json(expert, sent, as_delegate=as_delegate), ensure_ascii=False).encode())
         return
@@ -156,30 +159,17 @@ def _print(expert: str, sent: Sent, *, as_delegate: bool) -> None:
 @click.command("sandbox")
 @click.argument("expert")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--runtime", metavar="NAME", help="Where programs of tools run; `perstack plugins` lists them.")
-@click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
+@runtime_option
+@env_path_option
 @place_options
-def sandbox_command(
-    expert: str,
-    command: tuple[str, ...],
-    runtime: str | None,
-    env_path: tuple[str, ...],
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
-) -> None:
+def sandbox_command(expert: str, command: tuple[str, ...], runtime: str | None, options: HostOptions) -> None:
     """Run COMMAND as the exec tool of EXPERT would: in its runtime, with its variables and limits.
 
     Write it after `--`. Its input and output are those of this command, and so is its exit status; 128 and the number
     of the signal if one has ended it.
     """
-    host = Setup(PlaceOptions(config, workspace, storage), Overrides(runtime=runtime), env_path).host()
-
-    async def run() -> int:
-        async with host:
-            tried = await host.experts.run_program(expert, command)
-        if tried.ending.limit:
-            err(f"ended by the sandbox: {tried.ending.limit}")
-        return tried.status if tried.status >= 0 else 128 - tried.status
-
-    sys.exit(asyncio.run(run()))
+    host = replace(options, overrides=Overrides(runtime=runtime)).driver()
+    tried = run_with(host, lambda host: host.experts.run_program(expert, command))
+    if tried.ending.limit:
+        err(f"ended by the sandbox: {tried.ending.limit}")
+    sys.exit(tried.status if tried.status >= 0 else 128 - tried.status)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from contextlib import suppress
@@ -14,7 +13,7 @@ from perstack.config.env import read_env
 from perstack.core.recordings.model import FORMAT, Recording
 from perstack.core.runs.messages import REDACTED
 from perstack.doors.cli.log_print import print_damage
-from perstack.doors.cli.options import PlaceOptions, place_options
+from perstack.doors.cli.options import HostOptions, place_options, run_with
 from perstack.doors.cli.terminal import err, stored
 from perstack.doors.shared.export import document_of, folders_of, lines_of, write_new_file, write_new_files
 from perstack.doors.shared.text import count
@@ -40,30 +39,26 @@ from perstack.system.regular_files import opened
     help="The file to write, which must not exist; stdout by default. For folders, the directory to write into.",
 )
 @place_options
-def export_command(
-    job: str, form: str, output: str | None, config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def export_command(job: str, form: str, output: str | None, options: HostOptions) -> None:
     """Write JOB in another form."""
-    host = PlaceOptions(config, workspace, storage).reader()
-    sys.exit(asyncio.run(_export(host, job, form, output)))
+    sys.exit(options.look(lambda host: _export(host, job, form, output)))
 
 
 async def _export(host: Host, job: str, form: str, output: str | None) -> int:
-    async with host:
-        job = await host.jobs.find(job)
-        if form == "jsonl":
-            logs = await host.logs(job)
-            write_output(lines_of(logs), output)
-            return int(print_damage(logs))
-        if form == "json":
-            write_output(await document_of(host, job), output)
-            return 0
-        files = await folders_of(host, job, form)
-        if output is None:
-            raise UsageError(f"--format {form} writes folders: name a directory with --output DIR")
-        place = write_new_files(files, Path(output), "--output", f"--output {output}")
-        err(f"{place}: {count(len(files), 'file')}")
+    job = await host.jobs.find(job)
+    if form == "jsonl":
+        logs = await host.logs(job)
+        write_output(lines_of(logs), output)
+        return int(print_damage(logs))
+    if form == "json":
+        write_output(await document_of(host, job), output)
         return 0
+    files = await folders_of(host, job, form)
+    if output is None:
+        raise UsageError(f"--format {form} writes folders: name a directory with --output DIR")
+    place = write_new_files(files, Path(output), "--output", f"--output {output}")
+    err(f"{place}: {count(len(files), 'file')}")
+    return 0
 
 
 def write_output(content: bytes, output: str | None) -> None:
@@ -88,7 +83,7 @@ _HEAD = 200
     help="The file to write; an older recording there is replaced. `-`: stdout.",
 )
 @place_options
-def record_command(job: str, file: str, config: str | None, workspace: str | None, storage: str | None) -> None:
+def record_command(job: str, file: str, options: HostOptions) -> None:
     """Keep JOB as a recording: replies, results of tools, answers, approvals and delegates, in one JSON file.
 
     `perstack run … --recording FILE` plays it, with no key, no server and nobody there. Secrets are taken out. A Job
@@ -97,13 +92,12 @@ def record_command(job: str, file: str, config: str | None, workspace: str | Non
     path = None if file == "-" else Path(file)
     if path is not None:
         _check_replaceable(path)
-    host = _host(PlaceOptions(config, workspace, storage))
+    host = _host(options)
 
-    async def recorded() -> Recording:
-        async with host:
-            return await host.record(await host.jobs.find(job))
+    async def recorded(host: Host) -> Recording:
+        return await host.record(await host.jobs.find(job))
 
-    recording = asyncio.run(recorded())
+    recording = run_with(host, recorded)
     data = recording.to_bytes()
     if path is None:
         stored(data)
@@ -113,13 +107,13 @@ def record_command(job: str, file: str, config: str | None, workspace: str | Non
     sys.exit(0)
 
 
-def _host(place: PlaceOptions) -> Host:
+def _host(options: HostOptions) -> Host:
     """Return a Host that knows the variables of `.env` files, whose secrets must be removed."""
     try:
-        project = place.project(required=False)
+        project = options.project(required=False)
     except DefinitionError:
-        return place.reader()
-    return place.host(project, env=read_env(place.find().folder, project.env_path))
+        return options.reader()
+    return options.host_of(project, env=read_env(options.find().folder, project.env_path))
 
 
 def _check_replaceable(path: Path) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from perstack.core.base.ids import is_place, number_of_run, place_of
 from perstack.core.base.text import one_line
 from perstack.core.files.text_diff import FileDiff
-from perstack.doors.cli.options import PlaceOptions, Setup, place_options
+from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import Painted, Screen, confirm, data, err, has_screen, out, stored, table
 from perstack.doors.shared.command_lines import rewind
 from perstack.doors.shared.file_changes import (
@@ -36,6 +36,8 @@ from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.system.user import this_user
 
+_T = TypeVar("_T")
+
 _NARROWEST = 20
 _STYLES: dict[LineKind, dict[str, str | bool]] = {
     "file": {"bold": True},
@@ -51,17 +53,10 @@ _STYLES: dict[LineKind, dict[str, str | bool]] = {
 @click.argument("what", metavar="[STEP|CHECKPOINT[..CHECKPOINT]]", required=False)
 @click.option("--run", "run_id", metavar="RUN", help="Only what this Run did, such as JOB-1; its delegates apart.")
 @click.option("--stat", is_flag=True, help="Only which files, and how many lines.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; with --stat without the lines.")
+@json_option("One JSON object; with --stat without the lines.")
 @place_options
 def diff_command(
-    job: str | None,
-    what: str | None,
-    run_id: str | None,
-    stat: bool,
-    as_json: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
+    job: str | None, what: str | None, run_id: str | None, stat: bool, as_json: bool, options: HostOptions
 ) -> None:
     """Show what JOB, by default the latest, did to files; or what one of its Runs or steps did.
 
@@ -70,13 +65,7 @@ def diff_command(
 
     It needs snapshots: `workspace = { path = ".", snapshots = true }` in perstack.toml.
     """
-    host = PlaceOptions(config, workspace, storage).reader()
-
-    async def look() -> FilesDiff:
-        async with host:
-            return await _diff(host, job, what, run_id)
-
-    found = asyncio.run(look())
+    found = options.look(lambda host: _diff(host, job, what, run_id))
     if as_json:
         files = [stat_json(file) if stat else file.to_json() for file in found.files]
         data(json.dumps({"job": found.job_id, "of": found.of, "files": files}, ensure_ascii=False))
@@ -140,7 +129,7 @@ async def _diff(host: Host, job: str | None, what: str | None, run_id: str | Non
 @click.option("--only", multiple=True, metavar="GLOB", help="Only these paths, such as 'src/**'; may be given again.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option("--yes", is_flag=True, help="Rewind without asking.")
-@click.option("--json", "as_json", is_flag=True, help="What changes or has changed, as one JSON object.")
+@json_option("What changes or has changed, as one JSON object.")
 @place_options
 def rewind_command(
     job: str,
@@ -149,9 +138,7 @@ def rewind_command(
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
+    options: HostOptions,
 ) -> None:
     """Make the files of the workspace what they were at CHECKPOINT of JOB: all of it, or, if anything fails, nothing.
 
@@ -159,16 +146,16 @@ def rewind_command(
     know (ignored, private, too large) stay. On a terminal you are asked first; elsewhere --yes is needed. While a Job
     is driven in the workspace, nothing is rewound.
     """
-    place = PlaceOptions(config, workspace, storage)
     if as_json and not (yes or dry_run):
         raise UsageError("--json asks nothing: add --yes, or --dry-run to only look")
 
-    async def look() -> Rewind:
-        async with place.writer() as host:
-            job_id, place_id = await _places(host, job, checkpoint)
-            return await host.jobs.plan_rewind(job_id, place_id, only=only, elsewhere=workspace is not None)
+    elsewhere = options.workspace is not None
 
-    plan = asyncio.run(look())
+    async def look(host: Host) -> Rewind:
+        job_id, place_id = await _places(host, job, checkpoint)
+        return await host.jobs.plan_rewind(job_id, place_id, only=only, elsewhere=elsewhere)
+
+    plan = options.change(look)
     if not as_json:
         _show(plan)
     if dry_run or not plan.files:
@@ -179,11 +166,11 @@ def rewind_command(
         return
     if not yes:
         ask_rewind(plan)
-    done = asyncio.run(_rewound(place, plan, only, elsewhere=workspace is not None))
+    done = _rewind(options, plan, only, elsewhere=elsewhere)
     if as_json:
         data(json.dumps(_as_json(done), ensure_ascii=False))
     else:
-        for line in undo_lines(done, place):
+        for line in undo_lines(done, options):
             out(line)
 
 
@@ -196,11 +183,11 @@ def ask_rewind(plan: Rewind) -> None:
         sys.exit(1)
 
 
-def undo_lines(done: Rewind, place: PlaceOptions) -> tuple[str, ...]:
+def undo_lines(done: Rewind, options: HostOptions) -> tuple[str, ...]:
     """Return lines with the outcome and the command that undoes it; empty if nothing was changed."""
     if done.undo is None:
         return ()
-    undo = rewind(done.job_id, done.undo, place.given)
+    undo = rewind(done.job_id, done.undo, options.as_arguments)
     return (f"rewound, {stat_words(done.files)}; to undo it:", f"  {undo}")
 
 
@@ -231,9 +218,9 @@ def _show_kept(screen: Screen, plan: Rewind) -> None:
         out(screen.paint(line, dim=True))
 
 
-async def _rewound(place: PlaceOptions, plan: Rewind, only: Sequence[str], *, elsewhere: bool) -> Rewind:
-    async with place.writer() as host:
-        return await host.jobs.rewind(
+def _rewind(options: HostOptions, plan: Rewind, only: Sequence[str] = (), *, elsewhere: bool = False) -> Rewind:
+    return options.change(
+        lambda host: host.jobs.rewind(
             plan.job_id,
             plan.checkpoint_id,
             only=only,
@@ -241,6 +228,7 @@ async def _rewound(place: PlaceOptions, plan: Rewind, only: Sequence[str], *, el
             elsewhere=elsewhere,
             by=this_user("cli"),
         )
+    )
 
 
 async def _places(host: Host, job: str, checkpoint: str | None) -> tuple[str, str]:
@@ -269,14 +257,14 @@ def _as_json(plan: Rewind) -> dict[str, object]:
 _SHOWN = 20
 
 
-def files_of_then(setup: Setup, expert: str, job: str, checkpoint: str, *, is_sure: bool) -> Setup:
-    """Restore or write the files of a checkpoint, and return the setup for driving the branch; reports on stderr.
+def files_of_then(options: HostOptions, expert: str, job: str, checkpoint: str, *, is_sure: bool) -> HostOptions:
+    """Restore or write the files of a checkpoint, and return the options for driving the branch; reports on stderr.
 
     Ends the process if the user does not agree. Raises UsageError, Conflict and StorageError.
     """
-    if setup.place.workspace is not None:
-        return _in_new_folder(setup, expert, job, checkpoint, Path(setup.place.workspace))
-    plan = asyncio.run(_planned(setup, expert, job, checkpoint))
+    if options.workspace is not None:
+        return _in_new_folder(options, expert, job, checkpoint, Path(options.workspace))
+    plan = _on_project(options, lambda host: _planned(host, expert, job, checkpoint))
     if plan.files:
         err(one_line(f"files of {plan.checkpoint_id} in {plan.workspace}:"))
         for line in plan_lines(plan)[:_SHOWN]:
@@ -285,33 +273,30 @@ def files_of_then(setup: Setup, expert: str, job: str, checkpoint: str, *, is_su
             err(f"… and {len(plan.files) - _SHOWN:,} more")
         if not is_sure:
             ask_rewind(plan)
-        done = asyncio.run(_rewind_as_planned(setup.place, plan))
-        for line in undo_lines(done, setup.place):
+        done = _rewind(options, plan)
+        for line in undo_lines(done, options):
             err(line)
-    return setup
+    return options
 
 
-def _in_new_folder(setup: Setup, expert: str, job: str, checkpoint: str, folder: Path) -> Setup:
-    place = replace(setup.place, workspace=None)
+def _in_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str, folder: Path) -> HostOptions:
+    options = replace(options, workspace=None)
 
-    async def write() -> None:
-        async with place.host(place.project(required=True), env={}) as host:
-            host.experts.get(expert)
-            job_id = await host.jobs.find(job)
-            await host.jobs.write_files(await host.jobs.find(checkpoint), folder, job_id=job_id)
-
-    asyncio.run(write())
-    err(one_line(f"the files of {checkpoint} are in {folder}"))
-    return replace(setup, place=replace(place, into=folder))
-
-
-async def _planned(setup: Setup, expert: str, job: str, checkpoint: str) -> Rewind:
-    async with setup.place.host(setup.place.project(required=True), env={}) as host:
+    async def write(host: Host) -> None:
         host.experts.get(expert)
-        return await host.jobs.plan_rewind(await host.jobs.find(job), await host.jobs.find(checkpoint))
+        job_id = await host.jobs.find(job)
+        await host.jobs.write_files(await host.jobs.find(checkpoint), folder, job_id=job_id)
+
+    _on_project(options, write)
+    err(one_line(f"the files of {checkpoint} are in {folder}"))
+    return replace(options, branch_folder=folder)
 
 
-async def _rewind_as_planned(place: PlaceOptions, plan: Rewind) -> Rewind:
-    async with place.writer() as host:
-        by = this_user("cli")
-        return await host.jobs.rewind(plan.job_id, plan.checkpoint_id, expected=plan.digest, by=by)
+async def _planned(host: Host, expert: str, job: str, checkpoint: str) -> Rewind:
+    host.experts.get(expert)
+    return await host.jobs.plan_rewind(await host.jobs.find(job), await host.jobs.find(checkpoint))
+
+
+def _on_project(options: HostOptions, work: Callable[[Host], Awaitable[_T]]) -> _T:
+    """Return the result of `work`, called with a Host that knows the Experts and no variables."""
+    return run_with(options.host_of(options.project(required=True), env={}), work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -17,7 +16,7 @@ from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks.state import TaskState
 from perstack.doors.cli.driving import answered_in_place, drive, job_of, say, until_done
-from perstack.doors.cli.options import PlaceOptions, Setup, drive_options, driving_options, place_options
+from perstack.doors.cli.options import HostOptions, drive_options, driving_options, json_option, place_options, run_with
 from perstack.doors.cli.output import Output, Showing, showing_options
 from perstack.doors.cli.param_types import given_text, json_on_stdin
 from perstack.doors.cli.terminal import Painted, Screen, data, err, out
@@ -43,9 +42,7 @@ _CALL_ID = "PERSTACK_CALL_ID"
 @drive_options
 @showing_options
 @driving_options
-def answer_command(
-    ident: str, text: str, is_driven: bool, dispatcher: str | None, showing: Showing, setup: Setup
-) -> None:
+def answer_command(ident: str, text: str, is_driven: bool, showing: Showing, options: HostOptions) -> None:
     """Answer ID, that of a question, Job or task which `perstack inbox` shows, with TEXT, and drive its Job on.
 
     A Job that was submitted, and every one where a dispatcher is named, is queued for a worker again.
@@ -53,12 +50,12 @@ def answer_command(
     TEXT `-` is read from stdin. What a tool at work asks takes the one value it asks for, a JSON object, or `decline`.
     """
     said = given_text(text)
-    setup = setup.dispatched(dispatcher)
-    found = asyncio.run(_looked_up(setup.host(), ident, said))
+    options = options
+    found = run_with(options.driver(), lambda host: _looked_up(host, ident, said))
     if found is None:
         err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
-    host = setup.host()
+    host = options.driver()
 
     lines = Output(showing)
 
@@ -73,16 +70,15 @@ def answer_command(
 
 async def _looked_up(host: Host, ident: str, said: str) -> str | None:
     """Return the id of a Job's question, also for an unknown id; None for a task, which is answered here."""
-    async with host:
-        ident = await host.jobs.find(ident, ("job", "task"))
-        item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
-        if item is not None and item.asking is not None:
-            _check_approval(item, ident, said)
-            return item.id
-        if (item is None or item.task_id is None) and not await _is_task(host, ident):
-            return await _question(host, ident)
-        await host.tasks.signed(this_user("cli")).answer(ident, said)
-        return None
+    ident = await host.jobs.find(ident, ("job", "task"))
+    item = next((one for one in await host.inbox() if ident in (one.id, one.job_id)), None)
+    if item is not None and item.asking is not None:
+        _check_approval(item, ident, said)
+        return item.id
+    if (item is None or item.task_id is None) and not await _is_task(host, ident):
+        return await _question(host, ident)
+    await host.tasks.signed(this_user("cli")).answer(ident, said)
+    return None
 
 
 def _check_approval(item: InboxItem, ident: str, said: str) -> None:
@@ -131,17 +127,11 @@ _LINES = 40
 
 
 @click.command("inbox")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each question.")
+@json_option("One JSON object a line for each question.")
 @place_options
-def inbox_command(as_json: bool, config: str | None, workspace: str | None, storage: str | None) -> None:
+def inbox_command(as_json: bool, options: HostOptions) -> None:
     """List what waits for you: every open question of every Job and task, the oldest first."""
-    place = PlaceOptions(config, workspace, storage)
-
-    async def look() -> tuple[InboxItem, ...]:
-        async with place.reader() as host:
-            return await host.inbox()
-
-    items = asyncio.run(look())
+    items = options.look(lambda host: host.inbox())
     if as_json:
         for item in items:
             data(json.dumps(_to_json(item), ensure_ascii=False))
@@ -227,16 +217,15 @@ def _wanted(item: InboxItem) -> str:
 @drive_options
 @showing_options
 @driving_options
-def signal_command(target: str, is_driven: bool, dispatcher: str | None, showing: Showing, setup: Setup) -> None:
+def signal_command(target: str, is_driven: bool, showing: Showing, options: HostOptions) -> None:
     """Tell a Job or a task that something has happened outside: a CloudEvent 1.0, as JSON on stdin.
 
     A task that waits has its answer then, and is due; a Job continues. An event that comes twice is taken once. A Job
     that was submitted, and every one where a dispatcher is named, is queued for a worker again.
     """
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
-    setup = setup.dispatched(dispatcher)
-    host = setup.host()
-    target, task = asyncio.run(_told(host, target, event))
+    options = options
+    target, task = run_with(options.driver(), lambda host: _told(host, target, event))
     if task is not None:
         err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
         return
@@ -248,7 +237,7 @@ def signal_command(target: str, is_driven: bool, dispatcher: str | None, showing
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 
-    host, lines = setup.host(), Output(showing)
+    host, lines = options.driver(), Output(showing)
     job = until_done(host, lambda: answered_in_place(host, work, lines), lambda: job_of(host, lines), lines)
     if job is not None and job.status == "running" and lines.job_id is None:
         err(f"Job {target} has taken this event already, and another process drives it")
@@ -258,11 +247,10 @@ def signal_command(target: str, is_driven: bool, dispatcher: str | None, showing
 
 async def _told(host: Host, target: str, event: CloudEvent) -> tuple[str, TaskState | None]:
     """Return the whole id, and the task with that id after answering it; None if there is no such task."""
-    async with host:
-        target = await host.jobs.find(target, ("job", "task"))
-        try:
-            await host.tasks.get(target)
-        except (NotFound, UsageError):
-            return target, None
-        by = this_user("cli").bringing(event.source)
-        return target, await host.tasks.signed(by).answer(target, event.data, event_id=event.key)
+    target = await host.jobs.find(target, ("job", "task"))
+    try:
+        await host.tasks.get(target)
+    except (NotFound, UsageError):
+        return target, None
+    by = this_user("cli").bringing(event.source)
+    return target, await host.tasks.signed(by).answer(target, event.data, event_id=event.key)

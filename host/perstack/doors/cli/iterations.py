@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Sequence
@@ -14,7 +13,14 @@ import click
 from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
 from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
 from perstack.doors.cli.driving import EXIT_STATUS, answered_in_series, until_done
-from perstack.doors.cli.options import PlaceOptions, Setup, driving_options, place_options, total_options
+from perstack.doors.cli.options import (
+    HostOptions,
+    driving_options,
+    json_option,
+    place_options,
+    take_option,
+    total_options,
+)
 from perstack.doors.cli.output import Output, Showing, showing_options
 from perstack.doors.cli.param_types import given_query
 from perstack.doors.cli.terminal import Screen, data, err, out, table
@@ -31,22 +37,12 @@ from perstack.system.clock import SYSTEM
 
 
 @click.command("iterations")
-@click.option("--json", "as_json", is_flag=True, help="Each one's whole summary as JSON, one a line.")
-@click.option(
-    "--take", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="How many, the newest."
-)
+@json_option("Each one's whole summary as JSON, one a line.")
+@take_option(20, "How many, the newest.")
 @place_options
-def iterations_command(
-    as_json: bool, take: int, config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def iterations_command(as_json: bool, take: int, options: HostOptions) -> None:
     """List what was iterated, the one written to last first."""
-    place = PlaceOptions(config, workspace, storage)
-
-    async def look() -> SeriesPage:
-        async with place.reader() as host:
-            return await host.iterations.list(limit=take)
-
-    page = asyncio.run(look())
+    page = options.look(lambda host: host.iterations.list(limit=take))
     if as_json:
         for one in page.series:
             data(one.to_json())
@@ -214,7 +210,7 @@ def iterate_command(
     total_tokens: int | None,
     series_id: str | None,
     showing: Showing,
-    setup: Setup,
+    options: HostOptions,
 ) -> None:
     """Run EXPERT on QUERY, measure its result, and run it again with that, until it is good enough.
 
@@ -222,7 +218,7 @@ def iterate_command(
     """
     check_target(target)
     said = given_query(query)
-    host = setup.host()
+    host = options.driver()
     lines = SeriesLines(showing)
 
     async def work() -> SeriesState:
@@ -255,19 +251,15 @@ def check_target(target: float | None) -> None:
 @click.command("report")
 @click.argument("series_id", metavar="ID")
 @click.option("--iteration", type=click.IntRange(min=1), metavar="N", help="This iteration, in place of the best.")
-@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+@json_option("All of it as one JSON object.")
 @place_options
-def report_command(
-    series_id: str, iteration: int | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def report_command(series_id: str, iteration: int | None, as_json: bool, options: HostOptions) -> None:
     """Show the best result of the iterations ID, how it was measured, and how the others did."""
-    place = PlaceOptions(config, workspace, storage)
 
-    async def look() -> SeriesState:
-        async with place.reader() as host:
-            return await host.iterations.get(await host.jobs.find(series_id, ("iterations",)))
+    async def look(host: Host) -> SeriesState:
+        return await host.iterations.get(await host.jobs.find(series_id, ("iterations",)))
 
-    series = asyncio.run(look())
+    series = options.look(look)
     shown = _chosen(series, iteration)
     if as_json:
         data(json.dumps(_document(series, shown), ensure_ascii=False))

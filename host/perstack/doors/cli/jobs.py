@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from perstack.core.base.lifecycle import TYPED_STATUS
 from perstack.core.base.text import one_line
 from perstack.core.jobs.queries import By, JobChoice, Spent, not_retained, parse_labels, removable, spent_by
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.cli.options import PlaceOptions, place_options
+from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import moment, read_span
 from perstack.doors.cli.terminal import Screen, confirm, data, err, out, table
 from perstack.doors.shared.job_status import status_of
@@ -32,31 +31,18 @@ _BY: dict[str, By] = {"expert": "expert", "model": "model", "day": "day", "label
     "--by", type=click.Choice(tuple(_BY)), default="expert", show_default=True, help="What is added up for each."
 )
 @click.option("--since", metavar="WHEN", help="Only Runs begun since: a date, 2026-11-30, or a time ago: 7d, 24h, 30m.")
-@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+@json_option("All of it as one JSON object.")
 @place_options
-def cost_command(
-    by: str, since: str | None, as_json: bool, config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def cost_command(by: str, since: str | None, as_json: bool, options: HostOptions) -> None:
     """Add up what all Jobs have spent.
 
     A cost is that of the tokens whose price was known when they were used. Where none was known it is `unknown`, and
     where some were not it is what was spent at least.
     """
     start = 0 if since is None else moment(since)
-    place = PlaceOptions(config, workspace, storage)
 
-    async def look() -> list[JobSummary]:
-        async with place.reader() as host:
-            found: list[JobSummary] = []
-            after: str | None = None
-            while True:
-                page = await host.jobs.list(limit=100, after=after)
-                found.extend(page.jobs)
-                after = page.next
-                if after is None:
-                    return found
-
-    rows, total = spent_by(asyncio.run(look()), _BY[by], since=start, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
+    jobs = options.look(_all)
+    rows, total = spent_by(jobs, _BY[by], since=start, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
     if as_json:
         shown = {"by": by, "since": start, "rows": [one.to_json() for one in rows], "total": total.to_json()}
         data(json.dumps(shown, ensure_ascii=False))
@@ -127,30 +113,21 @@ _PAGE = 20
 _MANY = 200
 _REST = 10_000
 """Size of the pages after the first: each page reads the times of all Jobs, so the rest is fetched at once."""
+_ALL_PAGE = 500
 
 
 @click.command("jobs")
-@click.option("--json", "as_json", is_flag=True, help="Each Job's whole summary as JSON, one a line.")
-@click.option(
-    "--take", type=click.IntRange(min=1), metavar="N", default=_PAGE, show_default=True, help="How many, the newest."
-)
+@json_option("Each Job's whole summary as JSON, one a line.")
+@take_option(_PAGE, "How many, the newest.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the N newest.")
 @choice_options
 @click.option("--all", "everything", is_flag=True, help="All of them, in place of --take.")
 @place_options
 def jobs_command(
-    as_json: bool,
-    take: int,
-    offset: int,
-    everything: bool,
-    choice: JobChoice,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
+    as_json: bool, take: int, offset: int, everything: bool, choice: JobChoice, options: HostOptions
 ) -> None:
     """List Jobs, the one written to last first, with the question of those that wait for an answer."""
-    host = PlaceOptions(config, workspace, storage).reader()
-    jobs, has_more = asyncio.run(_some(host, None if everything else take, offset, choice))
+    jobs, has_more = options.look(lambda host: _some(host, None if everything else take, offset, choice))
     if as_json:
         for job in jobs:
             data(job.to_json())
@@ -178,12 +155,11 @@ def _why_none(offset: int, choice: JobChoice) -> str:
 async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) -> tuple[list[JobSummary], bool]:
     """Return the selected Jobs, and whether there are older ones."""
     limit = _MANY if take is None or choice != JobChoice() else offset + take + 1
-    async with host:
-        found: list[JobSummary] = []
-        async for page in pages(lambda after: host.jobs.list(limit=limit if after is None else _REST, after=after)):
-            found += filter(choice.has, page.jobs)
-            if take is not None and len(found) > offset + take:
-                break
+    found: list[JobSummary] = []
+    async for page in pages(lambda after: host.jobs.list(limit=limit if after is None else _REST, after=after)):
+        found += filter(choice.has, page.jobs)
+        if take is not None and len(found) > offset + take:
+            break
     end = len(found) if take is None else offset + take
     return found[offset:end], len(found) > end
 
@@ -227,31 +203,27 @@ _SHOWN = 10
 @click.command("delete")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Delete them without asking.")
-@click.option("--json", "as_json", is_flag=True, help="What was deleted and what was kept, as one JSON object.")
+@json_option("What was deleted and what was kept, as one JSON object.")
 @place_options
-def delete_command(
-    jobs: tuple[str, ...], yes: bool, as_json: bool, config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def delete_command(jobs: tuple[str, ...], yes: bool, as_json: bool, options: HostOptions) -> None:
     """Remove JOBs for good, with their logs, checkpoints and blobs.
 
     On a terminal you are asked first; elsewhere --yes is needed. A Job that is driven is kept, and the exit status is
     1. An anchor gets the last heads of what was deleted, as those of something removed.
     """
-    place = PlaceOptions(config, workspace, storage)
 
-    async def look() -> list[JobSummary]:
-        async with place.reader() as host:
-            ids = dict.fromkeys([await host.jobs.find(job) for job in jobs])
-            return [await host.jobs.row_to_delete(job) for job in ids]
+    async def look(host: Host) -> list[JobSummary]:
+        ids = dict.fromkeys([await host.jobs.find(job) for job in jobs])
+        return [await host.jobs.row_to_delete(job) for job in ids]
 
-    remove(place, asyncio.run(look()), is_sure=yes, as_json=as_json)
+    remove(options, options.look(look), is_sure=yes, as_json=as_json)
 
 
-def remove(place: PlaceOptions, jobs: Sequence[JobSummary], *, is_sure: bool, as_json: bool) -> None:
+def remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, as_json: bool) -> None:
     """Remove the Jobs, report it, and end with the exit status. Raises UsageError if nobody agrees."""
     if jobs and not is_sure:
         _ask(jobs)
-    deleted, kept = asyncio.run(_removed(place.writer(), jobs))
+    deleted, kept = options.change(lambda host: _removed(host, jobs))
     if as_json:
         data(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
     else:
@@ -265,12 +237,11 @@ async def _removed(host: Host, jobs: Sequence[JobSummary]) -> tuple[list[str], d
     """Return the ids of the removed Jobs, and the reason for each that was kept."""
     deleted: list[str] = []
     kept: dict[str, str] = {}
-    async with host:
-        async for job_id, why in host.jobs.delete_each(job.id for job in jobs):
-            if why is None:
-                deleted.append(job_id)
-            else:
-                kept[job_id] = why
+    async for job_id, why in host.jobs.delete_each(job.id for job in jobs):
+        if why is None:
+            deleted.append(job_id)
+        else:
+            kept[job_id] = why
     return deleted, kept
 
 
@@ -291,8 +262,6 @@ def _ask(jobs: Sequence[JobSummary]) -> None:
 
 # perstack prune
 
-_PRUNE_PAGE = 500
-
 
 @click.command("prune")
 @click.option("--older-than", metavar="TIME", help="Only Jobs not written to for so long, such as 30d.")
@@ -303,9 +272,7 @@ _PRUNE_PAGE = 500
 @click.option("--include-waiting", is_flag=True, help="Also those that wait for an answer.")
 @click.option("--dry-run", is_flag=True, help="Show which these are, and delete nothing.")
 @click.option("--yes", is_flag=True, help="Delete them without asking.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="As `delete` has it; with --dry-run each Job's summary, one a line."
-)
+@json_option("As `delete` has it; with --dry-run each Job's summary, one a line.")
 @place_options
 def prune_command(
     older_than: str | None,
@@ -317,9 +284,7 @@ def prune_command(
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
+    options: HostOptions,
 ) -> None:
     """Remove all Jobs for good that all of these conditions fit; if none is given, those that `[retention]` names.
 
@@ -329,16 +294,15 @@ def prune_command(
     span, now = read_span(older_than, "--older-than"), SYSTEM.now()
     before = None if span is None else now - span
     choice = JobChoice.of((TYPED_STATUS[one] for one in status), expert, parse_labels(label), before=before)
-    place = PlaceOptions(config, workspace, storage)
     if choice != JobChoice() or keep_last is not None:
-        jobs = removable(asyncio.run(_all(place)), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
+        jobs = removable(options.look(_all), choice, keep_last=keep_last or 0, include_waiting=include_waiting)
     else:
-        retention = place.project(required=False).retention
+        retention = options.project(required=False).retention
         if retention is None or include_waiting:
             raise UsageError("say which Jobs are meant, such as --older-than 30d or --keep-last 10, or [retention]")
-        jobs = not_retained(asyncio.run(_all(place)), retention, now)
+        jobs = not_retained(options.look(_all), retention, now)
     if not dry_run:
-        remove(place, jobs, is_sure=yes, as_json=as_json)
+        remove(options, jobs, is_sure=yes, as_json=as_json)
     elif as_json:
         for job in jobs:
             data(job.to_json())
@@ -348,10 +312,7 @@ def prune_command(
         out("no such Jobs")
 
 
-async def _all(place: PlaceOptions) -> list[JobSummary]:
-    async with place.reader() as host:
-        return [
-            job
-            async for page in pages(lambda after: host.jobs.list(limit=_PRUNE_PAGE, after=after))
-            for job in page.jobs
-        ]
+async def _all(host: Host) -> list[JobSummary]:
+    return [
+        job async for page in pages(lambda after: host.jobs.list(limit=_ALL_PAGE, after=after)) for job in page.jobs
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from perstack.doors.cli.log_print import (
     select,
     visible,
 )
-from perstack.doors.cli.options import PlaceOptions, place_options
+from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.terminal import Screen, data, out, stored, table
 from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
 from perstack.doors.shared.event_text import run_label
@@ -105,7 +104,7 @@ class _Request:
 )
 @click.option("--tools", is_flag=True, help="Only calls of tools and their results.")
 @click.option("--delegations", is_flag=True, help="Only what passed between Experts.")
-@click.option("--json", "as_json", is_flag=True, help="The stored lines as they are; a checkpoint as one JSON object.")
+@json_option("The stored lines as they are; a checkpoint as one JSON object.")
 @click.option("-v", "--verbose", "full", is_flag=True, help="Texts unshortened, and events that only mark a place.")
 @click.option(
     "--take",
@@ -135,9 +134,7 @@ def log_command(
     offset: int,
     follow: bool,
     tree: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
+    options: HostOptions,
 ) -> None:
     """Show what happened in JOB, by default the one written to last.
 
@@ -157,22 +154,20 @@ def log_command(
     if tree:
         _check_tree(chooses=chooses or take is not None or bool(offset), others=state or bool(run_id) or follow)
     typed = _Request(job or job_id, run_id, checkpoint_id, wanted, as_json, full, take, offset)
-    host = PlaceOptions(config, workspace, storage).reader()
 
-    async def show() -> int:
-        async with host:
-            request = await _whole(host, typed)
-            if new:
-                return await _show_new(host, request)
-            if messages or checkpoint_id:
-                return await _show_state(host, request, messages)
-            if tree:
-                return await _show_tree(host, request)
-            if follow:
-                return await _follow(host, request)
-            return await _show_events(host, request)
+    async def show(host: Host) -> int:
+        request = await _whole(host, typed)
+        if new:
+            return await _show_new(host, request)
+        if messages or checkpoint_id:
+            return await _show_state(host, request, messages)
+        if tree:
+            return await _show_tree(host, request)
+        if follow:
+            return await _follow(host, request)
+        return await _show_events(host, request)
 
-    sys.exit(asyncio.run(show()))
+    sys.exit(options.look(show))
 
 
 def _check_state(state: bool, *, chooses: bool, follow: bool, offset: int) -> None:

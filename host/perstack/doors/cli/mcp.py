@@ -13,10 +13,9 @@ from click.core import ParameterSource
 
 from perstack.config.load import LoadedProject
 from perstack.config.project import find_config
-from perstack.core.definitions.experts import Compaction, CompactionExpert
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
-from perstack.doors.cli.options import PlaceOptions, Setup, driving_options
+from perstack.doors.cli.options import HostOptions, driving_options
 from perstack.doors.cli.terminal import err, out
 from perstack.doors.mcp.client_config import CLIENTS, command_of
 from perstack.doors.mcp.greeting import greet, offers_roots
@@ -52,17 +51,22 @@ _HTTP = "Serve over HTTP there, in place of stdin and stdout: an address, or a s
 )
 @driving_options
 def mcp_command(
-    experts: str | None, client: str | None, tasks: bool, address: str | None, names: tuple[str, ...], setup: Setup
+    experts: str | None,
+    client: str | None,
+    tasks: bool,
+    address: str | None,
+    names: tuple[str, ...],
+    options: HostOptions,
 ) -> None:
     """Serve the Experts of a project, and its Jobs, to editors and agents over MCP."""
     keys = tuple(key.strip() for key in experts.split(",") if key.strip()) if experts else ()
     if client is not None:
         if address is None:
-            _print_config(client, setup, keys, tasks=tasks)
+            _print_config(client, options, keys)
         else:
-            _print_remote(client, setup, address, names)
+            _print_remote(client, options, address, names)
         return
-    serving = _Serving(setup, keys, tasks, _names_no_place(click.get_current_context()))
+    serving = _Serving(options, keys, tasks, _names_no_place(click.get_current_context()))
     if address is not None:
         _serve_http(serving, address, names)
     else:
@@ -73,7 +77,7 @@ def mcp_command(
 class _Serving:
     """The project and options to serve, over either transport."""
 
-    setup: Setup
+    options: HostOptions
     experts: tuple[str, ...]
     tasks: bool
     follows_roots: bool
@@ -81,7 +85,7 @@ class _Serving:
 
     def load(self) -> LoadedProject:
         """Return the project. Raises DefinitionError and UsageError."""
-        loaded = self.setup.place.load()
+        loaded = self.options.load()
         only_experts(loaded.project, self.experts)
         return loaded
 
@@ -89,11 +93,11 @@ class _Serving:
         """Return the workspace of a loaded project. Raises UsageError."""
         from perstack.doors.mcp.sampling import SamplingPlugin
 
-        return self.setup.host(loaded.project, plugins=[SamplingPlugin()]), loaded
+        return self.options.driver(loaded.project, plugins=[SamplingPlugin()]), loaded
 
     def open_root(self, folder: Path) -> Workspace:
         """Return the workspace of another folder. Raises DefinitionError and UsageError."""
-        there = replace(self, setup=replace(self.setup, place=replace(self.setup.place, folder=str(folder))))
+        there = replace(self, options=replace(self.options, folder=str(folder)))
         return there.open(there.load())
 
     def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> Offer:
@@ -113,7 +117,7 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
     from perstack.doors.http.server import serve_http
 
     loaded = serving.load()
-    guard = _guard(serving.setup, loaded.project, text, names)
+    guard = _guard(serving.options, loaded.project, text, names)
 
     async def main() -> None:
         await serve_http(serving.offer(serving.open(loaded), asks_for_roots=guard.address.is_loopback), guard)
@@ -121,7 +125,7 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
     asyncio.run(main())
 
 
-def _guard(setup: Setup, project: Project, text: str, names: tuple[str, ...]) -> Guard:
+def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> Guard:
     """Return the rules of access for the address; on this machine, a token is created if none is set."""
     from perstack.doors.http.access import TOKEN_VARIABLE, Guard, token_of
     from perstack.doors.http.connections import Address
@@ -129,9 +133,9 @@ def _guard(setup: Setup, project: Project, text: str, names: tuple[str, ...]) ->
     address = Address.parse(text)
     token = None
     if address.socket_path is None:
-        token = setup.env(project).get(TOKEN_VARIABLE) or None
+        token = options.env(project).get(TOKEN_VARIABLE) or None
         if token is None and address.is_loopback:
-            token = token_of(setup.place.find().state_root.resolve(), os.environ)
+            token = token_of(options.find().state_root.resolve(), os.environ)
     guard = Guard(address, token, names)
     guard.check()
     return guard
@@ -170,15 +174,15 @@ def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
         return error
 
 
-def _print_config(client: str, setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> None:
+def _print_config(client: str, options: HostOptions, keys: tuple[str, ...]) -> None:
     snippet = CLIENTS[client]
     err(f"this goes into {snippet.file}:")
-    out(snippet.text(*command_of(_arguments(setup, keys, tasks=tasks))))
+    out(snippet.text(*command_of(_arguments(click.get_current_context(), options, keys))))
 
 
-def _print_remote(client: str, setup: Setup, text: str, names: tuple[str, ...]) -> None:
+def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str, ...]) -> None:
     """Print the settings for a server that the user starts, with the token that it will require."""
-    guard = _guard(setup, setup.place.project(required=True), text, names)
+    guard = _guard(options, options.project(required=True), text, names)
     if guard.token is None or guard.address.port == 0:
         raise UsageError(f"--http {text}: clients need an address that stays: write HOST:PORT")
     err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
@@ -187,15 +191,15 @@ def _print_remote(client: str, setup: Setup, text: str, names: tuple[str, ...]) 
     out(CLIENTS[client].remote(guard.address.url(PATH, names[0] if names else None), guard.token))
 
 
-def _places(place: PlaceOptions) -> dict[str, object]:
+def _places(options: HostOptions) -> dict[str, object]:
     """Return the location options. A workspace named by perstack.toml need not be below its folder."""
-    found = place.find()
+    found = options.find()
     try:
-        project = place.project(required=False)
+        project = options.project(required=False)
     except DefinitionError:
         project = Project()
-    workspace = found.workspace(project, place.named)
-    config, storage = place.config and found.config, place.storage
+    workspace = found.workspace(project, options.workspace_path)
+    config, storage = options.config and found.config, options.storage
     if config is None and find_config(workspace) != found.config:
         config = found.config
         if storage is None and not _is_anywhere(project.storage):
@@ -215,32 +219,22 @@ def _is_anywhere(address: str) -> bool:
     return bool(variables_in([address])) or "://" in address
 
 
-def _compaction(asked: Compaction | None) -> str | None:
-    return f"expert={asked.expert}" if isinstance(asked, CompactionExpert) else asked
+_NOT_COPIED = frozenset({"client", "address", "names", "experts", "config", "workspace", "storage"})
+"""Parameters that `--print-config` does not copy as typed."""
 
 
-def _arguments(setup: Setup, keys: tuple[str, ...], *, tasks: bool) -> list[str]:
-    """Return the given options with absolute paths: the client starts the server in any folder."""
-    overrides = setup.overrides
-    given: dict[str, object] = {
-        **_places(setup.place),
-        "--experts": ",".join(keys) or None,
-        "--provider": overrides.provider,
-        "--model": overrides.model,
-        "--reasoning-budget": overrides.reasoning_budget,
-        "--max-steps": overrides.max_steps,
-        "--max-cost": overrides.max_cost,
-        "--max-tokens": overrides.max_tokens,
-        "--max-time": overrides.max_time,
-        "--max-tool-calls": overrides.max_tool_calls,
-        "--max-retries": overrides.max_retries,
-        "--timeout": overrides.timeout,
-        "--runtime": overrides.runtime,
-        "--recording": overrides.recording and Path(overrides.recording).resolve(),
-        "--permissions": setup.permissions and Path(setup.permissions).resolve(),
-        "--compaction": _compaction(overrides.compaction),
-    }
+def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ...]) -> list[str]:
+    """Return the typed options with absolute paths: the client starts the server in any folder."""
+    given = {**_places(options), "--experts": ",".join(keys) or None}
     arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
-    flags = {"--tasks": tasks, "--unattended": overrides.unattended, "--strict-skills": overrides.strict_skills}
-    arguments += [name for name, is_given in flags.items() if is_given]
-    return [*arguments, *(part for path in setup.env_paths for part in ("--env-path", str(Path(path).resolve())))]
+    for option in context.command.params:
+        name = option.name or ""
+        if name in _NOT_COPIED or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        if isinstance(option, click.Option) and option.is_flag:
+            arguments.append(option.opts[0])
+            continue
+        value = context.params[name]
+        for one in value if option.multiple else (value,):
+            arguments += (option.opts[0], str(Path(one).resolve() if option.metavar == "FILE" else one))
+    return arguments

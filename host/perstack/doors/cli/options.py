@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -34,76 +35,46 @@ if TYPE_CHECKING:
     from perstack.ports.dispatcher import Dispatcher
 
 
-# The dispatcher of a command.
-
 _F = TypeVar("_F", bound=Callable[..., object])
+_T = TypeVar("_T")
 
-_TEXT = "Who says which worker drives what; by default that of [workers], or a PostgreSQL storage."
-
-
-def dispatcher_option(command: _F) -> _F:
-    """Add `--dispatcher ADDRESS`, as `dispatcher: str | None`."""
-    return click.option("--dispatcher", metavar="ADDRESS", help=_TEXT)(command)
-
-
-def drive_options(command: _F) -> _F:
-    """Add `--drive`, as `is_driven: bool`, and `--dispatcher`."""
-    text = "Drive the Job here, and do not leave it to a worker."
-    return click.option("--drive", "is_driven", is_flag=True, help=text)(dispatcher_option(command))
-
-
-def dispatcher_of(host: Host) -> Dispatcher:
-    """Return the Host's dispatcher. Raises UsageError without one."""
-    found = host.dispatcher
-    if found is None:
-        raise UsageError(
-            "there is no dispatcher, which says who drives what: give --dispatcher postgresql://USER@HOST/DATABASE,"
-            " or keep Jobs in PostgreSQL"
-        )
-    return found
-
-
-WORKSPACE = "The directory Experts work in; by default `workspace` of perstack.toml, or where you are."
-CONFIG = "perstack.toml; by default found from where you are, or from --workspace, upward."
-
-
-def place_options(command: _F) -> _F:
-    """Add the options that locate the definition and the state."""
-    for option in (
-        click.option("--storage", metavar="SCHEME:PLACE", help="Where Jobs are kept, e.g. sqlite:perstack/state.db."),
-        click.option("--workspace", metavar="DIR", help=WORKSPACE),
-        click.option("--config", metavar="FILE", help=CONFIG),
-    ):
-        command = option(command)
-    return command
+# Where a project is and how its Jobs are driven.
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceOptions:
-    """The values of `place_options`."""
+class HostOptions:
+    """The values of `place_options` or `driving_options`, from which a command opens its Host."""
 
-    config: str | None
-    workspace: str | None
-    storage: str | None
+    config: str | None = None
+    workspace: str | None = None
+    storage: str | None = None
+    dispatcher: str | None = None
+    """The dispatcher's address; None to use what the definition or the storage names."""
+    env_path: tuple[str, ...] = ()
+    overrides: Overrides = Overrides()
     folder: str = "."
     """The current folder, used if no workspace is named."""
-    into: Path | None = None
+    branch_folder: Path | None = None
     """A folder to work in that does not change where the project is found."""
-    dispatcher: str | None = None
-    """The address of the dispatcher; None for that of the definition or storage."""
+
+    @classmethod
+    def taken_from(cls, values: dict[str, Any]) -> HostOptions:
+        """Return the options for a command's parameters, and remove the used ones from `values`."""
+        names = ("config", "workspace", "storage", "dispatcher", "env_path")
+        return cls(**{name: values.pop(name) for name in names if name in values})
 
     @property
-    def named(self) -> str | Path:
+    def workspace_path(self) -> str | Path:
         """The named workspace; the default if none is named."""
-        if self.into is not None:
-            return self.into.resolve()
+        if self.branch_folder is not None:
+            return self.branch_folder.resolve()
         return "." if self.workspace is None else Path(self.workspace).resolve()
 
     @property
-    def given(self) -> str:
-        """The given options in shell form, each with a leading space."""
-        options = {"--config": self.config, "--workspace": self.workspace, "--storage": self.storage}
-        return "".join(f" {name} {quote(value)}" for name, value in options.items() if value is not None)
+    def as_arguments(self) -> str:
+        """The given options that locate the project, in shell form, each with a leading space."""
+        given = {"--config": self.config, "--workspace": self.workspace, "--storage": self.storage}
+        return "".join(f" {name} {quote(value)}" for name, value in given.items() if value is not None)
 
     def load(self) -> LoadedProject:
         """Return the project and its files. Warnings go to stderr. Raises UsageError if there is no file."""
@@ -130,6 +101,14 @@ class PlaceOptions:
             raise UsageError(f"--config {self.config}: no such file")
         return find_place(self.workspace or self.folder, self.config)
 
+    def look(self, work: Callable[[Host], Awaitable[_T]]) -> _T:
+        """Return the result of `work`, called with an open Host that `reader` returns."""
+        return run_with(self.reader(), work)
+
+    def change(self, work: Callable[[Host], Awaitable[_T]]) -> _T:
+        """Return the result of `work`, called with an open Host that `writer` returns."""
+        return run_with(self.writer(), work)
+
     def reader(self) -> Host:
         """Return a Host for looking at Jobs, also if the definition is broken."""
         gc.freeze()  # what was imported stays: among thousands of Jobs each collection would go through it again
@@ -140,7 +119,7 @@ class PlaceOptions:
             if self.storage is None:
                 text = f"warning: perstack.toml cannot be used, so Jobs are looked for in {project.storage}"
                 err(f"{text}; `perstack validate` says why, --storage names another place")
-            return self.host(project, env=dict(os.environ))
+            return self.host_of(project, env=dict(os.environ))
 
     def writer(self) -> Host:
         """Return a Host for changing stored Jobs, without Experts, also if there is no definition.
@@ -155,9 +134,38 @@ class PlaceOptions:
         place = self.find()
         audited = project.audit is not None
         env = environment_of(project, place) if audited else state_environment(project, place, self.storage)
-        return self.host(project, env=env)
+        return self.host_of(project, env=env)
 
-    def host(
+    def driver(
+        self,
+        project: Project | None = None,
+        *,
+        plugins: Iterable[object] = (),
+        agreement: Agreement | None = None,
+    ) -> Host:
+        """Return the Host for driving, for the given project or the one read now, with additional plugins.
+
+        Raises DefinitionError or UsageError before anything is written.
+        """
+        project = project or self.project(required=True)
+        check_workspace(project, self.find().workspace(project, self.workspace_path))
+        return self.host_of(
+            project, env=self.env(project), overrides=self.overrides, plugins=plugins, agreement=agreement
+        )
+
+    def env(self, project: Project, *, confirm: bool = True) -> Environment:
+        """Return the environment with the `.env` files, by default only with addresses that the user agreed to.
+
+        Reports on stderr what is left out of them.
+        """
+        from perstack.config.trust import environment_of
+
+        env = environment_of(project, self.find(), self.env_path, confirm=confirm)
+        for note in env.warnings:
+            err(f"warning: {note.said(cli_phrase)}")
+        return env
+
+    def host_of(
         self,
         project: Project,
         *,
@@ -166,12 +174,12 @@ class PlaceOptions:
         plugins: Iterable[object] = (),
         agreement: Agreement | None = None,
     ) -> Host:
-        """Return a Host on a project of this place."""
+        """Return a Host on the given project and environment."""
         from perstack.host import Host
 
         return Host(
             project,
-            workspace=self.named,
+            workspace=self.workspace_path,
             storage=self.storage,
             env=env,
             overrides=overrides,
@@ -182,17 +190,98 @@ class PlaceOptions:
         )
 
 
-def new_job_options(command: _F) -> _F:
-    """Add the options of a new Job: `job_id`, and tuples `attach` and `label`."""
-    attach = "An image, a PDF or a text that the model sees with QUERY; may be given again."
-    label = "A label of the Job, to find it by; may be given again."
-    for option in (
-        click.option("--label", multiple=True, metavar="KEY=VALUE", help=label),
-        click.option("--attach", multiple=True, metavar="FILE", help=attach),
-        click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -"),
-    ):
-        command = option(command)
-    return command
+def run_with(host: Host, work: Callable[[Host], Awaitable[_T]]) -> _T:
+    """Open the Host, return the result of `work`, and close it."""
+
+    async def main() -> _T:
+        async with host:
+            return await work(host)
+
+    return asyncio.run(main())
+
+
+# Options that several commands share.
+
+
+def stack(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    """Return a decorator that adds the options to a command, in the order of its help."""
+
+    def decorate(command: _F) -> _F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+WORKSPACE = "The directory Experts work in; by default `workspace` of perstack.toml, or where you are."
+CONFIG = "perstack.toml; by default found from where you are, or from --workspace, upward."
+
+config_option = click.option("--config", metavar="FILE", help=CONFIG)
+workspace_option = click.option("--workspace", metavar="DIR", help=WORKSPACE)
+storage_option = click.option(
+    "--storage", metavar="SCHEME:PLACE", help="Where Jobs are kept, e.g. sqlite:perstack/state.db."
+)
+env_path_option = click.option(
+    "--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."
+)
+runtime_option = click.option(
+    "--runtime", metavar="NAME", help="Where programs of tools run; `perstack plugins` lists them."
+)
+dispatcher_option = click.option(
+    "--dispatcher",
+    metavar="ADDRESS",
+    help="Who says which worker drives what; by default that of [workers], or a PostgreSQL storage.",
+)
+drive_options = stack(
+    click.option("--drive", "is_driven", is_flag=True, help="Drive the Job here, and do not leave it to a worker."),
+    dispatcher_option,
+)
+new_job_options = stack(
+    click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -"),
+    click.option(
+        "--attach",
+        multiple=True,
+        metavar="FILE",
+        help="An image, a PDF or a text that the model sees with QUERY; may be given again.",
+    ),
+    click.option(
+        "--label", multiple=True, metavar="KEY=VALUE", help="A label of the Job, to find it by; may be given again."
+    ),
+)
+
+
+def json_option(text: str) -> Callable[[_F], _F]:
+    """Return the option `--json`, as `as_json: bool`, with its help."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def take_option(default: int, text: str) -> Callable[[_F], _F]:
+    """Return the option `--take N`, as `take: int`, with its help."""
+    return click.option(
+        "--take", type=click.IntRange(min=1), metavar="N", default=default, show_default=True, help=text
+    )
+
+
+def pass_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Pass the options that locate the project to the command as one `options: HostOptions`."""
+
+    @wraps(command)
+    def gather(**given: Any) -> None:
+        options = HostOptions.taken_from(given)
+        command(options=options, **given)
+
+    return gather
+
+
+def definition_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that locate the definition, passed to the command as one `options: HostOptions`."""
+    return stack(config_option, workspace_option)(pass_options(command))
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that locate the definition and the state, passed as one `options: HostOptions`."""
+    return stack(config_option, workspace_option, storage_option)(pass_options(command))
 
 
 def parse_budget(text: str | None) -> Budget | None:
@@ -216,97 +305,15 @@ def parse_compaction(text: str | None) -> Compaction | None:
     return CompactionExpert(expert=name)
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The settings that a Job is driven with: the values of `driving_options`."""
-
-    place: PlaceOptions
-    overrides: Overrides
-    env_paths: tuple[str, ...]
-    permissions: str | None = None
-    """The file that `overrides.widening` was read from."""
-
-    def env(self, project: Project, *, confirm: bool = True) -> Environment:
-        """Return the environment with the `.env` files, by default only with addresses that the user agreed to.
-
-        Reports on stderr what is left out of them.
-        """
-        from perstack.config.trust import environment_of
-
-        env = environment_of(project, self.place.find(), self.env_paths, confirm=confirm)
-        for note in env.warnings:
-            err(f"warning: {note.said(cli_phrase)}")
-        return env
-
-    def dispatched(self, dispatcher: str | None) -> Setup:
-        """Return the setup with this dispatcher; None for the default one."""
-        return replace(self, place=replace(self.place, dispatcher=dispatcher))
-
-    def host(
-        self,
-        project: Project | None = None,
-        *,
-        plugins: Iterable[object] = (),
-        agreement: Agreement | None = None,
-    ) -> Host:
-        """Return the Host for driving, for the given project or the one read now, with additional plugins.
-
-        Raises DefinitionError or UsageError before anything is written.
-        """
-        project = project or self.place.project(required=True)
-        check_workspace(project, self.place.find().workspace(project, self.place.named))
-        return self.place.host(
-            project, env=self.env(project), overrides=self.overrides, plugins=plugins, agreement=agreement
+def dispatcher_of(host: Host) -> Dispatcher:
+    """Return the Host's dispatcher. Raises UsageError without one."""
+    found = host.dispatcher
+    if found is None:
+        raise UsageError(
+            "there is no dispatcher, which says who drives what: give --dispatcher postgresql://USER@HOST/DATABASE,"
+            " or keep Jobs in PostgreSQL"
         )
-
-
-def _widening(file: str) -> Widening:
-    """Return the permissions of a file. Raises UsageError and DefinitionError."""
-    from perstack.config.load import read_permissions
-
-    return Widening.of(read_permissions(Path(file)), f"{Path(file).name} [permissions]")
-
-
-def driving_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a command that drives a Job, passed to it as one `setup: Setup`."""
-
-    @wraps(command)
-    def gather(
-        *,
-        provider: str | None,
-        model: str | None,
-        reasoning_budget: str | None,
-        max_steps: int | None,
-        max_retries: int | None,
-        timeout: int | None,
-        unattended: bool,
-        strict_skills: bool,
-        max_cost: float | None,
-        max_tokens: int | None,
-        max_time: int | None,
-        max_tool_calls: int | None,
-        compaction: str | None,
-        permissions: str | None,
-        runtime: str | None,
-        recording: str | None,
-        env_path: tuple[str, ...],
-        config: str | None,
-        workspace: str | None,
-        storage: str | None,
-        **others: object,
-    ) -> None:
-        budget = parse_budget(reasoning_budget)
-        overrides = Overrides(model, provider, budget, max_steps, max_retries, timeout, unattended, strict_skills)
-        overrides = replace(overrides, runtime=runtime, recording=recording)
-        overrides = replace(
-            overrides, max_cost=max_cost, max_tokens=max_tokens, max_time=max_time, max_tool_calls=max_tool_calls
-        )
-        overrides = replace(overrides, compaction=parse_compaction(compaction))
-        if permissions is not None:
-            overrides = replace(overrides, widening=_widening(permissions), widened_by=this_user("cli"))
-        command(setup=Setup(PlaceOptions(config, workspace, storage), overrides, env_path, permissions), **others)
-
-    return _model_options(place_options(gather))
+    return found
 
 
 class _Dollars(click.FloatRange):
@@ -322,74 +329,96 @@ DOLLARS = _Dollars(min=0, min_open=True)
 """An amount of money; `nan` and `inf` are refused."""
 
 
-def total_options(command: _F) -> _F:
-    """Add the limits for all Jobs of iterations together, as `total_cost` and `total_tokens`."""
-    for option in (
-        click.option(
-            "--total-tokens",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="For iterations: tokens that all their Jobs may use together.",
-        ),
-        click.option(
-            "--total-cost",
-            type=DOLLARS,
-            metavar="X",
-            help="For iterations: US dollars that all their Jobs may cost together.",
-        ),
-    ):
-        command = option(command)
-    return command
+_MODEL_OPTIONS = (
+    click.option("--provider", metavar="NAME", help="The provider to use; `perstack plugins` lists them."),
+    click.option("--model", metavar="NAME", help="The model to use."),
+    click.option("--reasoning-budget", metavar="LEVEL", help="none, minimal, low, medium, high, or tokens."),
+    click.option("--max-cost", type=DOLLARS, metavar="X", help="US dollars that the Job may cost."),
+    click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Tokens that the Job may use."),
+    click.option("--max-time", type=click.IntRange(min=1), metavar="MS", help="Milliseconds that the Job may work."),
+    click.option(
+        "--max-tool-calls", type=click.IntRange(min=1), metavar="N", help="Calls of tools that the Job may make."
+    ),
+    click.option("--max-steps", type=click.IntRange(min=0), metavar="N", help="Steps of the whole Job, over all Runs."),
+    click.option("--max-retries", type=click.IntRange(min=0), metavar="N", help="How often a generation is retried."),
+    click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),
+    env_path_option,
+    click.option(
+        "--compaction", metavar="HOW", help="What becomes of a nearly full context: auto, off, or expert=NAME."
+    ),
+    runtime_option,
+    click.option(
+        "--recording", metavar="FILE", help="Play this recording in place of the model and the tools; no key is needed."
+    ),
+    click.option(
+        "--permissions", metavar="FILE", help="Lay the rules of this file over those in force; it is recorded."
+    ),
+    click.option(
+        "--strict-skills",
+        is_flag=True,
+        help="End a Run before its model is called if any of its skills is missing.",
+    ),
+    click.option(
+        "--unattended",
+        is_flag=True,
+        help="Nobody answers: what a tool at work asks is declined, and what needs approval denied.",
+    ),
+)
+_OVERRIDES = (
+    "provider",
+    "model",
+    "max_steps",
+    "max_retries",
+    "timeout",
+    "unattended",
+    "strict_skills",
+    "max_cost",
+    "max_tokens",
+    "max_time",
+    "max_tool_calls",
+    "runtime",
+    "recording",
+)
+"""The options that have the name of a field of `Overrides` and its type."""
 
 
-def _model_options(command: _F) -> _F:
-    for option in (
-        click.option(
-            "--unattended",
-            is_flag=True,
-            help="Nobody answers: what a tool at work asks is declined, and what needs approval denied.",
-        ),
-        click.option(
-            "--strict-skills",
-            is_flag=True,
-            help="End a Run before its model is called if any of its skills is missing.",
-        ),
-        click.option(
-            "--permissions", metavar="FILE", help="Lay the rules of this file over those in force; it is recorded."
-        ),
-        click.option(
-            "--recording",
-            metavar="FILE",
-            help="Play this recording in place of the model and the tools; no key is needed.",
-        ),
-        click.option("--runtime", metavar="NAME", help="Where programs of tools run; `perstack plugins` lists them."),
-        click.option(
-            "--compaction", metavar="HOW", help="What becomes of a nearly full context: auto, off, or expert=NAME."
-        ),
-        click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
-        click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),
-        click.option(
-            "--max-retries", type=click.IntRange(min=0), metavar="N", help="How often a generation is retried."
-        ),
-        click.option(
-            "--max-steps", type=click.IntRange(min=0), metavar="N", help="Steps of the whole Job, over all Runs."
-        ),
-        click.option(
-            "--max-tool-calls", type=click.IntRange(min=1), metavar="N", help="Calls of tools that the Job may make."
-        ),
-        click.option(
-            "--max-time", type=click.IntRange(min=1), metavar="MS", help="Milliseconds that the Job may work."
-        ),
-        click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Tokens that the Job may use."),
-        click.option(
-            "--max-cost",
-            type=DOLLARS,
-            metavar="X",
-            help="US dollars that the Job may cost.",
-        ),
-        click.option("--reasoning-budget", metavar="LEVEL", help="none, minimal, low, medium, high, or tokens."),
-        click.option("--model", metavar="NAME", help="The model to use."),
-        click.option("--provider", metavar="NAME", help="The provider to use; `perstack plugins` lists them."),
-    ):
-        command = option(command)
-    return command
+def _widening(file: str) -> Widening:
+    """Return the permissions of a file. Raises UsageError and DefinitionError."""
+    from perstack.config.load import read_permissions
+
+    return Widening.of(read_permissions(Path(file)), f"{Path(file).name} [permissions]")
+
+
+def driving_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a command that drives a Job, passed to it as one `options: HostOptions`."""
+
+    @wraps(command)
+    def gather(*, reasoning_budget: str | None, compaction: str | None, permissions: str | None, **given: Any) -> None:
+        options = HostOptions.taken_from(given)
+        overrides = Overrides(
+            reasoning_budget=parse_budget(reasoning_budget),
+            compaction=parse_compaction(compaction),
+            widening=None if permissions is None else _widening(permissions),
+            widened_by=None if permissions is None else this_user("cli"),
+            **{name: given.pop(name) for name in _OVERRIDES},
+        )
+        command(options=replace(options, overrides=overrides), **given)
+
+    return stack(*_MODEL_OPTIONS, config_option, workspace_option, storage_option)(gather)
+
+
+total_options = stack(
+    click.option(
+        "--total-cost",
+        type=DOLLARS,
+        metavar="X",
+        help="For iterations: US dollars that all their Jobs may cost together.",
+    ),
+    click.option(
+        "--total-tokens",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="For iterations: tokens that all their Jobs may use together.",
+    ),
+)
+"""The limits for all Jobs of iterations together, as `total_cost` and `total_tokens`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,16 +15,18 @@ from perstack.config.project import named_or_own
 from perstack.config.trust import Agreed, Item, TrustStore, addresses, digests_of, executed, folder_of
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import one_line
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Permissions
 from perstack.dataclass import dataclass
-from perstack.doors.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup, place_options
+from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
 from perstack.doors.cli.terminal import Screen, confirm, data, err, out
 from perstack.doors.shared.text import count
 from perstack.engine.permissions.rule_testing import Otherwise, Tested
 from perstack.errors import UsageError
 from perstack.system.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from perstack.host import Host
 
 _File = tuple[str, Permissions] | None
 
@@ -39,17 +41,10 @@ def permissions_command() -> None:
 @click.argument("tool")
 @click.argument("args", metavar="[JSON]", default="{}")
 @click.option("--under", multiple=True, metavar="EXPERT", help="An Expert that delegates to it; may be given again.")
-@click.option("--json", "as_json", is_flag=True, help="The decision as one JSON object.")
-@click.option("--config", metavar="FILE", help=CONFIG)
-@click.option("--workspace", metavar="DIR", help=WORKSPACE)
+@json_option("The decision as one JSON object.")
+@definition_options
 def test_command(
-    expert: str,
-    tool: str,
-    args: str,
-    under: tuple[str, ...],
-    as_json: bool,
-    config: str | None,
-    workspace: str | None,
+    expert: str, tool: str, args: str, under: tuple[str, ...], as_json: bool, options: HostOptions
 ) -> None:
     """Say whether a call of EXPERT's TOOL with these arguments is allowed, asked about or denied, and by which rule.
 
@@ -58,9 +53,8 @@ def test_command(
     from perstack.engine.permissions.rule_testing import try_call
     from perstack.engine.plugins.registry import load_plugins
 
-    place = PlaceOptions(config, workspace, None)
-    definition = DefinitionFile(place.find().required())
-    folder = place.find().workspace(definition.project, place.named)
+    definition = DefinitionFile(options.find().required())
+    folder = options.find().workspace(definition.project, options.workspace_path)
     tried = try_call(definition, load_plugins().skills, folder, expert, tool, _object(args), above=under)
     ruling = tried.ruling
     if as_json:
@@ -87,24 +81,16 @@ def test_command(
 @permissions_command.command("backtest")
 @click.option("--rules", metavar="FILE", help="Rules in place of the project's: a file with one [permissions] table.")
 @click.option("--since", type=SPAN, metavar="TIME", help="Only calls of the last 30d, 12h and the like.")
-@click.option("--json", "as_json", is_flag=True, help="Each such call as JSON, one a line, and last the totals.")
+@json_option("Each such call as JSON, one a line, and last the totals.")
 @place_options
-def backtest_command(
-    rules: str | None,
-    since: int | None,
-    as_json: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
-) -> None:
+def backtest_command(rules: str | None, since: int | None, as_json: bool, options: HostOptions) -> None:
     """Try today's rules on all calls that stored Jobs have made, and list those that would be decided otherwise.
 
     It costs no tokens and changes nothing. Exit status 1 if a call that ran would now be denied.
     """
-    place = PlaceOptions(config, workspace, storage)
     other = None if rules is None else (Path(rules).name, read_permissions(Path(rules)))
     start = 0 if since is None else SYSTEM.now() - since
-    totals = asyncio.run(_backtested(place, other, start, as_json=as_json))
+    totals = options.change(lambda host: _backtested(host, options, other, start, as_json=as_json))
     if as_json:
         data(json.dumps(totals.to_json()))
     else:
@@ -152,17 +138,15 @@ def _is_denied(one: Otherwise) -> bool:
     return one.call.ran and one.ruling.decision == "deny"
 
 
-async def _backtested(place: PlaceOptions, rules: _File, since: int, *, as_json: bool) -> _Totals:
-    host = place.writer()
+async def _backtested(host: Host, options: HostOptions, rules: _File, since: int, *, as_json: bool) -> _Totals:
     totals = _Totals()
-    async with host:
-        workspace = named_or_own(host.project, place.named)
-        async for tested in host.jobs.backtest(host.project, workspace, rules=rules, since=since):
-            totals.add(tested)
-            if tested.problem is not None:
-                err(one_line(f"warning: Job {tested.job_id} cannot be read: {tested.problem}"))
-            for one in tested.otherwise:
-                data(json.dumps(_to_json(one), ensure_ascii=False)) if as_json else _tell(one)
+    workspace = named_or_own(host.project, options.workspace_path)
+    async for tested in host.jobs.backtest(host.project, workspace, rules=rules, since=since):
+        totals.add(tested)
+        if tested.problem is not None:
+            err(one_line(f"warning: Job {tested.job_id} cannot be read: {tested.problem}"))
+        for one in tested.otherwise:
+            data(json.dumps(_to_json(one), ensure_ascii=False)) if as_json else _tell(one)
     return totals
 
 
@@ -212,9 +196,8 @@ def _object(text: str) -> JsonObject:
 @click.option("--show", is_flag=True, help="Only show what there is to agree to, and what has changed.")
 @click.option("--revoke", is_flag=True, help="Take back what was agreed to in this folder.")
 @click.option("--yes", is_flag=True, help="Agree without being asked.")
-@click.option("--config", metavar="FILE", help=CONFIG)
-@click.option("--workspace", metavar="DIR", help=WORKSPACE)
-def trust_command(show: bool, revoke: bool, yes: bool, config: str | None, workspace: str | None) -> None:
+@definition_options
+def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> None:
     """Agree to what perstack.toml has executed, and to the addresses that it and .env name.
 
     Until then no command opens an address outside this machine, or fills variables into one.
@@ -223,17 +206,16 @@ def trust_command(show: bool, revoke: bool, yes: bool, config: str | None, works
     """
     if sum((show, revoke, yes)) > 1:
         raise UsageError("--show, --revoke and --yes exclude each other: choose one")
-    place = PlaceOptions(config, workspace, None)
-    if revoke and config is None and place.find().config is None:
+    if revoke and options.config is None and options.find().config is None:
         raise UsageError("there is no perstack.toml here, so nothing is trusted: go to the folder of one")
-    project = place.load().project
-    found, store = place.find(), TrustStore.of_user()
+    project = options.load().project
+    found, store = options.find(), TrustStore.of_user()
     folder = folder_of(project, found.folder)
     if revoke:
         was_there = store.remove(folder)
         err(f"no longer trusted: {one_line(str(folder))}" if was_there else "nothing was agreed to here")
         return
-    env = Setup(place, Overrides(), ()).env(project, confirm=False)
+    env = options.env(project, confirm=False)
     items = (*executed(project), *addresses(env))
     trust = store.read(folder)
     agreed = () if trust is None else trust.items

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 
@@ -14,7 +13,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Settlement
 from perstack.doors.cli.driving import answered_in_place, job_of, say, until_done
 from perstack.doors.cli.iterations import SeriesLines, check_target, say_series
-from perstack.doors.cli.options import PlaceOptions, Setup, driving_options, place_options, total_options
+from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options, total_options
 from perstack.doors.cli.output import Output, Showing, showing_options
 from perstack.doors.cli.terminal import data, err, out
 from perstack.doors.shared.job_status import after_job, spent, status_of
@@ -32,32 +31,22 @@ from perstack.system.user import this_user
 @click.argument("job")
 @click.option("--final", is_flag=True, help="Close it for good, also if it waits or is paused: nothing continues it.")
 @click.option("--reason", metavar="TEXT", default="", help="With --final: why, for the record.")
-@click.option("--json", "as_json", is_flag=True, help="The Job's summary as one JSON object.")
+@json_option("The Job's summary as one JSON object.")
 @place_options
-def cancel_command(
-    job: str,
-    final: bool,
-    reason: str,
-    as_json: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
-) -> None:
+def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: HostOptions) -> None:
     """Stop JOB, wherever it is driven, as Ctrl-C there would: it is recorded as interrupted, and can be resumed.
 
     Exit status 2 if nobody drives it, and 1 if who does has not stopped within half a minute.
     """
     if reason and not final:
         raise UsageError("--reason is recorded with --final only")
-    place = PlaceOptions(config, workspace, storage)
 
-    async def stop() -> JobSummary:
-        async with place.writer() as host:
-            job_id = await host.jobs.find(job)
-            await host.cancel(job_id, final=final, by=this_user("cli"), reason=reason)
-            return await host.job(job_id)
+    async def stop(host: Host) -> JobSummary:
+        job_id = await host.jobs.find(job)
+        await host.cancel(job_id, final=final, by=this_user("cli"), reason=reason)
+        return await host.job(job_id)
 
-    stopped = asyncio.run(stop())
+    stopped = options.change(stop)
     if as_json:
         data(stopped.to_json())
         return
@@ -117,7 +106,7 @@ def resume_command(
     answer: str | None,
     before_compaction: bool,
     showing: Showing,
-    setup: Setup,
+    options: HostOptions,
 ) -> None:
     """Continue JOB (the latest, if none is given): the same Runs, as they were started.
 
@@ -127,7 +116,7 @@ def resume_command(
     check_target(target)
     is_more = bool(settled) or max_iterations is not None or target is not None
     _check_options(resume_from, answer, before_compaction, is_more=is_more)
-    host = setup.host()
+    host = options.driver()
     lines = SeriesLines(showing)
 
     async def work() -> JobSummary | SeriesState:

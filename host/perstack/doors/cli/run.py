@@ -12,7 +12,7 @@ from perstack.core.base.ids import check_job_id
 from perstack.core.jobs.queries import parse_labels
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import drive, say, until_done
-from perstack.doors.cli.options import Setup, dispatcher_option, driving_options, new_job_options
+from perstack.doors.cli.options import HostOptions, dispatcher_option, driving_options, json_option, new_job_options
 from perstack.doors.cli.output import Output, Showing, showing_options
 from perstack.doors.cli.param_types import given_query, given_schema, read_moment
 from perstack.doors.cli.terminal import data, err
@@ -60,7 +60,7 @@ def run_command(
     label: tuple[str, ...],
     output_schema: str | None,
     showing: Showing,
-    setup: Setup,
+    options: HostOptions,
 ) -> None:
     """Run EXPERT on QUERY, and show what happens. In a pipe, events are JSON, one a line.
 
@@ -77,8 +77,8 @@ def run_command(
     if output_schema is not None:
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
-        setup = replace(setup, overrides=replace(setup.overrides, output=given_schema(output_schema)))
-    host = (_with_files(setup, expert, continue_job, resume_from, yes) if with_files else setup).host()
+        options = replace(options, overrides=replace(options.overrides, output=given_schema(output_schema)))
+    host = (_with_files(options, expert, continue_job, resume_from, yes) if with_files else options).driver()
 
     lines = Output(showing)
 
@@ -104,12 +104,14 @@ def run_command(
     sys.exit(drive(host, work, lines))
 
 
-def _with_files(setup: Setup, expert: str, job: str | None, checkpoint: str | None, is_sure: bool) -> Setup:
+def _with_files(
+    options: HostOptions, expert: str, job: str | None, checkpoint: str | None, is_sure: bool
+) -> HostOptions:
     if job is None or checkpoint is None:
         raise UsageError("--with-files needs --continue-job JOB and --resume-from CHECKPOINT: say whose files")
     from perstack.doors.cli.files import files_of_then
 
-    return files_of_then(setup, expert, job, checkpoint, is_sure=is_sure)
+    return files_of_then(options, expert, job, checkpoint, is_sure=is_sure)
 
 
 def _check_combination(
@@ -134,7 +136,7 @@ def _check_combination(
 @click.option("--at", metavar="TIME", help="Not before this moment: 2026-12-01T08:00Z, or +2h.")
 @click.option("--priority", type=int, default=0, metavar="N", help="Higher first; 0 if not given.")
 @new_job_options
-@click.option("--json", "as_json", is_flag=True, help="The Job as JSON, in place of its id.")
+@json_option("The Job as JSON, in place of its id.")
 @dispatcher_option
 @showing_options
 @driving_options
@@ -148,9 +150,8 @@ def submit_command(
     attach: tuple[str, ...],
     label: tuple[str, ...],
     as_json: bool,
-    dispatcher: str | None,
     showing: Showing,
-    setup: Setup,
+    options: HostOptions,
 ) -> None:
     """Queue EXPERT on QUERY for a worker, and print the Job's id at once.
 
@@ -160,7 +161,7 @@ def submit_command(
     text, due, labels = given_query(query), read_moment(at, "--at"), parse_labels(label)
     if job_id is not None:
         check_job_id(job_id)
-    host, lines = setup.dispatched(dispatcher).host(), Output(showing)
+    host, lines = options.driver(), Output(showing)
     waiting = list[str]()  # the submitted Job's id, while it is followed
 
     async def work() -> JobSummary:

@@ -11,7 +11,7 @@ import click
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
-from perstack.doors.cli.options import PlaceOptions, Setup, driving_options, place_options
+from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options
 from perstack.doors.cli.param_types import read_span
 from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.shared.job_status import STATUS_WORDS, status_of
@@ -24,21 +24,19 @@ if TYPE_CHECKING:
 
 
 @click.command("schedules")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each schedule.")
+@json_option("One JSON object a line for each schedule.")
 @place_options
-def schedules_command(as_json: bool, config: str | None, workspace: str | None, storage: str | None) -> None:
+def schedules_command(as_json: bool, options: HostOptions) -> None:
     """List the schedules of perstack.toml.
 
     Each with when it occurs next, by its own time zone, the occurrence that was started last, and how the Job of that
     stands. It starts nothing: `perstack task run-due --watch` does, on as many machines as you like.
     """
-    place = PlaceOptions(config, workspace, storage)
 
-    async def look() -> tuple[ScheduleStanding, ...]:
-        async with place.writer() as host:
-            return await host.schedules.list() if host.project.schedules else ()
+    async def look(host: Host) -> tuple[ScheduleStanding, ...]:
+        return await host.schedules.list() if host.project.schedules else ()
 
-    standings = asyncio.run(look())
+    standings = options.change(look)
     if as_json:
         for one in standings:
             data(json.dumps(_to_json(one), ensure_ascii=False))
@@ -114,9 +112,9 @@ def _status(one: ScheduleStanding) -> str:
 @click.command("run-due")
 @click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C, in place of once.")
 @click.option("--interval", metavar="TIME", default="10s", show_default=True, help="With --watch: how often to look.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each task that was looked after.")
+@json_option("One JSON object a line for each task that was looked after.")
 @driving_options
-def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
+def run_due(watch: bool, interval: str, as_json: bool, options: HostOptions) -> None:
     """Resume the tasks that are due, and start what schedules say, once.
 
     That is: waits that are over, answers that came, commands that say yes. Tasks of Experts get a Job. Jobs and
@@ -127,7 +125,7 @@ def run_due(watch: bool, interval: str, as_json: bool, setup: Setup) -> None:
     pause = read_span(interval, "--interval") or 0
     if pause < 1:
         raise UsageError("--interval must be more than 0")
-    sys.exit(asyncio.run(_look(setup.host(), pause if watch else None, as_json=as_json)))
+    sys.exit(asyncio.run(_look(options.driver(), pause if watch else None, as_json=as_json)))
 
 
 async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:

@@ -7,38 +7,33 @@ import os
 import sys
 import threading
 import webbrowser
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 import click
 
 from perstack.core.base.text import one_line
-from perstack.core.definitions.overrides import Overrides
-from perstack.doors.cli.options import PlaceOptions, Setup, place_options
+from perstack.doors.cli.options import HostOptions, env_path_option, place_options, run_with, stack
 from perstack.doors.cli.terminal import LiveRows, err, is_attended, out
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstall
-from perstack.host import Host
 
 # perstack install
 
 
 @click.command("install")
 @click.argument("experts", nargs=-1, metavar="[EXPERT]...")
-@click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
+@env_path_option
 @place_options
-def install_command(
-    experts: tuple[str, ...], env_path: tuple[str, ...], config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def install_command(experts: tuple[str, ...], options: HostOptions) -> None:
     """Ask every skill what it offers, and keep that in perstack.lock, beside perstack.toml.
 
     Of these Experts and their delegates, or of all. Exit status 1 if a skill failed; the others are locked.
     """
 
     async def main(on_step: OnInstall) -> Installed:
-        async with Setup(PlaceOptions(config, workspace, storage), Overrides(), env_path).host() as host:
+        async with options.driver() as host:
             return await host.install(*experts, on_step=on_step)
 
     progress = _Table() if is_attended() else _Lines()
@@ -95,32 +90,18 @@ class _Table:
         self._rows.update((name, _words(one), style[one.status]) for name, one in self._steps.items())
 
 
-_F = TypeVar("_F", bound=Callable[..., object])
-_T = TypeVar("_T")
-
-
-def _options(command: _F) -> _F:
-    for option in (
-        click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."),
-        click.option("--expert", metavar="KEY", help="Whose skill, if Experts declare it differently."),
-    ):
-        command = option(command)
-    return click.argument("skill")(command)
+_skill_options = stack(
+    click.argument("skill"),
+    click.option("--expert", metavar="KEY", help="Whose skill, if Experts declare it differently."),
+    env_path_option,
+)
 
 
 @click.command("login")
-@_options
+@_skill_options
 @click.option("--no-browser", is_flag=True, help="Only print the address that you have to go to.")
 @place_options
-def login_command(
-    skill: str,
-    expert: str | None,
-    env_path: tuple[str, ...],
-    no_browser: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
-) -> None:
+def login_command(skill: str, expert: str | None, no_browser: bool, options: HostOptions) -> None:
     """Log in to the server of a skill, for all later Jobs.
 
     Opens a browser, and waits five minutes for you to come back from it.
@@ -132,39 +113,17 @@ def login_command(
             # some browsers end only when their window is closed, and the login must not wait for that
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    async def work(host: Host) -> None:
-        await host.login(skill, present, expert_key=expert)
-
-    _with_host(PlaceOptions(config, workspace, storage), env_path, work)
+    run_with(options.driver(), lambda host: host.login(skill, present, expert_key=expert))
     err(f"logged in: {skill}")
 
 
 @click.command("logout")
-@_options
+@_skill_options
 @place_options
-def logout_command(
-    skill: str,
-    expert: str | None,
-    env_path: tuple[str, ...],
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
-) -> None:
+def logout_command(skill: str, expert: str | None, options: HostOptions) -> None:
     """Log out of the server of a skill: its tokens are deleted here. The server is not notified."""
-
-    async def work(host: Host) -> bool:
-        return await host.logout(skill, expert_key=expert)
-
-    was_there = _with_host(PlaceOptions(config, workspace, storage), env_path, work)
+    was_there = run_with(options.driver(), lambda host: host.logout(skill, expert_key=expert))
     err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
-
-
-def _with_host(place: PlaceOptions, env_path: tuple[str, ...], work: Callable[[Host], Awaitable[_T]]) -> _T:
-    async def main() -> _T:
-        async with Setup(place, Overrides(), env_path).host() as host:
-            return await work(host)
-
-    return asyncio.run(main())
 
 
 def _has_browser() -> bool:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import click
 
-from perstack.doors.cli.options import Setup, dispatcher_of, drive_options, driving_options
+from perstack.doors.cli.options import HostOptions, dispatcher_of, drive_options, driving_options
 from perstack.doors.cli.terminal import err
 from perstack.errors import UsageError
 
@@ -30,8 +30,7 @@ def start_command(
     no_mouse: bool,
     plain: bool,
     is_driven: bool,
-    dispatcher: str | None,
-    setup: Setup,
+    options: HostOptions,
 ) -> None:
     """Work with Experts in a full-screen program: choose one, watch it, answer it, look at past Jobs.
 
@@ -47,9 +46,9 @@ def start_command(
         raise UsageError(
             "`perstack start` needs the library that draws it: pip install 'perstack[start]'; or use --plain"
         )
-    loaded = setup.place.load()
-    host = setup.dispatched(dispatcher).host(loaded.project)
-    if dispatcher is not None:
+    loaded = options.load()
+    host = options.driver(loaded.project)
+    if options.dispatcher is not None:
         dispatcher_of(host)  # reports a missing dispatcher now, not at the first answer
     if expert is not None:
         host.experts.get(expert)
@@ -67,8 +66,8 @@ def start_command(
             query=query,
             job=job,
             mouse=not no_mouse,
-            given=setup.place.given,
-            names_workspace=setup.place.workspace is not None,
+            given=options.as_arguments,
+            names_workspace=options.workspace is not None,
             drives=is_driven,
         )
     )

@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import get_args
@@ -15,46 +14,35 @@ import click
 
 from perstack.core.base.ids import OwnerKind
 from perstack.core.base.text import one_line
-from perstack.doors.cli.options import CONFIG, PlaceOptions, place_options
+from perstack.doors.cli.options import HostOptions, config_option, json_option, place_options, take_option
 from perstack.doors.cli.param_types import moment
 from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.shared.text import count, size
 from perstack.engine.audit.storage_admin import Copied, DiskUsage
-from perstack.ports.storage import JobSize, StorageCheck
+from perstack.host import Host
+from perstack.ports.storage import JobSize
 
 _PAGE = 20
 
 
 @click.command("du")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1)
-@click.option(
-    "--take", type=click.IntRange(min=1), metavar="N", default=_PAGE, show_default=True, help="How many, the largest."
-)
+@take_option(_PAGE, "How many, the largest.")
 @click.option("--all", "everything", is_flag=True, help="All of them, in place of --take.")
-@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object, in bytes.")
+@json_option("All of it as one JSON object, in bytes.")
 @place_options
-def du_command(
-    jobs: tuple[str, ...],
-    take: int,
-    everything: bool,
-    as_json: bool,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
-) -> None:
+def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool, options: HostOptions) -> None:
     """Show how much room Jobs, tasks and iterations take, the largest first, or only JOBs.
 
     Files of snapshots that several Jobs have count for each of them, and are stored once. The total is of all of them.
     The storage itself takes more: indexes, free pages, locks, files of all Jobs together.
     """
-    place = PlaceOptions(config, workspace, storage)
 
-    async def look() -> tuple[DiskUsage, str]:
-        async with place.reader() as host:
-            ids = [await host.jobs.find(one, get_args(OwnerKind)) for one in dict.fromkeys(jobs)]
-            return await host.jobs.disk_usage(ids), host.storage.location
+    async def look(host: Host) -> tuple[DiskUsage, str]:
+        ids = [await host.jobs.find(one, get_args(OwnerKind)) for one in dict.fromkeys(jobs)]
+        return await host.jobs.disk_usage(ids), host.storage.location
 
-    usage, location = asyncio.run(look())
+    usage, location = options.look(look)
     if as_json:
         owners = [{"kind": owner.kind, "id": owner.id, **_in_bytes(one)} for owner, one in usage.owners]
         whole = {"storage": location, "bytes": usage.storage, "total": _in_bytes(usage.total), "owners": owners}
@@ -96,8 +84,8 @@ def storage_command() -> None:
 @click.argument("target", metavar="TO")
 @click.option("--job", "ids", metavar="ID", multiple=True, help="Only this Job, task or series. Repeatable.")
 @click.option("--since", metavar="WHEN", help="Only those with an event since: a date, 2026-11-30, or a time ago: 7d.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--config", metavar="FILE", help=CONFIG)
+@json_option("One JSON object a line.")
+@config_option
 def copy_command(
     source: str, target: str, ids: tuple[str, ...], since: str | None, as_json: bool, config: str | None
 ) -> None:
@@ -111,8 +99,8 @@ def copy_command(
     async def copy() -> Counter[str]:
         states: Counter[str] = Counter()
         async with (
-            PlaceOptions(config, None, source).reader() as host,
-            PlaceOptions(config, None, target).reader() as other,
+            HostOptions(config, storage=source).reader() as host,
+            HostOptions(config, storage=target).reader() as other,
             aclosing(host.jobs.copy_to(other.storage, ids, start)) as copied,
         ):
             async for one in copied:
@@ -131,19 +119,14 @@ def copy_command(
 
 @storage_command.command("check")
 @click.argument("place", metavar="PLACE")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--config", metavar="FILE", help=CONFIG)
+@json_option("One JSON object a line.")
+@config_option
 def check_command(place: str, as_json: bool, config: str | None) -> None:
     """See whether the storage PLACE can be reached, with the rights and whatever else it takes.
 
     No Job is made. Exit status 1 if something is in the way.
     """
-
-    async def look() -> Sequence[StorageCheck]:
-        async with PlaceOptions(config, None, place).reader() as host:
-            return await host.jobs.check_storage()
-
-    checks = asyncio.run(look())
+    checks = HostOptions(config, storage=place).look(lambda host: host.jobs.check_storage())
     for one in checks:
         if as_json:
             data(json.dumps(asdict(one), ensure_ascii=False))

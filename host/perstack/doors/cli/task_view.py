@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,7 +16,7 @@ from perstack.core.base.text import line_of
 from perstack.core.tasks.state import TaskState, TaskStatus, in_words
 from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
-from perstack.doors.cli.options import PlaceOptions, place_options
+from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.param_types import read_span
 from perstack.doors.cli.terminal import Screen, confirm, data, err, out, table
 from perstack.doors.shared.text import ago, local_time
@@ -38,37 +37,30 @@ _T = TypeVar("_T")
 class Tasks:
     """The tasks of one place: the values of `task_options`."""
 
-    place: PlaceOptions
+    options: HostOptions
     as_json: bool
 
     def look(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
         """Return the result of `work`, which changes no task."""
-        return self._on(self.place.reader(), work)
+        return self.options.look(lambda host: work(_signed(host)))
 
     def do(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
         """Return the result of `work`, which may change tasks."""
-        return self._on(self.place.writer(), work)
+        return self.options.change(lambda host: work(_signed(host)))
 
-    def _on(self, host: Host, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
-        async def main() -> _T:
-            async with host:
-                return await work(host.tasks.signed(this_user("cli")))
 
-        return asyncio.run(main())
+def _signed(host: Host) -> ExecutionMemory:
+    return host.tasks.signed(this_user("cli"))
 
 
 def task_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for location and output, passed to the command as one `tasks: Tasks`."""
 
     @wraps(command)
-    def gather(
-        *, as_json: bool, config: str | None, workspace: str | None, storage: str | None, **others: object
-    ) -> None:
-        command(tasks=Tasks(PlaceOptions(config, workspace, storage), as_json), **others)
+    def gather(*, as_json: bool, options: HostOptions, **others: object) -> None:
+        command(tasks=Tasks(options, as_json), **others)
 
-    return click.option("--json", "as_json", is_flag=True, help="The whole task as one JSON object.")(
-        place_options(gather)
-    )
+    return json_option("The whole task as one JSON object.")(place_options(gather))
 
 
 def version_option(command: _F) -> _F:

@@ -25,7 +25,7 @@ from perstack.core.definitions.project import Project
 from perstack.core.jobs.expert_test_results import status_word
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.log_print import Wanted, print_events
-from perstack.doors.cli.options import CONFIG, PlaceOptions, Setup
+from perstack.doors.cli.options import HostOptions, config_option, env_path_option, json_option, pass_options, run_with
 from perstack.doors.cli.terminal import Screen, data, err, out, remark, table
 from perstack.doors.shared.log_view import in_order
 from perstack.doors.shared.signals import INTERRUPTED, on_stop_signals
@@ -238,7 +238,7 @@ _MOST_AT_ONCE = 64
     metavar="N",
     help="How many Jobs are at work at once.",
 )
-@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object.")
+@json_option("All of it as one JSON object.")
 @click.option("--junit", metavar="FILE", help="Write JUnit's XML besides; `-` is stdout, and nothing else goes there.")
 @click.option("--from", "job", metavar="JOB", help="Run nothing: add a test of what this Job did, with its recording.")
 @click.option("--name", metavar="NAME", help="With --from: what the test is called.")
@@ -246,8 +246,9 @@ _MOST_AT_ONCE = 64
 @click.option("--storage", metavar="SCHEME:PLACE", help="With --from: where the Job is kept.")
 @click.option("--provider", metavar="NAME", help="The provider of tests that ask the real model.")
 @click.option("--model", metavar="NAME", help="Their model.")
-@click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
-@click.option("--config", metavar="FILE", help=CONFIG)
+@env_path_option
+@config_option
+@pass_options
 def test_command(
     expert: str | None,
     word: str | None,
@@ -258,34 +259,31 @@ def test_command(
     job: str | None,
     name: str | None,
     files: str | None,
-    storage: str | None,
     provider: str | None,
     model: str | None,
-    env_path: tuple[str, ...],
-    config: str | None,
+    options: HostOptions,
 ) -> None:
     """Run the tests that perstack.toml has for its Experts, or for EXPERT, and say which are as expected.
 
     Each Job has a folder and a storage of its own, so that nothing of yours is touched. What failed is kept, to be
     looked at. Exit status 1 if a test fails, or there is none; 2 if a definition is wrong.
     """
-    place = PlaceOptions(config, None, storage)
     if job is not None:
         if name is None or expert is not None or word is not None:
             raise UsageError("--from makes one test: give it a --name, and neither EXPERT nor -k")
-        _take(place, job, name, files)
+        _take(options, job, name, files)
         return
-    if name is not None or files is not None or storage is not None:
+    if name is not None or files is not None or options.storage is not None:
         raise UsageError("--name, --files and --storage are for --from JOB: name the Job")
     if as_json and junit == "-":
         raise UsageError("--json and --junit - both write to stdout: give one of them a FILE")
-    path = place.find().required()
+    path = options.find().required()
     project, tests = _read(path)
     wanted = chosen(tests, (*project.experts, *project.broken), expert, word)
     _check(project, wanted)
     overrides = Overrides(model=model, provider=provider)
     room = Path(tempfile.mkdtemp(prefix="perstack-test-"))
-    bench = Bench(project, Setup(place, overrides, env_path).env(project), room.resolve(), overrides)
+    bench = Bench(project, options.env(project), room.resolve(), overrides)
     outcomes = [Outcome(one, repeats or one.test.repeats) for one in wanted]
     try:
         is_whole = asyncio.run(_run(outcomes, bench, parallel))
@@ -296,23 +294,21 @@ def test_command(
     sys.exit(INTERRUPTED if not is_whole else 0 if all(one.is_good for one in outcomes) else 1)
 
 
-def _take(place: PlaceOptions, job: str, name: str, files: str | None) -> None:
+def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
     """Add a test made from a Job, and print what it expects."""
     from perstack.testing.experts.record_test import take_test
 
     if files is not None and not Path(files).is_dir():
         raise UsageError(f"--files {files}: no such directory")
-    definition = DefinitionFile(place.find().required())
+    definition = DefinitionFile(options.find().required())
     project = definition.loaded(strict=False).project
-    env = Setup(place, Overrides(), ()).env(project)
-    host = place.host(project, env=env)
+    env = options.env(project)
 
-    async def take() -> Taken:
-        async with host:
-            found = await host.jobs.find(job)
-            return await take_test(host, found, name, definition, env, None if files is None else Path(files))
+    async def take(host: Host) -> Taken:
+        found = await host.jobs.find(job)
+        return await take_test(host, found, name, definition, env, None if files is None else Path(files))
 
-    taken = asyncio.run(take())
+    taken = run_with(options.host_of(project, env=env), take)
     out(f"{taken.definition}: {name}, with {taken.recording}")
     for key, value in taken.expected.items():
         shown = value if isinstance(value, str) else ", ".join(value)

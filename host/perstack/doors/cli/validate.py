@@ -16,11 +16,10 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Models
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.tool_search import tokens_of
-from perstack.doors.cli.options import CONFIG, WORKSPACE, PlaceOptions, Setup
+from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
 from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.create.experts import checked
 from perstack.doors.shared.next_steps import cli_phrase
@@ -32,14 +31,13 @@ from perstack.host import Host
 # The cost of each Expert's tools at every step, for `perstack validate --tools`.
 
 
-def tools_of(project: Project, place: PlaceOptions) -> dict[str, OfferedTools]:
+def tools_of(project: Project, options: HostOptions) -> dict[str, OfferedTools]:
     """Return the offered tools by Expert. Starts and stops the skills of one Expert after the other."""
 
-    async def ask() -> dict[str, OfferedTools]:
-        async with Setup(place, Overrides(), ()).host(project) as host:
-            return {key: await _offered(host, key) for key in project.experts}
+    async def ask(host: Host) -> dict[str, OfferedTools]:
+        return {key: await _offered(host, key) for key in project.experts}
 
-    return asyncio.run(ask())
+    return run_with(options.driver(project), ask)
 
 
 async def _offered(host: Host, key: str) -> OfferedTools:
@@ -108,17 +106,14 @@ def _tokens(specs: Iterable[ToolSpec]) -> int:
 
 
 @click.command("validate")
-@click.option("--json", "as_json", is_flag=True, help="Problems and Experts as one JSON object.")
+@json_option("Problems and Experts as one JSON object.")
 @click.option("--strict", is_flag=True, help="Take warnings for errors.")
 @click.option("--tools", "with_tools", is_flag=True, help="Start the skills, and show what their tools cost a step.")
 @click.option(
     "--json-schema", is_flag=True, help="Print the JSON schema of perstack.toml, for editors, and do no more."
 )
-@click.option("--config", metavar="FILE", help=CONFIG)
-@click.option("--workspace", metavar="DIR", help=WORKSPACE)
-def validate_command(
-    as_json: bool, strict: bool, with_tools: bool, json_schema: bool, config: str | None, workspace: str | None
-) -> None:
+@definition_options
+def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema: bool, options: HostOptions) -> None:
     """Check perstack.toml, and the files it includes, without running anything.
 
     Every problem is named at once, with file, line and key. Exit status 0 if the file can be used, 2 if not; with
@@ -129,11 +124,10 @@ def validate_command(
 
         data(json.dumps(definition_schema(), ensure_ascii=False, indent=2))
         return
-    place = PlaceOptions(config, workspace, None)
-    path = place.find().required()
-    project, problems = _checked(path, place)
+    path = options.find().required()
+    project, problems = _checked(path, options)
     is_usable = project is not None and not (strict and problems)
-    offered = tools_of(project, place) if with_tools and is_usable and project is not None else {}
+    offered = tools_of(project, options) if with_tools and is_usable and project is not None else {}
     if as_json:
         experts = [] if project is None else list(project.experts.values())
         found = _to_json(path, is_usable, problems, experts)
@@ -145,9 +139,9 @@ def validate_command(
     sys.exit(int(lacking) if is_usable else 2)
 
 
-def _checked(path: Path, place: PlaceOptions) -> tuple[Project | None, tuple[Problem, ...]]:
+def _checked(path: Path, options: HostOptions) -> tuple[Project | None, tuple[Problem, ...]]:
     definition = DefinitionFile(path)
-    env = Setup(place, Overrides(), ()).env(Project(env_path=definition.project.env_path))
+    env = options.env(Project(env_path=definition.project.env_path))
     return asyncio.run(checked(definition, env))
 
 

@@ -16,10 +16,16 @@ import click
 from pydantic import JsonValue
 
 from perstack.core.base.text import one_line
-from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.queries import parse_labels
-from perstack.doors.cli.options import PlaceOptions, Setup, dispatcher_of, dispatcher_option, place_options
+from perstack.doors.cli.options import (
+    HostOptions,
+    dispatcher_of,
+    dispatcher_option,
+    env_path_option,
+    json_option,
+    place_options,
+)
 from perstack.doors.cli.param_types import read_span
 from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.shared.signals import leave, on_stop_signals
@@ -71,7 +77,7 @@ _PATIENCE = 15.0
 @click.option(
     "--workspaces", metavar="DIR", help="Give each Job a folder of its own in this one, with its latest files."
 )
-@click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again.")
+@env_path_option
 @dispatcher_option
 @place_options
 def worker_command(
@@ -82,11 +88,7 @@ def worker_command(
     address: str | None,
     form: str,
     workspaces: str | None,
-    env_path: tuple[str, ...],
-    dispatcher: str | None,
-    config: str | None,
-    workspace: str | None,
-    storage: str | None,
+    options: HostOptions,
 ) -> None:
     """Drive Jobs that were submitted, until Ctrl-C or SIGTERM, and look after what is due.
 
@@ -101,22 +103,21 @@ def worker_command(
         labels=parse_labels(one.strip() for one in labels.split(",")) if labels is not None else {},
         drain=_seconds(drain),
     )
-    place = PlaceOptions(config, workspace, storage, dispatcher=dispatcher)
-    setup = Setup(place, Overrides(), env_path)
-    asyncio.run(_work(_host(setup), settings, address, workspaces, as_json=form == "json"))
+    options = options
+    asyncio.run(_work(_host(options), settings, address, workspaces, as_json=form == "json"))
 
 
-def _host(setup: Setup) -> Host:
+def _host(options: HostOptions) -> Host:
     """Return the Host of a worker. It may reach what stored Jobs name, which was checked when they began.
 
     Raises UsageError if the user has not agreed to what the worker's own definition names.
     """
     from perstack.config.trust import Agreement, executed
 
-    place, project = setup.place, setup.place.project(required=True)
-    replaced = {"storage": place.storage, "dispatcher": place.dispatcher}
+    project = options.project(required=True)
+    replaced = {"storage": options.storage, "dispatcher": options.dispatcher}
     Agreement(project).check(item for item in executed(project) if replaced.get(item.kind) is None)
-    return setup.host(project, agreement=Agreement(Project()))
+    return options.driver(project, agreement=Agreement(Project()))
 
 
 def _possible(concurrency: int) -> int:
@@ -212,21 +213,17 @@ async def _until_it_left(worker: Worker, drain: float) -> None:
 
 
 @click.command("workers")
-@click.option("--json", "as_json", is_flag=True, help="Each one as JSON, one a line.")
+@json_option("Each one as JSON, one a line.")
 @dispatcher_option
 @place_options
-def workers_command(
-    as_json: bool, dispatcher: str | None, config: str | None, workspace: str | None, storage: str | None
-) -> None:
+def workers_command(as_json: bool, options: HostOptions) -> None:
     """List the workers that there are, what each drives, and since when; then how much waits for them."""
-    place = PlaceOptions(config, workspace, storage, dispatcher=dispatcher)
 
-    async def look() -> tuple[Sequence[WorkerInfo], Load]:
-        async with place.reader() as host:
-            engine = dispatcher_of(host)
-            return await engine.workers(), await engine.load()
+    async def look(host: Host) -> tuple[Sequence[WorkerInfo], Load]:
+        dispatcher = dispatcher_of(host)
+        return await dispatcher.workers(), await dispatcher.load()
 
-    found, load = asyncio.run(look())
+    found, load = options.look(look)
     if as_json:
         for one in found:
             data(json.dumps(_as_json(one), ensure_ascii=False))
