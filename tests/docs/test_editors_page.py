@@ -37,9 +37,9 @@ def test_every_client_that_settings_are_printed_for_is_named() -> None:
 
 
 def test_the_longest_silence_is_that_of_the_code() -> None:
-    from perstack.doors.mcp.progress import SILENCE
+    from perstack.doors.mcp.progress import MAX_SILENCE_S
 
-    assert f"at least every {SILENCE:g} s" in WORDS
+    assert f"at least every {MAX_SILENCE_S:g} s" in WORDS
 
 
 @pytest.mark.parametrize("line", re.findall(r"perstack mcp (--[^\n`]+)", PAGE))

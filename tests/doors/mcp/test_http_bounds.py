@@ -18,8 +18,8 @@ import pytest
 from http_server import KNOWN, TOKEN, serving
 from terminal import SECONDS, Terminal
 
-from perstack.doors.http.access import SHORTEST, problem_of
-from perstack.doors.http.connections import MOST_CONNECTIONS, MOST_STRANGERS, TIME_FOR_REQUEST, Census
+from perstack.doors.http.access import MIN_TOKEN_CHARS, problem_of
+from perstack.doors.http.connections import MAX_CONNECTIONS, MAX_UNAUTHENTICATED, REQUEST_TIME_S, Census
 
 HEAD = f"POST /v1/execution HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
 HOOK = b"POST /v1/hooks/x HTTP/1.1\r\nHost: localhost\r\n"
@@ -67,7 +67,7 @@ def test_a_request_that_is_half_sent_is_closed_in_ten_seconds(url: str) -> None:
             connection.sendall(halves[name])
         for name, connection in open_ones.items():
             closed_after(connection)
-            assert time.monotonic() - began < TIME_FOR_REQUEST + 5, name
+            assert time.monotonic() - began < REQUEST_TIME_S + 5, name
 
 
 def test_a_request_that_trickles_in_has_no_more_time(url: str) -> None:
@@ -76,7 +76,7 @@ def test_a_request_that_trickles_in_has_no_more_time(url: str) -> None:
         connection.sendall(b"GET /docs HTTP/1.1\r\nHost: localhost\r\nX: ")
         began, is_open = time.monotonic(), True
         while is_open:
-            assert time.monotonic() - began < TIME_FOR_REQUEST + 5
+            assert time.monotonic() - began < REQUEST_TIME_S + 5
             try:
                 connection.sendall(b"x")
                 is_open = connection.recv(1) != b""
@@ -125,8 +125,8 @@ def test_a_malformed_body_is_refused_and_leaves_no_traceback(tmp_path: Path, in_
 def test_connections_of_one_address_are_bounded_until_their_client_is_known(url: str) -> None:
     with ExitStack() as stack, httpx.Client(headers=KNOWN) as known:
         assert known.get(f"{url}/v1/execution").status_code == 200
-        strangers = [stack.enter_context(closing(connected(url))) for _ in range(MOST_STRANGERS + 8)]
-        for refused in strangers[MOST_STRANGERS:]:
+        strangers = [stack.enter_context(closing(connected(url))) for _ in range(MAX_UNAUTHENTICATED + 8)]
+        for refused in strangers[MAX_UNAUTHENTICATED:]:
             assert refused.recv(100).startswith(b"HTTP/1.1 503 ")
             assert closed_after(refused) < 5
         assert known.get(f"{url}/v1/execution").status_code == 200, "who is known already is served meanwhile"
@@ -140,8 +140,8 @@ def test_connections_of_one_address_are_bounded_until_their_client_is_known(url:
 def test_all_connections_together_are_bounded() -> None:
     census = Census()
     addresses = [f"10.0.0.{number}" for number in range(9)]
-    taken = [address for address in addresses for _ in range(MOST_STRANGERS) if census.enter(address)]
-    assert len(taken) == MOST_CONNECTIONS
+    taken = [address for address in addresses for _ in range(MAX_UNAUTHENTICATED) if census.enter(address)]
+    assert len(taken) == MAX_CONNECTIONS
     for address in taken:
         census.know(address)
     assert not census.enter("10.0.0.99"), "known ones count as well"
@@ -202,10 +202,10 @@ def test_no_stranger_puts_a_traceback_into_the_log(terminal: Terminal) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0", "0.0.0.0:0"])
 def test_a_token_that_can_be_guessed_is_refused(terminal: Terminal, address: str) -> None:
     terminal.project('[experts.one]\ninstruction = "x"\n')
-    terminal.env["PERSTACK_MCP_TOKEN"] = "x" * (SHORTEST - 1)
+    terminal.env["PERSTACK_MCP_TOKEN"] = "x" * (MIN_TOKEN_CHARS - 1)
     shown = terminal.call("mcp", "--http", address, "--allow-host", "build.example")
     assert shown.code == 2
-    assert f"PERSTACK_MCP_TOKEN has {SHORTEST - 1} characters" in shown.err
+    assert f"PERSTACK_MCP_TOKEN has {MIN_TOKEN_CHARS - 1} characters" in shown.err
 
 
 def test_a_workspaces_env_file_does_not_say_who_is_let_in_unless_a_person_names_it(
@@ -239,7 +239,7 @@ def test_without_a_token_one_is_made_for_this_machine_and_is_in_the_settings_of_
         (kept,) = state.rglob("*.token")
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
         token = kept.read_text()
-        assert len(token) >= SHORTEST
+        assert len(token) >= MIN_TOKEN_CHARS
         knowing = httpx.get(f"{url.removesuffix('/mcp')}/v1/execution", headers={"Authorization": f"Bearer {token}"})
         assert knowing.status_code == 200
     for client in ("claude-code", "codex", "cursor", "vscode", "zed", "gemini", "opencode"):

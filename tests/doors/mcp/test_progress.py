@@ -12,7 +12,7 @@ from terminal import Terminal, reply
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.step_events import Retry
-from perstack.doors.mcp.progress import SILENCE, Progress, Words, reporting
+from perstack.doors.mcp.progress import MAX_SILENCE_S, Progress, Words, reporting
 
 
 def test_each_step_and_each_call_is_told_in_words_delegates_by_name(terminal: Terminal, era: str) -> None:
@@ -70,7 +70,7 @@ def test_a_silence_is_broken_with_the_last_words() -> None:
     said = wait_for(work())
     assert said[0] == "step 7: exec make"
     assert all(text.startswith("step 7: exec make (for ") for text in said[1:])
-    assert SILENCE <= 15
+    assert MAX_SILENCE_S <= 15
 
 
 def test_a_client_that_does_not_read_holds_up_nobody_and_what_was_said_comes_before_the_result() -> None:

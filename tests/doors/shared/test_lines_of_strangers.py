@@ -11,7 +11,7 @@ import pytest
 import warm
 from terminal import SECONDS, Terminal
 
-from perstack.doors.shared.stdio import LONGEST_MESSAGE
+from perstack.doors.shared.stdio import MAX_MESSAGE_BYTES
 
 HELLO = {
     "mcp": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
@@ -19,7 +19,7 @@ HELLO = {
 }
 SERVERS = ["mcp", pytest.param("acp", marks=pytest.mark.skipif(find_spec("acp") is None, reason="needs perstack[acp]"))]
 DEEP = b"[" * 20_000
-LONG = b"x" * (LONGEST_MESSAGE + (1 << 20))
+LONG = b"x" * (MAX_MESSAGE_BYTES + (1 << 20))
 BAD = (
     DEEP,
     b'{"jsonrpc": "2.0", "id": 2, "method": "x", "params": {"a": ' + DEEP,

@@ -124,8 +124,8 @@ def test_a_job_that_was_deleted_while_it_was_shown_is_said_not_to_be_there_and_c
 def test_jobs_that_are_further_back_are_read_while_the_newest_are_looked_at(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "_PAGE", 2)
-    monkeypatch.setattr(history, "_MOST", 6)
+    monkeypatch.setattr(history, "_FIRST_JOBS", 2)
+    monkeypatch.setattr(history, "_MAX_JOBS", 6)
 
     async def person() -> None:
         host = await ponds(bench, *(f"j{number}" for number in range(7)))

@@ -21,7 +21,7 @@ from perstack.system.clock import new_ids
 from perstack.system.user import this_user
 from perstack.toolkit.context import Blob
 
-MOST_OPEN = 200
+MAX_OPEN_SESSIONS = 200
 """Maximum open sessions. The least recently used are dropped: editors close none, and each can be reloaded."""
 
 MakeHost = Callable[[Path], tuple[Host, LoadedProject]]
@@ -35,17 +35,13 @@ class Session:
     id: str
     host: Host
     expert_key: str
-    client: str = ""
-    """The editor's name and version."""
+    client: str = ""  # the editor's name and version
     has_begun: bool = False
     turn: asyncio.Task[JobSummary] | None = field(default=None)
     """The task that drives or follows the current turn; None between turns."""
-    is_cancelled: bool = False
-    """True if the editor cancelled the latest prompt."""
-    is_elsewhere: bool = False
-    """True if a worker drives the turn."""
-    stopping: asyncio.Task[None] | None = field(default=None)
-    """The task that asks that worker to stop."""
+    is_cancelled: bool = False  # True if the editor cancelled the latest prompt
+    is_elsewhere: bool = False  # True if a worker drives the turn
+    stopping: asyncio.Task[None] | None = field(default=None)  # the task that asks that worker to stop
 
     @property
     def workspace(self) -> Path:
@@ -109,13 +105,11 @@ class Sessions:
 
     def __init__(self, make_host: MakeHost, expert: str | None) -> None:
         """Begin new sessions with `expert`, or with `first_of` the Experts if it is None."""
-        self.client = ""
-        """The editor's name and version; empty until it has sent them."""
+        self.client = ""  # the editor's name and version; empty until it has sent them
         self._make_host = make_host
         self._expert = expert
         self._hosts: dict[Path, Host] = {}
-        self._live: dict[Path, LiveProject] = {}
-        """The live definition of each workspace."""
+        self._live: dict[Path, LiveProject] = {}  # the live definition of each workspace
         self._sessions: dict[str, Session] = {}
 
     def new(self, cwd: str) -> Session:
@@ -171,7 +165,7 @@ class Sessions:
     def _keep(self, session: Session) -> Session:
         self._sessions[session.id] = session
         unused = [one for one in self._sessions.values() if one.turn is None and one is not session]
-        for one in unused[: max(0, len(self._sessions) - MOST_OPEN)]:
+        for one in unused[: max(0, len(self._sessions) - MAX_OPEN_SESSIONS)]:
             del self._sessions[one.id]
         return session
 

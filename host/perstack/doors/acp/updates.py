@@ -31,7 +31,7 @@ from perstack.doors.shared.text import brief, shorten
 
 # Messages of a loaded session as updates.
 
-_TITLE = 120
+_TITLE_CELLS = 120
 
 
 def shown_again(messages: Iterable[Message]) -> Iterator[helpers.SessionUpdate]:
@@ -61,7 +61,7 @@ def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdat
             if part.thinking:
                 yield helpers.update_agent_thought_text(part.thinking)
         else:
-            title = shorten(f"{part.tool_name} {brief(part)}", _TITLE)
+            title = shorten(f"{part.tool_name} {brief(part)}", _TITLE_CELLS)
             yield helpers.start_tool_call(
                 f"{number}-{part.tool_call_id}", title, status="completed", raw_input=part.args
             )
@@ -69,8 +69,7 @@ def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdat
 
 Send: TypeAlias = Callable[[helpers.SessionUpdate], Awaitable[None]]
 
-_RESULT = 10_000
-"""Maximum characters of a tool result that are shown; the model gets all of it."""
+_MAX_RESULT_CHARS = 10_000  # maximum characters of a tool result that are shown; the model gets all of it
 
 _KINDS: dict[str, ToolKind] = {
     "readTextFile": "read",
@@ -101,8 +100,7 @@ class Updates:
         self._coordinator = ""
         self._said = ""
         self._parts: dict[tuple[str, str], ToolCallPart] = {}
-        self._silent: dict[tuple[str, str], str] = {}
-        """The kind of each such call, by Run and call id."""
+        self._silent: dict[tuple[str, str], str] = {}  # the kind of each such call, by Run and call id
 
     def of(self, event: Event) -> Iterator[helpers.SessionUpdate]:  # noqa: C901 - one case for each kind of event that shows
         """Yield the updates of an event, if any."""
@@ -119,7 +117,9 @@ class Updates:
                 if self._is_mine(event):
                     yield from self._say(event.message.text)
             case step_events.Retry():
-                yield helpers.update_agent_thought_text(f"({shorten(event.error.message, _TITLE)}; trying again)\n")
+                yield helpers.update_agent_thought_text(
+                    f"({shorten(event.error.message, _TITLE_CELLS)}; trying again)\n"
+                )
             case step_events.SwitchModel():
                 yield helpers.update_agent_thought_text(f"(the model is switched {switch_words(event)})\n")
             case step_events.CallTools():
@@ -153,7 +153,7 @@ class Updates:
             whose = "" if event.run_id == self._coordinator else f"{event.expert_key}: "
             yield helpers.start_tool_call(
                 _id(event, call.id),
-                shorten(f"{whose}{call.tool_name} {brief(part)}", _TITLE),
+                shorten(f"{whose}{call.tool_name} {brief(part)}", _TITLE_CELLS),
                 kind=_KINDS.get(call.tool_name, "other"),
                 status="in_progress",
                 locations=self._locations(part),
@@ -170,7 +170,7 @@ class Updates:
         if (event.run_id, event.tool_call_id) not in self._parts:
             return
         status: Literal["failed", "completed"] = "failed" if event.is_error else "completed"
-        shown = text if len(text) <= _RESULT else f"{text[:_RESULT]} …"
+        shown = text if len(text) <= _MAX_RESULT_CHARS else f"{text[:_MAX_RESULT_CHARS]} …"
         yield helpers.update_tool_call(
             _id(event, event.tool_call_id), status=status, content=[helpers.tool_content(helpers.text_block(shown))]
         )

@@ -35,8 +35,7 @@ from perstack.testing.chaos.generated_script import script_for
 from perstack.testing.chaos.processes import Victims
 from perstack.testing.scripted import load_script
 
-_AT_RANDOM = 5
-"""Kills of one Job at random instants, in one process after another."""
+_AT_RANDOM = 5  # kills of one Job at random instants, in one process after another
 
 
 @click.command("chaos")

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-COMPLETING = "_PERSTACK_COMPLETE"
-"""Environment variable with which a shell's script requests completions of a line."""
+COMPLETING = "_PERSTACK_COMPLETE"  # environment variable with which a shell's script requests completions of a line
 
 
 class Listed(NamedTuple):
     """A command in the list of `perstack --help`."""
 
-    module: str
-    """Module in this package; it defines `NAME_command` and is imported when the command is called."""
+    module: str  # module in this package; it defines `NAME_command` and is imported when the command is called
     text: str
 
 

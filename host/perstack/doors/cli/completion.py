@@ -26,13 +26,10 @@ from perstack.doors.cli.completion_values import Named, kind_of
 from perstack.doors.cli.terminal import out, stored
 from perstack.doors.shared.text import shorten
 
-MOST_SECONDS = 20
-"""Maximum seconds that the user waits; then nothing is offered."""
+MAX_WAIT_S = 20  # maximum seconds that the user waits; then nothing is offered
 
-_PLAIN = re.compile(r"[\w@.~/+:,=-]+", re.ASCII)
-"""Text that every shell takes without quotes."""
-_WIDTH = 60
-"""Maximum cells of a description."""
+_PLAIN = re.compile(r"[\w@.~/+:,=-]+", re.ASCII)  # text that every shell takes without quotes
+_DESCRIPTION_CELLS = 60  # maximum cells of a description
 
 _BASH = """\
 # completion of perstack for bash
@@ -184,7 +181,7 @@ class _Knowing(click.Group):
 def answer_shell(cli: click.Group) -> None:
     """Print the completions of a shell's line. After any error, print nothing."""
     before = signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(MOST_SECONDS)
+    signal.alarm(MAX_WAIT_S)
     try:
         lines = _lines(cli)
     except Exception:  # noqa: BLE001  # at a prompt a traceback would only disturb
@@ -211,7 +208,7 @@ def _may_be_inserted(item: CompletionItem[str]) -> bool:
 
 
 def _shown(item: CompletionItem[str]) -> CompletionItem[str]:
-    return CompletionItem(item.value, item.type, shorten(item.help, _WIDTH) if item.help else None)
+    return CompletionItem(item.value, item.type, shorten(item.help, _DESCRIPTION_CELLS) if item.help else None)
 
 
 @click.command("completion")

@@ -25,12 +25,9 @@ Kind = Literal[
     "expert", "job", "task", "series", "owner", "any job", "run", "checkpoint", "provider", "runtime", "file", "dir"
 ]
 
-MOST_LOOKED_AT = 5000
-"""Maximum ids that are compared with the typed text."""
-MOST_SHOWN = 50
-"""Maximum values offered, the newest."""
-_LARGEST = 1 << 20
-"""Maximum bytes of a summary that is read for its description."""
+MAX_COMPARED_IDS = 5000  # maximum ids that are compared with the typed text
+MAX_OFFERED = 50  # maximum values offered, the newest
+_MAX_SUMMARY_BYTES = 1 << 20  # maximum bytes of a summary that is read for its description
 
 _BY_METAVAR: dict[str, Kind] = {
     "JOB": "job",
@@ -155,14 +152,14 @@ class _Place:
         from perstack.engine.log.storage import nth_job, whole_id
 
         named = next((value for name in _JOBS_ON_THE_LINE if isinstance(value := self._given.get(name), str)), None)
-        ids = (await storage.jobs(limit=MOST_LOOKED_AT)).ids
+        ids = (await storage.jobs(limit=MAX_COMPARED_IDS)).ids
         begun = max((one for one in ids if typed.startswith(f"{one}-")), key=len, default=None)
         job = await whole_id(storage, named) if named else begun or await nth_job(storage, 0)
         if kind == "run":
-            found = (await storage.runs(job, limit=MOST_LOOKED_AT)).ids
+            found = (await storage.runs(job, limit=MAX_COMPARED_IDS)).ids
         else:
-            found = (await JobReader(storage).checkpoints(job, limit=MOST_LOOKED_AT)).ids
-        return [one for one in reversed(found) if one.startswith(typed)][:MOST_SHOWN]
+            found = (await JobReader(storage).checkpoints(job, limit=MAX_COMPARED_IDS)).ids
+        return [one for one in reversed(found) if one.startswith(typed)][:MAX_OFFERED]
 
     def _project(self) -> Project:
         from perstack.core.definitions.project import Project
@@ -193,9 +190,9 @@ async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> l
     found: list[tuple[str, str]] = []
     for kind in kinds:
         space = space_of(storage, kind)
-        page = await space.jobs(limit=MOST_LOOKED_AT)
+        page = await space.jobs(limit=MAX_COMPARED_IDS)
         fitting = [one for one in page.ids if one.startswith(typed) and not one.startswith("-")]
-        found += [(one, await _about(space, kind, one)) for one in fitting[:MOST_SHOWN]]
+        found += [(one, await _about(space, kind, one)) for one in fitting[:MAX_OFFERED]]
     return found
 
 
@@ -205,7 +202,7 @@ async def _about(space: Storage, kind: OwnerKind, one: str) -> str:
 
     with suppress(Exception):  # a damaged one is completed like any other
         written = (await space.entry(one) or (0, b""))[1] if kind == "task" else await space.summary(one)
-        facts = read_json(written) if written and len(written) <= _LARGEST else None
+        facts = read_json(written) if written and len(written) <= _MAX_SUMMARY_BYTES else None
         if isinstance(facts, dict):
             return " ".join(str(facts[name]) for name in _DESCRIBES[kind] if facts.get(name))
     return ""

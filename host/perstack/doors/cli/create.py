@@ -91,8 +91,7 @@ class _Lines(Output):
         self.folder = folder
         self.written: list[str] = []
         self._definition = _content(folder / DEFINITION)
-        self._paths: dict[str, str] = {}
-        """Paths by the id of calls without a result."""
+        self._paths: dict[str, str] = {}  # paths by the id of calls without a result
 
     def __call__(self, event: Event, line: bytes) -> None:
         super().__call__(event, line)

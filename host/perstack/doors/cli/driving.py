@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 # Questions and approvals of a Job, answered at the terminal.
 
-_LONGEST = 64 << 10
-"""Maximum bytes of a typed answer."""
+_MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 
 async def answered_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: Output) -> JobSummary:
@@ -116,7 +115,7 @@ async def _typed() -> str:
     def read() -> None:
         loop.remove_reader(fd)
         try:
-            data = os.read(fd, _LONGEST)
+            data = os.read(fd, _MAX_ANSWER_BYTES)
         except OSError:
             data = b""
         if not typed.done():

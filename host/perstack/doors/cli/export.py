@@ -69,8 +69,7 @@ def write_output(content: bytes, output: str | None) -> None:
         write_new_file(content, Path(output), f"--output {output}")
 
 
-_HEAD = 200
-"""Bytes at the beginning of a recording that contain its format's name."""
+_HEAD_BYTES = 200  # bytes at the beginning of a recording that contain its format's name
 
 
 @click.command("record")
@@ -119,7 +118,7 @@ def _host(options: HostOptions) -> Host:
 def _check_replaceable(path: Path) -> None:
     head = b""
     with suppress(OSError), opened(path, follow=True) as file:
-        head = os.read(file, _HEAD)
+        head = os.read(file, _HEAD_BYTES)
     if path.is_dir() or (path.exists() and FORMAT.partition("/")[0].encode() not in head):
         raise UsageError(f"--to {path} is there already, and is no recording: choose another name, or remove it first")
 

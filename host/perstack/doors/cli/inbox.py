@@ -32,8 +32,7 @@ from perstack.next_steps import Answer, NextStep
 from perstack.system.clock import SYSTEM
 from perstack.system.user import this_user
 
-_CALL_ID = "PERSTACK_CALL_ID"
-"""Environment variable that is set in processes of tools."""
+_CALL_ID = "PERSTACK_CALL_ID"  # environment variable that is set in processes of tools
 
 
 @click.command("answer")
@@ -120,10 +119,8 @@ async def _is_task(host: Host, ident: str) -> bool:
 
 # perstack inbox
 
-_AT_ONCE = 200
-"""Items written at once: each write is a system call."""
-_LINES = 40
-"""Maximum lines shown of a question."""
+_ITEMS_PER_WRITE = 200  # items written at once: each write is a system call
+_MAX_QUESTION_LINES = 40  # maximum lines shown of a question
 
 
 @click.command("inbox")
@@ -155,8 +152,8 @@ def _to_json(item: InboxItem) -> JsonObject:
 def _print(items: tuple[InboxItem, ...]) -> None:
     """Print each item as a heading, its text, and the command that answers it."""
     screen, now = Screen.of_stdout(), SYSTEM.now()
-    for first in range(0, len(items), _AT_ONCE):
-        parts = [part for item in items[first : first + _AT_ONCE] for part in _lines_of(item, screen, now)]
+    for first in range(0, len(items), _ITEMS_PER_WRITE):
+        parts = [part for item in items[first : first + _ITEMS_PER_WRITE] for part in _lines_of(item, screen, now)]
         shown = parts[1 if first == 0 else 0 : -1]
         # as one text it is sanitized in one pass
         out(*shown) if screen.colours else out("".join(map(str, shown)))
@@ -170,10 +167,14 @@ def _lines_of(item: InboxItem, screen: Screen, now: int) -> Iterator[str | Paint
     yield "\n"
     yield screen.paint(item.id, bold=True)
     lines = _text(item).splitlines()
-    yield "\n".join((f"  {screen.fit(about, len(item.id) + 2)}", *(f"  {line}".rstrip(" ") for line in lines[:_LINES])))
-    if len(lines) > _LINES:
+    yield "\n".join(
+        (f"  {screen.fit(about, len(item.id) + 2)}", *(f"  {line}".rstrip(" ") for line in lines[:_MAX_QUESTION_LINES]))
+    )
+    if len(lines) > _MAX_QUESTION_LINES:
         yield "\n"
-        yield screen.paint(f"  … {count(len(lines) - _LINES, 'more line')}: perstack inbox --json", dim=True)
+        yield screen.paint(
+            f"  … {count(len(lines) - _MAX_QUESTION_LINES, 'more line')}: perstack inbox --json", dim=True
+        )
     for step in _steps(item):
         yield "\n  "
         yield screen.paint(cli_phrase(step), dim=True)

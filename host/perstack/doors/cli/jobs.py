@@ -110,8 +110,8 @@ def kind_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _PAGE = 20
-_MANY = 200
-_REST = 10_000
+_FIRST_PAGE = 200
+_LATER_PAGES = 10_000
 """Size of the pages after the first: each page reads the times of all Jobs, so the rest is fetched at once."""
 _ALL_PAGE = 500
 
@@ -154,9 +154,9 @@ def _why_none(offset: int, choice: JobChoice) -> str:
 
 async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) -> tuple[list[JobSummary], bool]:
     """Return the selected Jobs, and whether there are older ones."""
-    limit = _MANY if take is None or choice != JobChoice() else offset + take + 1
+    limit = _FIRST_PAGE if take is None or choice != JobChoice() else offset + take + 1
     found: list[JobSummary] = []
-    async for page in pages(lambda after: host.jobs.list(limit=limit if after is None else _REST, after=after)):
+    async for page in pages(lambda after: host.jobs.list(limit=limit if after is None else _LATER_PAGES, after=after)):
         found += filter(choice.has, page.jobs)
         if take is not None and len(found) > offset + take:
             break

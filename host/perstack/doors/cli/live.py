@@ -17,11 +17,9 @@ from perstack.system.clock import SYSTEM
 
 Line = tuple[str | Painted, ...]
 
-_MOST_LANES = 8
-_MOST_TEXT = 6
-"""Maximum lines of a streamed text."""
-
-_WIDEST_LABEL = 24
+_MAX_RUNS = 8
+_MAX_TEXT_LINES = 6  # maximum lines of a streamed text
+_MAX_LABEL_CELLS = 24
 
 
 def lines_of(state: LiveState, screen: Screen, now: int, colour: Callable[[str], str]) -> list[Line]:
@@ -29,12 +27,12 @@ def lines_of(state: LiveState, screen: Screen, now: int, colour: Callable[[str],
     lanes = list(state.lanes.values())
     if not lanes and not state.skills:
         return []
-    room = max(1, min(_MOST_LANES, screen.height - 4))
+    room = max(1, min(_MAX_RUNS, screen.height - 4))
     shown = lanes[-room:]
     found: list[Line] = []
     if len(lanes) > len(shown):
         found.append((screen.paint(_cut(f"{count(len(lanes) - len(shown), 'more Run')} at work", screen), dim=True),))
-    label = min(_WIDEST_LABEL, screen.width // 4, max((cells(lane.label) for lane in shown), default=0))
+    label = min(_MAX_LABEL_CELLS, screen.width // 4, max((cells(lane.label) for lane in shown), default=0))
     for lane in shown:
         found += _lane(lane, screen, now, label, colour(lane.run_id), room if len(lanes) == 1 else 1)
     found += [(_cut(todos_words(lane), screen),) for lane in lanes[:1] if lane.todos]
@@ -56,7 +54,7 @@ def _lane(lane: Lane, screen: Screen, now: int, width: int, colour: str, room: i
     label = screen.paint(pad(lane.label, width), fg=colour)
     left = max(4, screen.width - 1 - width - 1)
     if lane.text:
-        texts = _tail(lane.text, left, min(room, _MOST_TEXT))
+        texts = _tail(lane.text, left, min(room, _MAX_TEXT_LINES))
         style: dict[str, str | bool] = {"dim": True} if lane.is_thinking else {}
         return [
             (label if not at else " " * width, " ", screen.paint(text, **style) if style else text)
@@ -115,14 +113,10 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 _RUN_COLOURS = ("blue", "yellow", "magenta", "cyan", "green", "bright_blue", "bright_yellow", "bright_magenta")
 _WORD = 9
-_NARROW = 60
-"""Screen width below which the time and the step are left out."""
+_NARROW = 60  # screen width below which the time and the step are left out
+_LOUD = ("red", "green", "magenta", "bold", "dim")  # colours that apply to a row's text as well as its word
 
-_LOUD = ("red", "green", "magenta", "bold", "dim")
-"""Colours that apply to a row's text as well as its word."""
-
-Put = Callable[..., None]
-"""A function that takes the parts of a line, as `terminal.out` does."""
+Put = Callable[..., None]  # a function that takes the parts of a line, as `terminal.out` does
 
 
 class RowPrinter:
@@ -143,7 +137,7 @@ class RowPrinter:
 
     def widen(self, labels: Iterable[str]) -> None:
         """Widen the label column for these labels, for the following rows."""
-        self._width = min(_WIDEST_LABEL, max((self._width, *map(len, labels))))
+        self._width = min(_MAX_LABEL_CELLS, max((self._width, *map(len, labels))))
 
     def print(self, timestamp: int, run_id: str, label: str, step: int, row: Row, mark: str = " ") -> None:
         """Print a row, after the date if it changed; `mark` is one character next to the step."""
@@ -176,14 +170,9 @@ def _label(label: str, width: int) -> str:
 
 # A Job for a user at a terminal: log rows as they arrive, and the current state below them.
 
-_NARROWEST = 40
-"""Screen width below which lines are only appended."""
-
-_SOON = 0.1
-"""Seconds between two drawings while events arrive."""
-
-_LATER = 1.0
-"""Seconds between two drawings while only time passes."""
+_NARROWEST = 40  # screen width below which lines are only appended
+_EVENT_FRAME_S = 0.1  # seconds between two drawings while events arrive
+_CLOCK_FRAME_S = 1.0  # seconds between two drawings while only time passes
 
 
 class LiveView:
@@ -215,7 +204,7 @@ class LiveView:
             for one in told:
                 self._rows.print(*one)
         if self._region is not None:
-            self._draw_within(_SOON)
+            self._draw_within(_EVENT_FRAME_S)
 
     def pause(self) -> None:
         """Erase the live lines until the next event. Raises OSError."""
@@ -257,4 +246,4 @@ class LiveView:
                 region.draw([line_of(self.state, screen, now)] if self.state.lanes else [])
             else:
                 region.draw(lines_of(self.state, screen, now, self._rows.colour))
-            self._draw_within(_LATER)
+            self._draw_within(_CLOCK_FRAME_S)

@@ -323,13 +323,12 @@ def _latest_checkpoint(log: RunLog) -> str:
 
 # perstack log --tree: the Runs of a Job, each below the one it follows from
 
-MOST = 1000
-"""Maximum Runs shown to people."""
+MAX_SHOWN_RUNS = 1000  # maximum Runs shown to people
 
 
 def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
     """Print a table with a row for each Run, and lines to the Runs below it."""
-    shown = tree[:MOST]
+    shown = tree[:MAX_SHOWN_RUNS]
     rows = [
         (
             one.run.id,
@@ -345,8 +344,8 @@ def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
     ]
     headings = ("Run", "Expert", "status", "steps", "tokens", "cost", "began", "how")
     table(screen, headings, rows, right=(3, 4, 5), drops=(4, 6, 1, 3, 5, 2), before=branches(shown))
-    if len(tree) > MOST:
-        out(screen.paint(f"and {count(len(tree) - MOST, 'more Run')}: all with --json", dim=True))
+    if len(tree) > MAX_SHOWN_RUNS:
+        out(screen.paint(f"and {count(len(tree) - MAX_SHOWN_RUNS, 'more Run')}: all with --json", dim=True))
 
 
 def write_tree(tree: Sequence[PlacedRun]) -> None:

@@ -27,8 +27,7 @@ from perstack.system.clock import SYSTEM
 
 # Signs next to events that the model no longer sees.
 
-Marks = Mapping[tuple[str, int], str]
-"""Signs by Run and index in its log."""
+Marks = Mapping[tuple[str, int], str]  # signs by Run and index in its log
 
 _MEANINGS = {
     "·": "· the model does not see this any more; its tool recallHistory does",

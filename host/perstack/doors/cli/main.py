@@ -72,10 +72,8 @@ EXIT_CODES = {
     4: "a limit: steps, or the budget",
     130: "interrupted",
 }
-_FREE_TEXTS = ("query", "text", "value", "error", "fields", "args", "command", "tool")
-"""Arguments that may be empty."""
-WIDEST_HELP = 120
-"""Maximum columns of the help on a wide terminal."""
+_FREE_TEXTS = ("query", "text", "value", "error", "fields", "args", "command", "tool")  # arguments that may be empty
+WIDEST_HELP = 120  # maximum columns of the help on a wide terminal
 
 
 class LazyGroup(click.Group):

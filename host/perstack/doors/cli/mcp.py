@@ -80,8 +80,7 @@ class _Serving:
     options: HostOptions
     experts: tuple[str, ...]
     tasks: bool
-    follows_roots: bool
-    """True if the folder that each client has open is looked for."""
+    follows_roots: bool  # True if the folder that each client has open is looked for
 
     def load(self) -> LoadedProject:
         """Return the project. Raises DefinitionError and UsageError."""

@@ -48,14 +48,11 @@ class HostOptions:
     config: str | None = None
     workspace: str | None = None
     storage: str | None = None
-    dispatcher: str | None = None
-    """The dispatcher's address; None to use what the definition or the storage names."""
+    dispatcher: str | None = None  # the dispatcher's address; None to use what the definition or the storage names
     env_path: tuple[str, ...] = ()
     overrides: Overrides = Overrides()
-    folder: str = "."
-    """The current folder, used if no workspace is named."""
-    branch_folder: Path | None = None
-    """A folder to work in that does not change where the project is found."""
+    folder: str = "."  # the current folder, used if no workspace is named
+    branch_folder: Path | None = None  # a folder to work in that does not change where the project is found
 
     @classmethod
     def taken_from(cls, values: dict[str, Any]) -> HostOptions:
@@ -325,8 +322,7 @@ class _Dollars(click.FloatRange):
         return dollars
 
 
-DOLLARS = _Dollars(min=0, min_open=True)
-"""An amount of money; `nan` and `inf` are refused."""
+DOLLARS = _Dollars(min=0, min_open=True)  # an amount of money; `nan` and `inf` are refused
 
 
 _MODEL_OPTIONS = (

@@ -42,8 +42,7 @@ _STREAMED = frozenset({"streamText", "streamReasoning"})
 class Showing:
     """The values of `showing_options`."""
 
-    output: Form | None = None
-    """None for human at a terminal, otherwise jsonl."""
+    output: Form | None = None  # None for human at a terminal, otherwise jsonl
     stream: bool = False
     quiet: bool = False
     no_input: bool = False
@@ -87,10 +86,8 @@ class Output:
         self.form = showing.form
         self.job_id: str | None = None
         self.on_lost: Callable[[], object] = lambda: None
-        self.lost: OSError | None = None
-        """Why stdout can no longer be written; None while it can."""
-        self.asks = not showing.no_input
-        """True if the user at the terminal may be asked."""
+        self.lost: OSError | None = None  # why stdout can no longer be written; None while it can
+        self.asks = not showing.no_input  # True if the user at the terminal may be asked
         self.is_asking = False
         self._showing = showing
         self._warned: set[str] = set()

@@ -19,8 +19,7 @@ from perstack.doors.shared.text import shorten
 from perstack.errors import UsageError
 from perstack.system.clock import SYSTEM
 
-MOST = 16 << 20
-"""Maximum bytes of a file or of stdin."""
+MAX_INPUT_BYTES = 16 << 20  # maximum bytes of a file or of stdin
 
 
 def given_text(text: str) -> str:
@@ -102,7 +101,7 @@ def _given(text: str, what: str) -> bytes:
     if not text.startswith("@"):
         return _bytes(text)
     try:
-        return read_bounded(Path(text[1:]), MOST)
+        return read_bounded(Path(text[1:]), MAX_INPUT_BYTES)
     except NotRead as error:
         raise UsageError(f"{what}: {text[1:]} {error}") from error
     except OSError as error:
@@ -112,9 +111,9 @@ def _given(text: str, what: str) -> bytes:
 def _stdin(what: str) -> bytes:
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # the process was started without it (`<&-`)
         return b""
-    data = sys.stdin.buffer.read(MOST + 1)
-    if len(data) > MOST:
-        raise UsageError(f"{what}: stdin has more than {MOST >> 20} MiB: give less, or a file's path")
+    data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+    if len(data) > MAX_INPUT_BYTES:
+        raise UsageError(f"{what}: stdin has more than {MAX_INPUT_BYTES >> 20} MiB: give less, or a file's path")
     return data
 
 
@@ -142,8 +141,7 @@ def moment(text: str) -> int:
 
 # Durations.
 
-_SHOWN = 40
-"""Maximum cells of the typed text in an error."""
+_ECHO_CELLS = 40  # maximum cells of the typed text in an error
 
 
 def read_span(text: str | None, what: str) -> int | None:
@@ -153,7 +151,7 @@ def read_span(text: str | None, what: str) -> int | None:
     try:
         return milliseconds(text)
     except ValueError as error:
-        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a time such as 90s, 5m, 2h or 7d") from error
+        raise UsageError(f"{what} {shorten(text, _ECHO_CELLS)}: give a time such as 90s, 5m, 2h or 7d") from error
 
 
 # Parameter types.
@@ -168,7 +166,9 @@ def read_moment(text: str | None, what: str) -> int | None:
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{what} {shorten(text, _SHOWN)}: give a moment such as +5m or 2026-11-22T08:00") from error
+        raise UsageError(
+            f"{what} {shorten(text, _ECHO_CELLS)}: give a moment such as +5m or 2026-11-22T08:00"
+        ) from error
 
 
 class _Read(click.ParamType[object]):

@@ -103,8 +103,7 @@ class _Totals:
     jobs: int = 0
     calls: int = 0
     otherwise: int = 0
-    denied: int = 0
-    """Number of calls that ran and would be denied."""
+    denied: int = 0  # number of calls that ran and would be denied
     unknown: int = 0
     unreadable: int = 0
 

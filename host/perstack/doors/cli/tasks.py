@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 # An operation as a command: its arguments as options, its result as rows or JSON.
 
-Made = Callable[[], click.Parameter]
-"""Makes a parameter, since each command needs its own."""
+Made = Callable[[], click.Parameter]  # makes a parameter, since each command needs its own
 
 
 def option(*names: str, **about: Any) -> Made:

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
-WIDEST = 1000
-"""Line width if the output is not a terminal."""
-
-LIVE_BYTES = 1 << 20
-"""Bytes queued for the reader of stdout beyond which streamed text and reasoning are left out."""
+WIDEST = 1000  # line width if the output is not a terminal
+LIVE_BYTES = 1 << 20  # bytes queued for the reader of stdout beyond which streamed text and reasoning are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +51,10 @@ class Painted:
 class Screen:
     """The properties of an output stream."""
 
-    width: int
-    """Cells that a line may have."""
+    width: int  # cells that a line may have
     colours: bool
 
-    height: int = 0
-    """Number of lines; 0 if it is no terminal or one that only appends lines."""
+    height: int = 0  # number of lines; 0 if it is no terminal or one that only appends lines
 
     @classmethod
     def of_stdout(cls) -> Screen:
@@ -224,8 +219,7 @@ class Region:
     It changes no terminal mode, so nothing must be restored at the end, even if the process is killed.
     """
 
-    _shown: ClassVar[Region | None] = None
-    """The region that is on a terminal now."""
+    _shown: ClassVar[Region | None] = None  # the region that is on a terminal now
 
     def __init__(self, *, to_stderr: bool) -> None:
         """Draw on stderr or stdout."""

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 64
 _MOST_NAMED = 5
-_PATIENCE = 15.0
-"""Seconds after the drain time for running steps to be recorded."""
+_RECORDING_TIME_S = 15.0  # seconds after the drain time for running steps to be recorded
 
 
 @click.command("worker")
@@ -206,7 +205,7 @@ async def _until_it_left(worker: Worker, drain: float) -> None:
 
     def first() -> None:
         worker.leave()
-        loop.call_later(drain + _PATIENCE, late)
+        loop.call_later(drain + _RECORDING_TIME_S, late)
 
     with on_stop_signals(first):
         await worker.run()

@@ -64,19 +64,18 @@ def copy_project(folder: Path, to: Path, leaves_out: Callable[[str], bool] = lam
     shutil.copytree(folder, to, symlinks=True, ignore=leave_out)
 
 
-MOST_TRIALS = 4
-_STEPS = 12
-_MILLISECONDS = 180_000
-_TOKENS = 200_000
-_LONGEST = 4_000
-"""Maximum characters of a result, and of all written files together, in a trial's report."""
+MAX_TRIALS = 4
+_MAX_STEPS = 12
+_MAX_TIME_MS = 180_000
+_MAX_TOKENS = 200_000
+_MAX_REPORT_CHARS = 4_000  # maximum characters of a result, and of all written files together, in a trial's report
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
     """The remaining allowance for trials."""
 
-    trials: int = MOST_TRIALS
+    trials: int = MAX_TRIALS
     tokens: int | None = None
     cost: float | None = None
 
@@ -182,9 +181,9 @@ class Trials:
         asked = given.widening or Widening(source="")
         return replace(
             given,
-            max_steps=min(_STEPS, given.max_steps or _STEPS),
-            max_time=min(_MILLISECONDS, given.max_time or _MILLISECONDS),
-            max_tokens=min(_TOKENS, left.tokens or _TOKENS),
+            max_steps=min(_MAX_STEPS, given.max_steps or _MAX_STEPS),
+            max_time=min(_MAX_TIME_MS, given.max_time or _MAX_TIME_MS),
+            max_tokens=min(_MAX_TOKENS, left.tokens or _MAX_TOKENS),
             max_cost=left.cost,
             unattended=True,
             widening=Widening(source="perstack create", deny=("exec", *asked.deny, *asked.ask)),
@@ -212,9 +211,9 @@ def _lines(job: JobSummary, called: Counter[str], copy: Path, before: dict[str, 
     if called:
         yield "called: " + ", ".join(f"{name} ({count(times, 'time')})" for name, times in called.items())
     if job.text:
-        yield f"answered:\n{_cut(job.text, _LONGEST)}"
+        yield f"answered:\n{_cut(job.text, _MAX_REPORT_CHARS)}"
     changed = [name for name, status in sorted(_files(copy).items()) if before.get(name) != status]
-    left = _LONGEST
+    left = _MAX_REPORT_CHARS
     for name in changed:
         path = copy / name
         text = path.read_bytes()[:left].decode("utf-8", "replace") if left > 0 and _is_plain(path) else ""
@@ -233,8 +232,7 @@ def _cut(text: str, most: int) -> str:
 # Tools of the Experts that write definitions.
 
 NAME = "@perstack/create"
-_MOST = 1 << 20
-"""Maximum characters of a definition."""
+_MAX_DEFINITION_CHARS = 1 << 20  # maximum characters of a definition
 
 
 def kit_for(
@@ -254,8 +252,8 @@ def kit_for(
         Args:
             text: the whole text that perstack.toml would have; empty to check the file as it is
         """
-        if len(text) > _MOST:
-            raise SkillError(f"a definition has at most {_MOST:,} characters")
+        if len(text) > _MAX_DEFINITION_CHARS:
+            raise SkillError(f"a definition has at most {_MAX_DEFINITION_CHARS:,} characters")
         path = folder / DEFINITION
         if not text and not path.is_file():
             raise SkillError(f"there is no {DEFINITION} yet: give its text")

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 from perstack.doors.http.connections import Address, connection_of
-from perstack.doors.http.routes import LARGEST, is_open
+from perstack.doors.http.routes import MAX_BODY_BYTES, is_open
 from perstack.errors import UsageError
 from perstack.system.files import sync
 
@@ -74,11 +74,9 @@ def problem_of(body: bytes) -> str | None:
 # The token of the HTTP server on this machine: created once for a project and kept readable by its user only.
 
 TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of a variable
-SHORTEST = 32
-"""Minimum characters of a token."""
-
-_MODE = 0o600
-_MOST = 4096
+MIN_TOKEN_CHARS = 32  # minimum characters of a token
+_TOKEN_FILE_MODE = 0o600
+_MAX_TOKEN_FILE_BYTES = 4096
 
 
 def token_of(project: Path, env: Mapping[str, str]) -> str:
@@ -103,7 +101,7 @@ def _make(path: Path) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent)  # mkstemp makes it readable by the user only
     try:
         with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_urlsafe(SHORTEST))
+            file.write(secrets.token_urlsafe(MIN_TOKEN_CHARS))
             file.flush()
             sync(file.fileno())
         # of two processes that create it at once, the first one's token is used
@@ -116,14 +114,17 @@ def _make(path: Path) -> None:
 def _read(path: Path) -> str:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != _MODE:
+        if (
+            not stat.S_ISREG(found.st_mode)
+            or found.st_uid != os.geteuid()
+            or stat.S_IMODE(found.st_mode) != _TOKEN_FILE_MODE
+        ):
             raise UsageError(f"{path} may be read by others: remove it, so that a new one is made")
-        return file.read(_MOST)
+        return file.read(_MAX_TOKEN_FILE_BYTES)
 
 
 PATH = "/mcp"
-LARGEST_REQUEST = 16 << 20
-
+MAX_REQUEST_BYTES = 16 << 20
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _CLOSE = {"Connection": "close"}
 _PARSE_ERROR = -32700
@@ -134,10 +135,8 @@ class Guard:
     """The rules of access."""
 
     address: Address
-    token: str | None
-    """None only for a Unix socket, where the system tells the peer's user."""
-    names: tuple[str, ...] = ()
-    """Names by which clients know the server, in addition to its address."""
+    token: str | None  # None only for a Unix socket, where the system tells the peer's user
+    names: tuple[str, ...] = ()  # names by which clients know the server, in addition to its address
 
     def check(self) -> None:
         """Raise UsageError if unauthorized clients could connect."""
@@ -145,13 +144,13 @@ class Guard:
             return
         if self.token is None:
             raise UsageError(
-                f"{self.address.host} can be reached by others: set {TOKEN_VARIABLE} to a secret of {SHORTEST}"
+                f"{self.address.host} can be reached by others: set {TOKEN_VARIABLE} to a secret of {MIN_TOKEN_CHARS}"
                 " characters or more, which clients send as `Authorization: Bearer …`"
             )
-        if len(self.token) < SHORTEST:
+        if len(self.token) < MIN_TOKEN_CHARS:
             raise UsageError(
-                f"{TOKEN_VARIABLE} has {len(self.token)} characters, which can be guessed: make one of {SHORTEST} or"
-                " more, as with `openssl rand -hex 32`"
+                f"{TOKEN_VARIABLE} has {len(self.token)} characters, which can be guessed: make one of"
+                f" {MIN_TOKEN_CHARS} or more, as with `openssl rand -hex 32`"
             )
         if self.address.is_everywhere and not self.names:
             raise UsageError(
@@ -201,7 +200,7 @@ class Door:
         if connection is not None and not is_open(scope["path"]):
             connection.knows()
         try:
-            body = await read(receive, LARGEST if is_open(scope["path"]) else LARGEST_REQUEST)
+            body = await read(receive, MAX_BODY_BYTES if is_open(scope["path"]) else MAX_REQUEST_BYTES)
         except Gone:
             return
         except TooLarge:

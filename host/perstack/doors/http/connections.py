@@ -33,8 +33,7 @@ from perstack.system.user import notice
 # Listening sockets: an address, or a Unix socket for the same user.
 
 _UNIX = "unix:"
-_WAITING = 128
-"""Connections that the system queues until they are accepted."""
+_BACKLOG = 128  # connections that the system queues until they are accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,8 @@ class Address:
     """The address to listen on."""
 
     host: str
-    port: int
-    """0 for any free port."""
-    socket_path: Path | None = None
-    """A Unix socket, instead of host and port."""
+    port: int  # 0 for any free port
+    socket_path: Path | None = None  # a Unix socket, instead of host and port
 
     @classmethod
     def parse(cls, text: str) -> Address:
@@ -110,7 +107,7 @@ def is_of_this_user(connection: socket.socket) -> bool:
 def _tcp(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        return socket.create_server((address.host, address.port), family=family, backlog=_WAITING)
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UsageError(f"--http {address.host}:{address.port}: {error.strerror or error}") from error
 
@@ -126,7 +123,7 @@ def _unix(path: Path) -> Generator[socket.socket]:
                 listener.bind(str(path))
             finally:
                 os.umask(before)
-            listener.listen(_WAITING)
+            listener.listen(_BACKLOG)
             made = path.stat()
         except OSError as error:
             raise UsageError(f"--http {_UNIX}{path}: {error.strerror or error}") from error
@@ -156,14 +153,12 @@ def _remove_left(path: Path) -> None:
     raise UsageError(f"--http {_UNIX}{path}: another server listens there")
 
 
-TIME_FOR_REQUEST = 10.0
-"""Seconds from the first byte of a request, or from connecting, to its last byte."""
-MOST_CONNECTIONS = 256
-MOST_STRANGERS = 64
-"""Maximum connections of one address that have not shown the token."""
+REQUEST_TIME_S = 10.0  # seconds from the first byte of a request, or from connecting, to its last byte
+MAX_CONNECTIONS = 256
+MAX_UNAUTHENTICATED = 64  # maximum connections of one address that have not shown the token
 
 _KEY = "perstack.connection"
-_BETWEEN_NOTICES = 60.0
+_NOTICE_INTERVAL_S = 60.0
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 10\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -171,9 +166,9 @@ _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 
 class Census:
     """The open connections, counted in total and, while not authenticated, by address."""
 
-    most: int = MOST_CONNECTIONS
-    most_strangers: int = MOST_STRANGERS
-    seconds: float = TIME_FOR_REQUEST
+    most: int = MAX_CONNECTIONS
+    most_strangers: int = MAX_UNAUTHENTICATED
+    seconds: float = REQUEST_TIME_S
     count: int = 0
     strangers: Counter[str] = field(default_factory=Counter[str])
     _said_at: float | None = None
@@ -195,7 +190,7 @@ class Census:
 
     def _say(self) -> None:
         now = time.monotonic()
-        if self._said_at is None or now - self._said_at > _BETWEEN_NOTICES:
+        if self._said_at is None or now - self._said_at > _NOTICE_INTERVAL_S:
             self._said_at = now
             notice(
                 f"there are too many connections: of {self.most}, or {self.most_strangers} of one address; "
@@ -221,8 +216,7 @@ class Connection(asyncio.Protocol):
         self._address = ""
         self._is_in = False
         self._is_known = False
-        self._is_between = False
-        """True if the next byte begins a request."""
+        self._is_between = False  # True if the next byte begins a request
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -27,8 +27,7 @@ from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, DispatcherError, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.host import Host
 
-LARGEST = 4 << 20
-"""Maximum bytes of a request body."""
+MAX_BODY_BYTES = 4 << 20  # maximum bytes of a request body
 
 _DESCRIPTION, _PAGE = _DESCRIBED = ("/openapi.json", "/docs")
 
@@ -132,8 +131,8 @@ async def _body(request: Request) -> JsonValue:
     content = bytearray()
     async for piece in request.stream():
         content += piece
-        if len(content) > LARGEST:
-            raise UsageError(f"the body has more than {LARGEST >> 20} MB")
+        if len(content) > MAX_BODY_BYTES:
+            raise UsageError(f"the body has more than {MAX_BODY_BYTES >> 20} MB")
     if not content.strip():
         return None
     try:
@@ -239,8 +238,7 @@ def _open(asking: OpenQuestion) -> OpenApproval:
 
 _KEY = "idempotency-key"
 
-CheckOffered = Callable[[str], Awaitable[None]]
-"""Raise UsageError for an Expert that this server leaves out."""
+CheckOffered = Callable[[str], Awaitable[None]]  # raise UsageError for an Expert that this server leaves out
 
 
 FindJob = Callable[[str], Awaitable[JobSummary]]

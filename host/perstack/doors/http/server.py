@@ -17,7 +17,7 @@ from perstack.config.project import find_config
 from perstack.core.base.actor import By
 from perstack.core.base.ids import place_of as place_of_event
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.http.access import LARGEST_REQUEST, PATH, Door, Guard
+from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, Door, Guard
 from perstack.doors.http.connections import Census, listening, place_of, protocol
 from perstack.doors.http.routes import approval_routes, job_routes, routes
 from perstack.doors.mcp.project import ServerState
@@ -27,15 +27,12 @@ from perstack.doors.shared.signals import on_stop_signals
 from perstack.errors import UsageError
 from perstack.system.user import notice
 
-_LONGEST_HEAD = 64 << 10
-"""Maximum bytes of a request's line and headers."""
-_LONGEST_IDLE = 30 * 60.0
-"""Seconds without a message after which an idle session is dropped."""
-_PATIENCE = 5
-"""Seconds for open connections to end after the Jobs have been stopped."""
+_MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
+_MAX_IDLE_S = 30 * 60.0  # seconds without a message after which an idle session is dropped
+_SHUTDOWN_TIME_S = 5  # seconds for open connections to end after the Jobs have been stopped
 
 
-async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) -> None:
+async def serve_http(offer: Offer, guard: Guard, idle: float = _MAX_IDLE_S) -> None:
     """Serve until a stop signal; the Jobs driven at that time are recorded as interrupted.
 
     A session is dropped when it has sent nothing for `idle` seconds and waits for nothing. Raises UsageError if the
@@ -52,7 +49,7 @@ async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) ->
                 ],
                 streamable_http_path=PATH,
                 transport_security=guard.security(),
-                max_request_body_size=LARGEST_REQUEST,
+                max_request_body_size=MAX_REQUEST_BYTES,
                 session_idle_timeout=idle,
             )
             server = _Server(
@@ -61,10 +58,10 @@ async def serve_http(offer: Offer, guard: Guard, idle: float = _LONGEST_IDLE) ->
                     # based on h11: uvicorn's other parser keeps blanks after a header's value, which have no meaning
                     http=protocol(Census()),
                     ws="none",
-                    h11_max_incomplete_event_size=_LONGEST_HEAD,
+                    h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
                     log_level="error",  # errors of unknown clients are not worth logging
                     access_log=False,
-                    timeout_graceful_shutdown=_PATIENCE,
+                    timeout_graceful_shutdown=_SHUTDOWN_TIME_S,
                 )
             )
             with _stopped_by_signals(workspaces, server):

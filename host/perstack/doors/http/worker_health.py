@@ -21,10 +21,9 @@ from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import Dispatcher, Load
 from perstack.system.clock import Clock
 
-_PATIENCE = 5.0
-"""Seconds for the dispatcher to report its load."""
+_LOAD_TIMEOUT_S = 5.0  # seconds for the dispatcher to report its load
 _OWN_NAMES = ("localhost", "127.0.0.1")
-_LONGEST_HEAD = 16 << 10
+_MAX_HEAD_BYTES = 16 << 10
 _MOST_CONNECTIONS = 64
 
 
@@ -52,7 +51,7 @@ def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: Addres
 
 async def _load(dispatcher: Dispatcher) -> Load | None:
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_LOAD_TIMEOUT_S):
             return await dispatcher.load()
     except (DispatcherError, TimeoutError):
         return None
@@ -66,7 +65,7 @@ async def served(app: Starlette, address: Address) -> AsyncGenerator[str]:
             app,
             http=StrictProtocol,
             ws="none",
-            h11_max_incomplete_event_size=_LONGEST_HEAD,
+            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
             limit_concurrency=_MOST_CONNECTIONS,
             log_level="error",  # errors of unknown clients are not worth logging
             access_log=False,

@@ -10,20 +10,17 @@ from pathlib import Path
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.greeting import NAME
 
-_HOUR = 3600
-_MINUTE = 60
+_HOUR_S = 3600
+_MINUTE_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
     """The settings for one client."""
 
-    file: str
-    """The file they belong to."""
-    text: Callable[[str, Sequence[str]], str]
-    """Return the settings for a command and its arguments."""
-    remote: Callable[[str, str], str]
-    """Return the settings for a server's URL and its token."""
+    file: str  # the file they belong to
+    text: Callable[[str, Sequence[str]], str]  # return the settings for a command and its arguments
+    remote: Callable[[str, str], str]  # return the settings for a server's URL and its token
 
 
 def _mcp_servers(command: str, args: Sequence[str]) -> str:
@@ -31,7 +28,7 @@ def _mcp_servers(command: str, args: Sequence[str]) -> str:
 
 
 def _gemini(command: str, args: Sequence[str]) -> str:
-    return _json({"mcpServers": {NAME: {"command": command, "args": list(args), "timeout": _HOUR * 1000}}})
+    return _json({"mcpServers": {NAME: {"command": command, "args": list(args), "timeout": _HOUR_S * 1000}}})
 
 
 def _vscode(command: str, args: Sequence[str]) -> str:
@@ -40,13 +37,13 @@ def _vscode(command: str, args: Sequence[str]) -> str:
 
 def _zed(command: str, args: Sequence[str]) -> str:
     # seconds for a whole call, the maximum that Zed accepts; it ignores progress
-    server: dict[str, object] = {"command": command, "args": list(args), "env": {}, "timeout": 10 * _MINUTE}
+    server: dict[str, object] = {"command": command, "args": list(args), "env": {}, "timeout": 10 * _MINUTE_S}
     return _json({"context_servers": {NAME: server}})
 
 
 def _opencode(command: str, args: Sequence[str]) -> str:
     # milliseconds since the last progress
-    server = {"type": "local", "command": [command, *args], "enabled": True, "timeout": _MINUTE * 1000}
+    server = {"type": "local", "command": [command, *args], "enabled": True, "timeout": _MINUTE_S * 1000}
     return _json({"$schema": "https://opencode.ai/config.json", "mcp": {NAME: server}})
 
 
@@ -54,7 +51,7 @@ def _codex(command: str, args: Sequence[str]) -> str:
     import tomli_w
 
     # the default, "connection", is ready a second before the tools are
-    server = {"command": command, "args": list(args), "tool_timeout_sec": _HOUR, "startup_readiness": "catalog"}
+    server = {"command": command, "args": list(args), "tool_timeout_sec": _HOUR_S, "startup_readiness": "catalog"}
     return tomli_w.dumps({"mcp_servers": {NAME: server}}).rstrip()
 
 
@@ -67,7 +64,7 @@ def _servers_http(url: str, token: str) -> str:
 
 
 def _gemini_http(url: str, token: str) -> str:
-    server = {"httpUrl": url, "headers": _bearer(token), "timeout": _HOUR * 1000}
+    server = {"httpUrl": url, "headers": _bearer(token), "timeout": _HOUR_S * 1000}
     return _json({"mcpServers": {NAME: server}})
 
 
@@ -76,19 +73,19 @@ def _vscode_http(url: str, token: str) -> str:
 
 
 def _zed_http(url: str, token: str) -> str:
-    server = {"url": url, "headers": _bearer(token), "timeout": 10 * _MINUTE}
+    server = {"url": url, "headers": _bearer(token), "timeout": 10 * _MINUTE_S}
     return _json({"context_servers": {NAME: server}})
 
 
 def _opencode_http(url: str, token: str) -> str:
-    server = {"type": "remote", "url": url, "headers": _bearer(token), "enabled": True, "timeout": _MINUTE * 1000}
+    server = {"type": "remote", "url": url, "headers": _bearer(token), "enabled": True, "timeout": _MINUTE_S * 1000}
     return _json({"$schema": "https://opencode.ai/config.json", "mcp": {NAME: server}})
 
 
 def _codex_http(url: str, token: str) -> str:
     import tomli_w
 
-    server = {"url": url, "http_headers": _bearer(token), "tool_timeout_sec": _HOUR}
+    server = {"url": url, "http_headers": _bearer(token), "tool_timeout_sec": _HOUR_S}
     return tomli_w.dumps({"mcp_servers": {NAME: server}}).rstrip()
 
 

@@ -17,8 +17,7 @@ from perstack.system.user import this_user
 
 _SESSION_ID = "mcp-session-id"
 
-_PATIENCE = 2.0
-"""Seconds that a client has to accept a notification."""
+_NOTIFY_TIMEOUT_S = 2.0  # seconds that a client has to accept a notification
 
 
 def client_of(context: Context) -> str:
@@ -109,7 +108,7 @@ async def _all_in_time(telling: Iterable[Coroutine[object, object, None]]) -> No
 
     async def in_time(one: Coroutine[object, object, None]) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_NOTIFY_TIMEOUT_S):
                 await one
 
     await asyncio.gather(*(in_time(one) for one in tuple(telling)))

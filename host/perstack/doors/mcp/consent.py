@@ -26,8 +26,7 @@ _SCHEMA: JsonObject = {
 class _State(Fact):
     """The state that the client returns with the answer."""
 
-    trust: str
-    """The digest of the change that it was shown."""
+    trust: str  # the digest of the change that it was shown
 
 
 async def with_consent(call: Call) -> Call | types.InputRequiredResult:

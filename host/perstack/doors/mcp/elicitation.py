@@ -24,8 +24,7 @@ from perstack.doors.mcp.greeting import STATELESS_VERSIONS
 from perstack.doors.shared.forms import Form, form_of
 from perstack.errors import UsageError
 
-Context: TypeAlias = ServerRequestContext[Any, Any]
-"""The SDK's context; its type parameters are not used here."""
+Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context; its type parameters are not used here
 
 _INPUT = "answer"
 _LISTS_SINCE = "2025-11-25"
@@ -41,8 +40,7 @@ class _State(Fact):
 class Returned:
     """The answer that a repeated call brings."""
 
-    question_id: str
-    """The question that the client was shown; another may be open by now."""
+    question_id: str  # the question that the client was shown; another may be open by now
     reply: types.ElicitResult | None
 
     @property

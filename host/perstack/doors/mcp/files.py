@@ -22,12 +22,9 @@ from perstack.doors.shared.questions import CHOICES, agrees
 from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import UsageError
 
-_LONGEST = 60_000
-"""Maximum characters of a patch in a result."""
-_MOST = 500
-"""Maximum files listed in a result."""
-_SHOWN = 30
-"""Maximum files listed in the question to the user."""
+_MAX_PATCH_CHARS = 60_000  # maximum characters of a patch in a result
+_MAX_LISTED_FILES = 500  # maximum files listed in a result
+_MAX_ASKED_FILES = 30  # maximum files listed in the question to the user
 _INPUT = "rewind"
 _SCHEMA: JsonObject = {
     "type": "object",
@@ -95,17 +92,18 @@ class RewindView(Fact):
 class _State(Fact):
     """The state that the client returns with the answer."""
 
-    rewind: str
-    """The digest of the plan that it was shown."""
+    rewind: str  # the digest of the plan that it was shown
 
 
 async def show_diff(call: Call, args: DiffArguments) -> Outcome:
     """Return the changes of files as a patch."""
     found = await call.host.jobs.diff(args.job, args.what, run_id=args.run)
     text = plain_text(patch_bytes(found.files).decode("utf-8", "backslashreplace"))
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}\n… ({len(text):,} characters: ask for one step)"
-    view = FilesView(job=found.job_id, of=found.of, files=_changed(found.files), more=max(0, len(found.files) - _MOST))
+    if len(text) > _MAX_PATCH_CHARS:
+        text = f"{text[:_MAX_PATCH_CHARS]}\n… ({len(text):,} characters: ask for one step)"
+    view = FilesView(
+        job=found.job_id, of=found.of, files=_changed(found.files), more=max(0, len(found.files) - _MAX_LISTED_FILES)
+    )
     return result(view, f"{found.of}: {stat_words(found.files)}", text, *call.notes)
 
 
@@ -158,9 +156,9 @@ def _agreed(reply: object) -> bool:
 
 def _question(plan: Rewind) -> str:
     rows = [f"{change} {path} {lines}" for change, path, lines in file_rows(plan.files)]
-    more = [f"… and {len(rows) - _SHOWN:,} more"] if len(rows) > _SHOWN else []
+    more = [f"… and {len(rows) - _MAX_ASKED_FILES:,} more"] if len(rows) > _MAX_ASKED_FILES else []
     head = f"Make the files in {plan.workspace} what they were at {plan.checkpoint_id}? This changes:"
-    return plain_text("\n".join([head, *rows[:_SHOWN], *more]))
+    return plain_text("\n".join([head, *rows[:_MAX_ASKED_FILES], *more]))
 
 
 def _returned(call: Call) -> str | None:
@@ -177,12 +175,13 @@ def _view(plan: Rewind, *, done: bool) -> RewindView:
         checkpoint=plan.checkpoint_id,
         done=done,
         files=_changed(plan.files),
-        kept=tuple(KeptFile(path=one.path, why=one.why) for one in plan.kept[:_MOST]),
+        kept=tuple(KeptFile(path=one.path, why=one.why) for one in plan.kept[:_MAX_LISTED_FILES]),
         undo=plan.undo,
     )
 
 
 def _changed(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
     return tuple(
-        ChangedFile(path=file.path, kind=file.kind, added=file.added, removed=file.removed) for file in files[:_MOST]
+        ChangedFile(path=file.path, kind=file.kind, added=file.added, removed=file.removed)
+        for file in files[:_MAX_LISTED_FILES]
     )

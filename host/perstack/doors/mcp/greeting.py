@@ -51,8 +51,7 @@ class Reply:
     """The answer to an opening request."""
 
     request_id: str | int
-    line: bytes
-    """JSON-RPC, with its newline."""
+    line: bytes  # JSON-RPC, with its newline
 
 
 def greet(line: bytes) -> Reply | None:

@@ -14,13 +14,9 @@ from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.event_text import switch_words
 from perstack.doors.shared.text import brief, count, duration, shorten
 
-SILENCE = 15.0
-"""Seconds after which the last text is repeated: clients end calls that seem dead."""
-
-_MOST_WAITING = 200
-"""Maximum texts queued for a client that does not read; the oldest are dropped."""
-
-_CELLS = 120
+MAX_SILENCE_S = 15.0  # seconds after which the last text is repeated: clients end calls that seem dead
+_MAX_QUEUED = 200  # maximum texts queued for a client that does not read; the oldest are dropped
+_TEXT_CELLS = 120
 
 Tell = Callable[[str], Awaitable[None]]
 
@@ -57,12 +53,12 @@ class Words:
             case step_events.RequestApproval():
                 return (f"{self._step(event)}: asks a person's approval of {event.tool_name}",)
             case step_events.Retry():
-                error = shorten(event.error.message, _CELLS)
+                error = shorten(event.error.message, _TEXT_CELLS)
                 return (f"{self._step(event)}: tries again in {duration(event.delay_ms)}: {error}",)
             case step_events.SwitchModel():
                 return (f"{self._step(event)}: the model is switched {switch_words(event)}",)
             case display_events.ToolProgress():
-                return (f"{self._step(event)}: {shorten(event.message, _CELLS)}",)
+                return (f"{self._step(event)}: {shorten(event.message, _TEXT_CELLS)}",)
             case events.FinishRun() if event.run_id != self._coordinator:
                 return (f"{event.expert_key}: done after {count(event.step_number, 'step')}",)
             case _:
@@ -75,18 +71,18 @@ class Words:
 
     def _call(self, event: step_events.CallTools, call: DecidedCall) -> str:
         part = self._calls.get((event.run_id, call.id))
-        return shorten(f"{call.tool_name} {brief(part)}" if part else call.tool_name, _CELLS)
+        return shorten(f"{call.tool_name} {brief(part)}" if part else call.tool_name, _TEXT_CELLS)
 
 
 class Progress:
     """A queue of progress texts that are sent one at a time; a slow client delays nothing else."""
 
-    def __init__(self, tell: Tell, *, silence: float = SILENCE) -> None:
+    def __init__(self, tell: Tell, *, silence: float = MAX_SILENCE_S) -> None:
         """Send texts with `tell`; `silence` is in seconds."""
         self._tell = tell
         self._silence = silence
         self._words = Words()
-        self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[str] = deque(maxlen=_MAX_QUEUED)
         self._is_news = asyncio.Event()
         self._is_ending = False
 

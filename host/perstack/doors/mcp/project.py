@@ -30,11 +30,8 @@ from perstack.host import Host
 
 # The offered Experts, as perstack.toml defines them now.
 
-_LOOK_AGAIN = 1.0
-"""Minimum seconds between two checks of the files."""
-
-_SHARE = 50
-"""Minimum pause after a check, as a multiple of its duration: a pattern may search a big tree."""
+_CHECK_INTERVAL_S = 1.0  # minimum seconds between two checks of the files
+_PAUSE_FACTOR = 50  # minimum pause after a check, as a multiple of its duration: a pattern may search a big tree
 
 
 class Definitions:
@@ -47,10 +44,8 @@ class Definitions:
         self._host = host
         self._only = only_experts(loaded.project, only)
         self._taken = tuple(taken)
-        self.live = LiveProject(loaded)
-        """The definition itself, with its problems."""
-        self.experts = self._offered()
-        """The offered Experts by the names of their tools."""
+        self.live = LiveProject(loaded)  # the definition itself, with its problems
+        self.experts = self._offered()  # the offered Experts by the names of their tools
 
     def check_offered(self, key: str) -> None:
         """Raise UsageError for an Expert that this server leaves out."""
@@ -82,7 +77,7 @@ class Definitions:
             took = time.monotonic() - began
             if self.live.refresh_matched(found) and self._take():
                 await on_change()
-            await asyncio.sleep(max(_LOOK_AGAIN, took * _SHARE))
+            await asyncio.sleep(max(_CHECK_INTERVAL_S, took * _PAUSE_FACTOR))
 
     def _take(self) -> bool:
         before = self.experts
@@ -102,8 +97,7 @@ def _as_listed(experts: dict[str, Expert]) -> list[tuple[str, str, str]]:
 
 # Jobs driven by the server, each in a task of its own, so that they outlive the calls that started them.
 
-CallKey: TypeAlias = tuple[str, str]
-"""The client and request id of a call: each client numbers its calls itself."""
+CallKey: TypeAlias = tuple[str, str]  # the client and request id of a call: each client numbers its calls itself
 
 
 class Work(Protocol):
@@ -205,8 +199,7 @@ class ServerState:
     jobs: JobTasks
     clients: Clients
     watching: Watching
-    has_tasks: bool = False
-    """True if the operations on tasks are offered as tools."""
+    has_tasks: bool = False  # True if the operations on tasks are offered as tools
 
     async def job(self, job_id: str) -> JobSummary:
         """Return a Job. Raises NotFound if it does not exist or its Expert is not offered here.

@@ -33,11 +33,8 @@ from perstack.version import VERSION
 
 # Completion of the ids in resource URIs.
 
-_MOST = 100
-"""Maximum values that the protocol allows in one answer."""
-
-_JOBS = 200
-"""Number of newest Jobs that are searched."""
+_MAX_COMPLETIONS = 100  # maximum values that the protocol allows in one answer
+_SEARCHED_JOBS = 200  # number of newest Jobs that are searched
 
 
 async def complete(state: ServerState, params: types.CompleteRequestParams) -> types.CompleteResult:
@@ -46,14 +43,16 @@ async def complete(state: ServerState, params: types.CompleteRequestParams) -> t
         return types.CompleteResult(completion=types.Completion(values=[]))
     found = [one for one in await _known(state, params.ref.uri, params.argument.value) if one]
     return types.CompleteResult(
-        completion=types.Completion(values=found[:_MOST], total=len(found), has_more=len(found) > _MOST)
+        completion=types.Completion(
+            values=found[:_MAX_COMPLETIONS], total=len(found), has_more=len(found) > _MAX_COMPLETIONS
+        )
     )
 
 
 async def _known(state: ServerState, template: str, typed: str) -> list[str]:
     if template == EXPERT.template:
         return [one.key for one in state.definitions.experts.values() if one.key.startswith(typed)]
-    jobs = [job.id for job in (await state.page_of_jobs(limit=_JOBS)).jobs]
+    jobs = [job.id for job in (await state.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
     if template == JOB.template:
         return [one for one in jobs if one.startswith(typed)]
     if template not in (EVENTS.template, CHECKPOINT.template):
@@ -62,7 +61,7 @@ async def _known(state: ServerState, template: str, typed: str) -> list[str]:
     for job_id in jobs:
         if job_id.startswith(typed) or typed.startswith(job_id):
             found += await _within(state, template, job_id)
-        if len(found) > 5 * _MOST:
+        if len(found) > 5 * _MAX_COMPLETIONS:
             break
     return [one for one in found if one.startswith(typed)]
 
@@ -255,8 +254,7 @@ _Streams: TypeAlias = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
 ]
 
-_LAST_WORDS = 1.0
-"""Seconds for the client to read the last messages."""
+_LAST_MESSAGES_S = 1.0  # seconds for the client to read the last messages
 
 
 async def serve_stdio(offer: Offer, wire: Wire, opening: bytes | None, greeted: Reply | None) -> None:
@@ -280,7 +278,7 @@ async def _streams(wire: Wire, opening: bytes | None, greeted: Reply | None) -> 
     try:
         yield incoming, outgoing
         outgoing.close()
-        await asyncio.wait({writing}, timeout=_LAST_WORDS)
+        await asyncio.wait({writing}, timeout=_LAST_MESSAGES_S)
     finally:
         for task in (reading, writing):
             task.cancel()

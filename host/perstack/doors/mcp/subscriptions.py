@@ -55,8 +55,7 @@ EVENTS = Address(f"{SCHEME}runs/{{id}}/events")
 EXPERT = Address(f"{SCHEME}experts/{{key}}")
 
 
-Notify = Callable[[str], Awaitable[None]]
-"""Notify the subscribers of a URI."""
+Notify = Callable[[str], Awaitable[None]]  # notify the subscribers of a URI
 
 
 def job_of(uri: str) -> str | None:

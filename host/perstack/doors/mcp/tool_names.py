@@ -10,8 +10,7 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import legal_tool_name
 from perstack.errors import UsageError
 
-_LONGEST = 48
-"""Maximum characters of a tool's name: clients prefix the server's name and limit both to 60 or 64."""
+_MAX_NAME_CHARS = 48  # maximum characters of a tool's name: clients prefix the server's name and limit both to 60 or 64
 
 
 def only_experts(project: Project, only: Sequence[str]) -> frozenset[str]:
@@ -37,11 +36,11 @@ def tool_names(keys: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
     reserved = set(taken)
     names: dict[str, str] = {}
     for key, name in plain.items():
-        is_own = name not in reserved and len(name) <= _LONGEST and (name == key or counts[name] == 1)
+        is_own = name not in reserved and len(name) <= _MAX_NAME_CHARS and (name == key or counts[name] == 1)
         names[key] = name if is_own else _marked(key, name)
     return names
 
 
 def _marked(key: str, name: str) -> str:
     mark = sha256(key.encode()).hexdigest()[:6]
-    return f"{name[: _LONGEST - len(mark) - 1]}_{mark}"
+    return f"{name[: _MAX_NAME_CHARS - len(mark) - 1]}_{mark}"

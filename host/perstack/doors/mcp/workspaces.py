@@ -33,8 +33,7 @@ from perstack.system.user import notice
 # The folders that a client has open. Source: MCP 2025-11-25, roots. The stateless era (2026-07-28) deprecates them:
 # there a call may still ask for them, but `tools/list` may not, so they are not used there.
 
-_PATIENCE = 10.0
-"""Seconds for the client to answer, which needs no person."""
+_ROOTS_TIMEOUT_S = 10.0  # seconds for the client to answer, which needs no person
 
 
 def has_roots(context: Context) -> bool:
@@ -50,7 +49,7 @@ async def roots_of(context: Context) -> tuple[Path, ...] | None:
         result = await context.session.send_request(
             ListRootsRequest(),
             ListRootsResult,
-            request_read_timeout_seconds=_PATIENCE,
+            request_read_timeout_seconds=_ROOTS_TIMEOUT_S,
             # over HTTP: on the stream of this request, since there may be no other
             metadata=ServerMessageMetadata(related_request_id=context.request_id),
         )
@@ -101,8 +100,7 @@ OpenRoot: TypeAlias = Callable[[Path], Workspace]
 class Offer:
     """The folders and Experts to serve."""
 
-    home: Workspace | PerstackError
-    """The named folder or the current one; or the error why it cannot be served."""
+    home: Workspace | PerstackError  # the named folder or the current one; or the error why it cannot be served
     open_root: OpenRoot | None = None
     """Opens the folders that clients have open; None if clients are not asked for them."""
     experts: Sequence[str] = ()
@@ -115,8 +113,7 @@ class _Client:
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     state: ServerState | None = None
-    is_asked: bool = False
-    """True if its last answer is still valid."""
+    is_asked: bool = False  # True if its last answer is still valid
 
 
 class Workspaces:

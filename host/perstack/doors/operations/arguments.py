@@ -49,8 +49,7 @@ def arguments_of(operation: Operation) -> type[Arguments]:
     return create_model(name, __base__=Arguments, __doc__=f"Of `{operation.name}`.", **cast("dict[str, Any]", given))
 
 
-Hides = Callable[[str], bool]
-"""Predicate: True if a door hides the tasks of the agent with this id."""
+Hides = Callable[[str], bool]  # predicate: True if a door hides the tasks of the agent with this id
 
 
 def hides_none(agent_id: str) -> bool:

@@ -186,8 +186,7 @@ class Decision(Arguments):
 class OpenApproval(Fact):
     """A call that waits for a person's approval."""
 
-    id: str
-    """The id that a decision names."""
+    id: str  # the id that a decision names
     job_id: str
     run_id: str
     expert_key: str
@@ -198,8 +197,7 @@ class OpenApproval(Fact):
     rule: str
     offers: tuple[str, ...]
     asked_at: int
-    text: str
-    """The whole question, as text for a person."""
+    text: str  # the whole question, as text for a person
 
 
 # Submission of a Job over HTTP.

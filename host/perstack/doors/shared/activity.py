@@ -20,8 +20,7 @@ from perstack.dataclass import dataclass
 from perstack.doors.shared.event_text import QUIET_TYPES, Around, Row, describe, run_label, tokens
 from perstack.doors.shared.text import brief, count, duration, shorten
 
-_LONGEST = 4_000
-"""Maximum characters kept of a streamed text: more than a screen shows."""
+_MAX_TEXT_CHARS = 4_000  # maximum characters kept of a streamed text: more than a screen shows
 
 _TODOS: TypeAdapter[dict[str, tuple[Todo, ...]]] = TypeAdapter(dict[str, tuple[Todo, ...]])
 
@@ -41,8 +40,7 @@ class Work:
     """A tool call in progress."""
 
     name: str
-    words: str
-    """The call's arguments."""
+    words: str  # the call's arguments
     since: int
     progress: str = ""
 
@@ -53,27 +51,21 @@ class Lane:
 
     run_id: str
     label: str
-    since: int
-    """Start of the current activity, in milliseconds since 1970."""
-    steps: int | None = None
-    """Number of this Run's steps that are counted; None before the first event that tells."""
+    since: int  # start of the current activity, in milliseconds since 1970
+    steps: int | None = None  # number of this Run's steps that are counted; None before the first event that tells
     doing: str = ""
-    text: str = ""
-    """The end of the text that the model is streaming."""
+    text: str = ""  # the end of the text that the model is streaming
     is_thinking: bool = False
     work: dict[str, Work] = field(default_factory=dict[str, Work])
     calls: dict[str, ToolCallPart] = field(default_factory=dict[str, ToolCallPart])
     """The tool calls of the last reply, by id."""
-    lists: frozenset[str] = frozenset()
-    """The ids of calls whose result is the whole todo list."""
+    lists: frozenset[str] = frozenset()  # the ids of calls whose result is the whole todo list
     todos: tuple[Todo, ...] = ()
-    began: tuple[int, int] = (0, 0)
-    """The current step and its start, in milliseconds since 1970."""
+    began: tuple[int, int] = (0, 0)  # the current step and its start, in milliseconds since 1970
     context_tokens: int = 0
     context_window: int | None = None
     is_delegate: bool = False
-    waits: bool = False
-    """True if it is waiting for its own delegates."""
+    waits: bool = False  # True if it is waiting for its own delegates
 
     def does(self, doing: str, since: int) -> None:
         """Set the current activity and discard the streamed text."""
@@ -83,7 +75,7 @@ class Lane:
         """Append streamed text; a change between thinking and text starts anew."""
         if is_thinking is not self.is_thinking:
             self.is_thinking, self.text = is_thinking, ""
-        self.text = (self.text + delta)[-_LONGEST:]
+        self.text = (self.text + delta)[-_MAX_TEXT_CHARS:]
 
 
 class LiveState:
@@ -92,20 +84,16 @@ class LiveState:
     def __init__(self, *, full: bool = False) -> None:
         """Start without events. `full` also returns rows of little interest."""
         self._full = full
-        self.lanes: dict[str, Lane] = {}
-        """The active Runs in the order of their start."""
-        self.skills: dict[str, int] = {}
-        """The MCP servers that are starting, each with the time its start began."""
-        self.latest: Lane | None = None
-        """The Coordinator's, kept after its end."""
+        self.lanes: dict[str, Lane] = {}  # the active Runs in the order of their start
+        self.skills: dict[str, int] = {}  # the MCP servers that are starting, each with the time its start began
+        self.latest: Lane | None = None  # the Coordinator's, kept after its end
         self.began: int | None = None
         self.steps = 0
         self.usage = NO_USAGE
         self.unpriced_tokens = 0
         self.asks_at_once = False
         """True in the process that drives the Job, where a delegate's question is asked while others run."""
-        self._known: dict[str, Lane] = {}
-        """Every Run seen so far: a stopped Run may continue."""
+        self._known: dict[str, Lane] = {}  # every Run seen so far: a stopped Run may continue
 
     def begin(self, job: JobSummary) -> None:
         """Start with the totals of a Job that was driven before."""
@@ -289,7 +277,7 @@ def _todos(result: str, before: tuple[Todo, ...]) -> tuple[Todo, ...]:
 
 # The activity of a Job in words.
 
-SECOND = 1_000
+SECOND_MS = 1_000
 
 
 def work_words(work: Work, now: int, left: int) -> str:
@@ -300,14 +288,14 @@ def work_words(work: Work, now: int, left: int) -> str:
 
 def timed(words: str, since: int, now: int, left: int) -> str:
     """Return the words and, from one second on, the duration, cut to `left` cells."""
-    took = f"  {whole_seconds(now - since)}" if now - since >= SECOND else ""
+    took = f"  {whole_seconds(now - since)}" if now - since >= SECOND_MS else ""
     return shorten(words, max(4, left - len(took))) + took
 
 
 def whole_seconds(milliseconds: int) -> str:
     """Return the duration in whole seconds: fractions would be outdated when they are read."""
-    seconds = max(0, milliseconds) // SECOND
-    return f"{seconds} s" if seconds < 60 else duration(seconds * SECOND)
+    seconds = max(0, milliseconds) // SECOND_MS
+    return f"{seconds} s" if seconds < 60 else duration(seconds * SECOND_MS)
 
 
 def todos_words(lane: Lane) -> str:

@@ -28,10 +28,8 @@ _STANDING = {str(status): word for status, word in STATUS_WORDS.items()} | {"sto
 class MessagesDiff(NamedTuple):
     """The difference between the messages of two checkpoints."""
 
-    since: str | None
-    """The last checkpoint of the previous step; None for a Job's first step."""
-    gone: tuple[AnyMessage, ...]
-    """Messages that were removed or changed: shortened, or replaced by a summary."""
+    since: str | None  # the last checkpoint of the previous step; None for a Job's first step
+    gone: tuple[AnyMessage, ...]  # messages that were removed or changed: shortened, or replaced by a summary
     new: tuple[AnyMessage, ...]
 
 

@@ -55,12 +55,9 @@ class Row(NamedTuple):
 class Around(NamedTuple):
     """The context that describing an event needs."""
 
-    calls: Mapping[str, ToolCallPart]
-    """The calls of the reply that a `callTools` belongs to, by id."""
-    step_ms: int | None = None
-    """Duration of the step that a `finishStep` ends, in milliseconds; None if unknown."""
-    full: bool = False
-    """True if rows of little interest are included."""
+    calls: Mapping[str, ToolCallPart]  # the calls of the reply that a `callTools` belongs to, by id
+    step_ms: int | None = None  # duration of the step that a `finishStep` ends, in milliseconds; None if unknown
+    full: bool = False  # True if rows of little interest are included
 
 
 def describe(event: events.StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - one case for each kind of event

@@ -44,8 +44,7 @@ class Entry(NamedTuple):
     timestamp: int
     type: str
     step: int
-    place: int
-    """Its index in the log of its Run."""
+    place: int  # its index in the log of its Run
     log: RunLog
 
     @property
@@ -156,8 +155,7 @@ def _parsed_entry(log: RunLog, place: int, line: bytes) -> Entry:
 # Rows of an event's line, also of one that this version cannot parse.
 
 _QUESTIONS = (b'{"type":"callInteractiveTool"', b'{"type":"requestApproval"')
-_NEAR = 5
-"""Maximum events between a question and the stop it causes."""
+_MAX_EVENTS_BETWEEN = 5  # maximum events between a question and the stop it causes
 
 
 def rows_of(entry: Entry, around: Around) -> list[Row]:
@@ -198,7 +196,7 @@ def asked_at(place: Place) -> OpenQuestion | None:
 
 def _asks_at(place: Place) -> StoredEvent | None:
     log = place.entry.log
-    for at in range(place.entry.place - 1, max(-1, place.entry.place - _NEAR), -1):
+    for at in range(place.entry.place - 1, max(-1, place.entry.place - _MAX_EVENTS_BETWEEN), -1):
         if log.lines[at].startswith(_QUESTIONS):
             try:
                 return parse_line(log.lines[at])
@@ -221,8 +219,7 @@ def calls_before(entry: Entry) -> dict[str, ToolCallPart]:
 
 # The tree of a Job's Runs as it is drawn.
 
-_DEEPEST = 8
-"""Number of levels that are drawn; deeper Runs are drawn at the last."""
+_MAX_LEVELS = 8  # number of levels that are drawn; deeper Runs are drawn at the last
 
 _WORDS: dict[How, str] = {
     "begun": "",
@@ -242,10 +239,9 @@ def how_words(one: PlacedRun) -> str:
 def branches(tree: Sequence[PlacedRun]) -> list[str]:
     """Return the line prefix of each Run."""
     found: list[str] = []
-    open_below: list[bool] = []
-    """By level: whether a sibling follows further down."""
+    open_below: list[bool] = []  # by level: whether a sibling follows further down
     for one in reversed(tree):
-        depth = min(one.depth, _DEEPEST)
+        depth = min(one.depth, _MAX_LEVELS)
         open_below += [False] * (depth + 1 - len(open_below))
         lines = "".join("│  " if open_below[level] else "   " for level in range(1, depth))
         found.append(lines + ("├─ " if open_below[depth] else "└─ ") if depth else "")

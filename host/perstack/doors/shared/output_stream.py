@@ -28,19 +28,11 @@ from typing import IO, TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_WAIT_S = 0.02
-"""Seconds that a write within an event loop waits for the thread."""
-
-_LEAVING_S = 2.0
-"""Seconds that a process which was asked to stop waits for its readers."""
-
-_STDERR_S = 5.0
-"""Seconds that a process waits at its end for the reader of stderr."""
-
-_MEMORY_BYTES = 8 << 20
-"""Bytes queued in memory; more go to a temporary file."""
-
-_PIECE = 1 << 16
+_WAIT_S = 0.02  # seconds that a write within an event loop waits for the thread
+_LEAVING_S = 2.0  # seconds that a process which was asked to stop waits for its readers
+_STDERR_S = 5.0  # seconds that a process waits at its end for the reader of stderr
+_MEMORY_BYTES = 8 << 20  # bytes queued in memory; more go to a temporary file
+_PIECE_BYTES = 1 << 16
 
 
 class OutputChannel:
@@ -119,7 +111,7 @@ class OutputChannel:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._backlog.size > 0)
-                piece = self._backlog.first(_PIECE)
+                piece = self._backlog.first(_PIECE_BYTES)
             try:
                 written = _write_some(self.fd, piece)
             except OSError as error:
@@ -145,8 +137,7 @@ class _Backlog:
     def __init__(self) -> None:
         self.size = 0
         self._file: IO[bytes] = BytesIO()
-        self._place = 0
-        """Offset in the file of the first queued byte."""
+        self._place = 0  # offset in the file of the first queued byte
 
     def append(self, content: bytes) -> None:
         """Add to the end. Raises OSError if there is no room for a temporary file."""

@@ -18,17 +18,10 @@ from perstack.core.jobs.answers import APPROVAL, Asked, asked_by, beside_questio
 from perstack.core.runs.questions import OpenQuestion, counted
 
 _EDIT = ("oldText", "newText")
-_WHOLE = ("text",)
-"""Arguments that a diff shows."""
-
-_MOST = 1 << 20
-"""Maximum bytes of a file that is compared with its new content."""
-
-_LONGEST = 40_000
-"""Maximum characters shown of one argument, and of a diff."""
-
-_MOST_LINES = 2_000
-"""Maximum lines of two compared texts together: the time of a comparison grows with their square."""
+_WHOLE = ("text",)  # arguments that a diff shows
+_MAX_FILE_BYTES = 1 << 20  # maximum bytes of a file that is compared with its new content
+_MAX_SHOWN_CHARS = 40_000  # maximum characters shown of one argument, and of a diff
+_MOST_LINES = 2_000  # maximum lines of two compared texts together: the time of a comparison grows with their square
 
 
 def is_refusal(asking: OpenQuestion, text: str) -> bool:
@@ -59,9 +52,9 @@ def head_shown(asking: OpenQuestion) -> tuple[str, ...]:
 def value_shown(value: JsonValue, asking: OpenQuestion) -> str:
     """Return a value as lines that cannot be mistaken for others; invisible and omitted characters are made visible."""
     shown = approvable_text(value if isinstance(value, str) else json.dumps(counted(value), ensure_ascii=False))
-    more = len(shown) - _LONGEST
+    more = len(shown) - _MAX_SHOWN_CHARS
     if more > 0:
-        job, half = place_of(asking.id)[0], _LONGEST // 2
+        job, half = place_of(asking.id)[0], _MAX_SHOWN_CHARS // 2
         said = f"… {more:,} characters are left out here, see: perstack log {job} --verbose …"
         shown = f"{shown[:half]}\n{said}\n{shown[-half:]}"
     return shown.replace("\n", "\n    | ")  # lines of a value must not look like lines of ours
@@ -95,7 +88,7 @@ def change_of(
 def _diff(old: str, new: str, path: str) -> tuple[str, ...]:
     """Return the diff; empty for texts that are too long, which are shown as arguments instead."""
     before, after = old.split("\n"), new.split("\n")
-    if len(before) + len(after) > _MOST_LINES or len(old) + len(new) > _LONGEST:
+    if len(before) + len(after) > _MOST_LINES or len(old) + len(new) > _MAX_SHOWN_CHARS:
         return ()
     return tuple(map(approvable_text, unified_diff(before, after, path, path, lineterm="")))
 
@@ -110,7 +103,7 @@ def _content(workspace: Path, path: str) -> str | None:
         place = (workspace / path).resolve()
         if not place.is_relative_to(workspace.resolve()) or not place.is_file():
             return None
-        return read_bounded(place, _MOST).decode()
+        return read_bounded(place, _MAX_FILE_BYTES).decode()
     except (NotRead, OSError, ValueError, RuntimeError):
         return None
 

@@ -12,8 +12,7 @@ from typing import NoReturn
 from perstack.doors.shared.output_stream import hurry_output
 
 INTERRUPTED = 130
-
-_ECHO = 0.1
+_ECHO_S = 0.1
 """Seconds within which a second signal counts as the first: `timeout` and nested shells send each signal twice."""
 
 
@@ -43,7 +42,7 @@ def on_stop_signals(
             since = loop.time()
             hurry_output()
             first()
-        elif loop.time() - since > _ECHO:
+        elif loop.time() - since > _ECHO_S:
             again()
 
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)

@@ -21,19 +21,16 @@ from perstack.system.user import notice
 if TYPE_CHECKING:
     import asyncio
 
-LONGEST_MESSAGE = 64 << 20
-
-_PIECE = 1 << 18
-_AHEAD = 16
-"""Maximum messages that are read before they are handled."""
-_SHOWN = 200
-"""Maximum bytes shown of a line that is not a message."""
+MAX_MESSAGE_BYTES = 64 << 20
+_PIECE_BYTES = 1 << 18
+_MAX_READ_AHEAD = 16  # maximum messages that are read before they are handled
+_SHOWN_BYTES = 200  # maximum bytes shown of a line that is not a message
 
 _Message = TypeVar("_Message")
 
 
 class MessageTooLong(Exception):
-    """The client sent more than LONGEST_MESSAGE bytes without a newline."""
+    """The client sent more than MAX_MESSAGE_BYTES bytes without a newline."""
 
 
 @dataclass(slots=True)
@@ -42,8 +39,7 @@ class Wire:
 
     read_fd: int
     write_fd: int
-    is_shown: bool = False
-    """True if written lines are shown on a terminal."""
+    is_shown: bool = False  # True if written lines are shown on a terminal
     _lines: Iterator[bytes] = field(init=False)
     _outgoing: SimpleQueue[tuple[bytes, asyncio.AbstractEventLoop, asyncio.Future[bool]]] = field(init=False)
 
@@ -95,7 +91,7 @@ class Wire:
         """
         import asyncio
 
-        loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes | None](_AHEAD)
+        loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes | None](_MAX_READ_AHEAD)
         threading.Thread(target=self._pump_in, args=(loop, lines), name="wire in", daemon=True).start()
         threading.Thread(target=self._pump_out, name="wire out", daemon=True).start()
         return _messages(lines, parse, protocol, first)
@@ -149,7 +145,9 @@ async def _messages(
             message = parse(line)
         except ValueError:
             if line.strip():
-                notice(f"stdin: a line is not {protocol}, and is ignored: {line[:_SHOWN].decode('utf-8', 'replace')}")
+                notice(
+                    f"stdin: a line is not {protocol}, and is ignored: {line[:_SHOWN_BYTES].decode('utf-8', 'replace')}"
+                )
         else:
             yield message
         line = await lines.get()
@@ -171,13 +169,15 @@ def _lines(fd: int) -> Iterator[bytes]:
             size = 0
         parts.append(rest)
         size += len(rest)
-        if size > LONGEST_MESSAGE:
-            raise MessageTooLong(f"the client sent a message of more than {LONGEST_MESSAGE >> 20} MB; the server ends")
+        if size > MAX_MESSAGE_BYTES:
+            raise MessageTooLong(
+                f"the client sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB; the server ends"
+            )
 
 
 def _read(fd: int) -> bytes:
     # Linux reports a closed terminal as EIO
     try:
-        return os.read(fd, _PIECE)
+        return os.read(fd, _PIECE_BYTES)
     except OSError:
         return b""

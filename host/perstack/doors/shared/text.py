@@ -16,13 +16,9 @@ if TYPE_CHECKING:
 
 # Fitting a table to a screen: ids stay whole, texts are cut, then columns are dropped in a fixed order.
 
-GAP = 2
-"""Cells between two columns."""
-
-_LEAST_TEXT = 16
-"""Cells that a text column keeps until no further column can be dropped."""
-_MOST_PLAIN = 32
-"""Maximum cells of a column that is neither an id nor a text, if the width is limited."""
+GAP = 2  # cells between two columns
+_MIN_TEXT_CELLS = 16  # cells that a text column keeps until no further column can be dropped
+_MAX_PLAIN_CELLS = 32  # maximum cells of a column that is neither an id nor a text, if the width is limited
 
 
 def fitting(
@@ -43,8 +39,10 @@ def fitting(
     if width is None:
         return dict(enumerate(widths))
     cut = (*whole, *texts)
-    wanted = {i: cells if i in cut else min(cells, max(_MOST_PLAIN, headings[i])) for i, cells in enumerate(widths)}
-    least = {i: min(wanted[i], max(_LEAST_TEXT, headings[i])) for i in texts}
+    wanted = {
+        i: cells if i in cut else min(cells, max(_MAX_PLAIN_CELLS, headings[i])) for i, cells in enumerate(widths)
+    }
+    least = {i: min(wanted[i], max(_MIN_TEXT_CELLS, headings[i])) for i in texts}
     for index in (None, *drops):
         if index is not None:
             wanted.pop(index, None)

@@ -9,12 +9,10 @@ from typing import NamedTuple
 class Action(NamedTuple):
     """An action that the user can perform."""
 
-    name: str
-    """The action is performed by `StartApp.action_NAME`."""
+    name: str  # the action is performed by `StartApp.action_NAME`
     title: str
     text: str
-    key: str = ""
-    """The key in Textual's notation; empty for an action that only the palette has."""
+    key: str = ""  # the key in Textual's notation; empty for an action that only the palette has
     shown: str = ""
 
 
@@ -74,8 +72,7 @@ def bindings_of(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
 class Command(NamedTuple):
     """A command that begins with a slash."""
 
-    name: str
-    """The command is performed by `PlainProgram.do_NAME`."""
+    name: str  # the command is performed by `PlainProgram.do_NAME`
     takes: str
     text: str
 

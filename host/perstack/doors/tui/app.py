@@ -67,15 +67,12 @@ def _name(title: str, key: str) -> str:
     return f"{title}  {key}" if key else title
 
 
-FRAME = 1 / 12
-"""Minimum seconds between two drawings: a model streams faster than people read."""
-
+FRAME_S = 1 / 12  # minimum seconds between two drawings: a model streams faster than people read
 _KEYS = ("Enter send", "^J new line", "Esc interrupt", "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
 _DROPPED = ("^J new line", "Enter send", "^P all")
 """Entries left out of the key line, in this order, if it is too narrow."""
 
-_OF_JOBS = ("scroll", "to_end", "fold")
-"""Actions on the shown Job; a screen above it has its own."""
+_OF_JOBS = ("scroll", "to_end", "fold")  # actions on the shown Job; a screen above it has its own
 
 
 class StartApp(App[int]):
@@ -125,8 +122,7 @@ class StartApp(App[int]):
         self.given = given
         self.names_workspace = names_workspace
         self._drives = drives
-        self.leaves_at_once = False
-        """True to exit without waiting for running Jobs."""
+        self.leaves_at_once = False  # True to exit without waiting for running Jobs
         self._begin_with = (expert, query, job_id)
         self._typed = tuple(typed)
         self._panes: list[JobPane] = []
@@ -265,7 +261,7 @@ class StartApp(App[int]):
         self._changed.add(session)
         if self._frame is None and self.is_running:
             loop = asyncio.get_running_loop()
-            self._frame = loop.call_at(max(loop.time(), self._drawn + FRAME), self._draw)
+            self._frame = loop.call_at(max(loop.time(), self._drawn + FRAME_S), self._draw)
 
     def _draw(self) -> None:
         self._frame = None
@@ -474,8 +470,7 @@ class StartApp(App[int]):
 
 # The program from start to exit, restoring the terminal.
 
-_TYPED = 50
-"""Number of earlier queries that Up recalls."""
+_RECALLED_QUERIES = 50  # number of earlier queries that Up recalls
 
 
 def run_start(
@@ -495,7 +490,7 @@ def run_start(
     async def main() -> int:
         async with host:
             job_id = await host.jobs.find(job)
-            typed = [one.query for one in reversed((await host.jobs.list(limit=_TYPED)).jobs) if one.query]
+            typed = [one.query for one in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs) if one.query]
             app = StartApp(
                 host,
                 LiveProject(loaded),

@@ -34,11 +34,8 @@ from perstack.system.user import this_user
 
 # The definition, read again when its files change.
 
-_LOOK_AGAIN = 1.0
-"""Minimum seconds between two checks of the files."""
-
-_SHARE = 50
-"""Minimum pause after a check, as a multiple of its duration."""
+_CHECK_INTERVAL_S = 1.0  # minimum seconds between two checks of the files
+_PAUSE_FACTOR = 50  # minimum pause after a check, as a multiple of its duration
 
 
 def nothing_held(live: LiveProject | None) -> str:
@@ -58,7 +55,7 @@ async def changes_of(live: LiveProject) -> AsyncGenerator[bool]:
     while True:
         found, took = await asyncio.to_thread(look)
         yield live.refresh_matched(found)
-        await asyncio.sleep(max(_LOOK_AGAIN, took * _SHARE))
+        await asyncio.sleep(max(_CHECK_INTERVAL_S, took * _PAUSE_FACTOR))
 
 
 # Listeners to a Job's events.
@@ -80,17 +77,10 @@ State: TypeAlias = Literal["new", "running", "reading", "watching", "queued", "a
 
 _TIME = re.compile(rb'"timestamp":(\d+)')
 
-_AT_ONCE = 200
-"""Stored events that are applied before other tasks get a turn."""
-
-_END = 300
-"""Stored events of a longer Run that are shown before the rest is read."""
-
-_SEEN = 0.15
-"""Seconds for drawing them."""
-
-_LOOKS_EACH = 0.05
-"""Seconds between two checks whether a delegate's question can be answered."""
+_EVENTS_PER_TURN = 200  # stored events that are applied before other tasks get a turn
+_FIRST_EVENTS = 300  # stored events of a longer Run that are shown before the rest is read
+_DRAWING_TIME_S = 0.15  # seconds for drawing them
+_QUESTION_CHECK_INTERVAL_S = 0.05  # seconds between two checks whether a delegate's question can be answered
 
 
 class Session:
@@ -115,26 +105,20 @@ class Session:
         self.expert_key = expert_key
         self.transcript = Transcript()
         self.job_id: str | None = None
-        self.job: JobSummary | None = None
-        """The Job's summary as of its last stop."""
+        self.job: JobSummary | None = None  # the Job's summary as of its last stop
         self.unsettled: tuple[UnsettledCall, ...] = ()
         """Calls that a crash left without a result; each may be settled before the Job is resumed."""
         self.settled: dict[str, events.Settlement] = {}
-        self.resume_from: str | None = None
-        """The checkpoint that the next query or answer branches from."""
+        self.resume_from: str | None = None  # the checkpoint that the next query or answer branches from
         self.again: OpenQuestion | None = None
         """The question at that checkpoint if the next text is another answer to it; None for a new query."""
-        self.began: int | None = None
-        """Start of the current task, in milliseconds since 1970; None without one."""
+        self.began: int | None = None  # start of the current task, in milliseconds since 1970; None without one
         self.is_watching = False
-        self._waits = False
-        """True if the followed Job waits for a worker."""
+        self._waits = False  # True if the followed Job waits for a worker
         self._coordinator = ""
         """The Run that decides `_waits`: a delegate may wait for another worker while its Job is driven."""
-        self._heard: dict[str, int] = {}
-        """Number of stored events received of each Run."""
-        self.is_reading = False
-        """True if the events being received were stored before the Job was opened."""
+        self._heard: dict[str, int] = {}  # number of stored events received of each Run
+        self.is_reading = False  # True if the events being received were stored before the Job was opened
         self.coming: Transcript | None = None
         """The complete transcript, while it is read and only the Job's end is shown."""
         self._overtaken: Conflict | None = None
@@ -301,7 +285,7 @@ class Session:
         That is a moment after the question was recorded, if other Runs are running. If none is, the Job stops and asks.
         """
         while self.is_driven and self.job_id is not None:
-            await asyncio.sleep(_LOOKS_EACH)
+            await asyncio.sleep(_QUESTION_CHECK_INTERVAL_S)
             for one in self.host.jobs.asked_meanwhile(self.job_id):
                 if one.id == question_id:
                     self._meanwhile[f"{one.run_id} {one.tool_call_id}"] = one
@@ -373,7 +357,7 @@ class Session:
                 self._hear(line.event, whole, line.seq)
                 self._on_change(self)
                 taken += 1
-                if taken % _AT_ONCE == 0:
+                if taken % _EVENTS_PER_TURN == 0:
                     await asyncio.sleep(0)
         except PerstackError as error:
             self.transcript = whole
@@ -398,8 +382,8 @@ class Session:
 
     async def _show_end(self, job_id: str) -> bool:
         """Show the end of a long Job and return True; False for a short one, or with a listener, which needs all."""
-        logs = [] if self._listener is not None else await self.host.jobs.ends(job_id, count=_END)
-        if all(len(log.lines) < _END for log in logs):
+        logs = [] if self._listener is not None else await self.host.jobs.ends(job_id, count=_FIRST_EVENTS)
+        if all(len(log.lines) < _FIRST_EVENTS for log in logs):
             return False
         latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
         self.transcript = Transcript()
@@ -407,7 +391,7 @@ class Session:
             with suppress(ValueError):  # the whole log is read as well, which reports errors
                 self.transcript.take(events.parse_event(open_line(line).payload))
         self._on_change(self)
-        await asyncio.sleep(_SEEN)
+        await asyncio.sleep(_DRAWING_TIME_S)
         return True
 
     async def _look(self, known: JobSummary | None = None) -> None:

@@ -49,8 +49,7 @@ fi
 `-isig` means that the modes are still the program's and not those of a shell that has taken over.
 """
 
-_PATIENCE = 5
-"""Seconds for that process to end."""
+_END_TIMEOUT_S = 5  # seconds for that process to end
 
 
 @contextmanager
@@ -78,22 +77,17 @@ def terminal_restored() -> Generator[None]:
         with suppress(termios.error):  # the terminal may be gone
             termios.tcsetattr(fd, termios.TCSANOW, before)
         with suppress(OSError, subprocess.TimeoutExpired):
-            waiting.communicate(b"done\n", timeout=_PATIENCE)
+            waiting.communicate(b"done\n", timeout=_END_TIMEOUT_S)
 
 
 _BEGIN = "\x1b[200~"
 _END = "\x1b[201~"
 _ESCAPE, _SEEN_AS = "\x1b", "\N{SYMBOL FOR ESCAPE}"
-_ENTER, _LINE_END = b"\r", b"\n"
-"""The byte of the Enter key, and the one a terminal in line mode makes of it."""
+_ENTER, _LINE_END = b"\r", b"\n"  # the byte of the Enter key, and the one a terminal in line mode makes of it
 
 _STDERR = 2
-
-_AT_A_TIME = 1 << 16
-"""Maximum bytes of one read."""
-
-_MOST_PENDING = 1 << 18
-"""Bytes queued for the terminal beyond which drawing stops."""
+_READ_BYTES = 1 << 16  # maximum bytes of one read
+_MAX_PENDING_BYTES = 1 << 18  # bytes queued for the terminal beyond which drawing stops
 
 
 class PasteFilter:
@@ -160,10 +154,8 @@ class Keyboard(LinuxDriver):
     """
 
     _is_drawn = False
-    _is_behind = False
-    """True if drawing was skipped because the terminal did not read."""
-    _comes_back = False
-    """True if the terminal was left to a shell until the process continues."""
+    _is_behind = False  # True if drawing was skipped because the terminal did not read
+    _comes_back = False  # True if the terminal was left to a shell until the process continues
 
     def start_application_mode(self) -> None:
         """Take over the terminal."""
@@ -182,7 +174,7 @@ class Keyboard(LinuxDriver):
     def write(self, data: str) -> None:
         """Draw, unless the terminal is too far behind: then nothing more is drawn until `catches_up`."""
         if self._is_drawn:
-            self._is_behind = self._is_behind or self._drawing.channel.pending > _MOST_PENDING
+            self._is_behind = self._is_behind or self._drawing.channel.pending > _MAX_PENDING_BYTES
             if self._is_behind:
                 return
         super().write(data)
@@ -216,7 +208,7 @@ class Keyboard(LinuxDriver):
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
                 if selector.select(0.1):
-                    data = self._read(early or _AT_A_TIME)
+                    data = self._read(early or _READ_BYTES)
                     if not data:
                         return
                     if early:

@@ -11,9 +11,7 @@ from perstack.doors.shared.text import ago, count, shorten
 from perstack.doors.tui.view.history import matching, name_of, name_of_place
 from perstack.host import Host
 
-_MOST = 1_000
-"""Number of newest Jobs that are searched."""
-
+_SEARCHED_JOBS = 1_000  # number of newest Jobs that are searched
 _SHOWN = 20
 _WIDEST = 200
 
@@ -30,7 +28,7 @@ class Lists:
 
     async def history(self, words: str) -> list[str]:
         """Return past Jobs as lines, newest first. Raises PerstackError."""
-        page = await self._host.jobs.list(limit=_MOST)
+        page = await self._host.jobs.list(limit=_SEARCHED_JOBS)
         found = matching(page.jobs, words)
         self._jobs = [job.id for job in found[:_SHOWN]]
         lines = [

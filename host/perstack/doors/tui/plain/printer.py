@@ -16,17 +16,10 @@ from perstack.doors.shared.text import count, shorten
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.lines import STATES
 
-_WIDEST = 300
-"""Cells of a row. Text of the model and of a person is never cut."""
-
-_MOST_CHANGE = 40
-"""Maximum lines of an edit."""
-
-_END = 30
-"""Maximum lines shown of events stored before the Job was opened."""
-
-_LONGEST = 100_000
-"""Maximum characters kept of the last text that was cut."""
+_ROW_CELLS = 300  # cells of a row. Text of the model and of a person is never cut.
+_MAX_CHANGE_LINES = 40  # maximum lines of an edit
+_SHOWN_EVENTS = 30  # maximum lines shown of events stored before the Job was opened
+_MAX_KEPT_CHARS = 100_000  # maximum characters kept of the last text that was cut
 
 
 @dataclass(slots=True)
@@ -44,14 +37,13 @@ class Printer:
         """Write lines with `put`."""
         self._put = put
         self._is_shown = True
-        self._held: deque[str] = deque(maxlen=_END)
+        self._held: deque[str] = deque(maxlen=_SHOWN_EVENTS)
         self._left_out = 0
         self._live = LiveState()
         self._calls: dict[str, dict[str, ToolCallPart]] = {}
         self._coming: dict[str, Coming] = {}
         self._said_last: dict[str, str] = {}
-        self.cut = ""
-        """The full text of the line that was cut last."""
+        self.cut = ""  # the full text of the line that was cut last
 
     # --- holding output -------------------------------------------------------------------------------------------
 
@@ -74,7 +66,7 @@ class Printer:
         if self._is_shown:
             self._put(text)
             return
-        self._left_out += len(self._held) == _END
+        self._left_out += len(self._held) == _SHOWN_EVENTS
         self._held.append(text)
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -120,9 +112,9 @@ class Printer:
             self._row(one.run_id, one.label, one.row)
 
     def _row(self, run_id: str, label: str, row: Row) -> None:
-        shown = shorten(row.text, _WIDEST)
+        shown = shorten(row.text, _ROW_CELLS)
         if shown.endswith("…") and not row.text.endswith("…"):
-            self.cut = row.text[:_LONGEST]
+            self.cut = row.text[:_MAX_KEPT_CHARS]
         self.line(f"{self._of(run_id, label)}{row.word}: {shown}".rstrip(": "))
 
     def _of(self, run_id: str, label: str) -> str:
@@ -171,10 +163,10 @@ class Printer:
                 self._row(one.run_id, one.label, one.row)
                 continue
             self._row(one.run_id, one.label, Row("calls", f"{part.tool_name} {part.args.get('path')}, which changes"))
-            more = len(change) - _MOST_CHANGE
-            self._text("", [*change[:_MOST_CHANGE], *([f"… {count(more, 'more line')}"] if more > 0 else [])])
+            more = len(change) - _MAX_CHANGE_LINES
+            self._text("", [*change[:_MAX_CHANGE_LINES], *([f"… {count(more, 'more line')}"] if more > 0 else [])])
             if more > 0:
-                self.cut = "\n".join(change)[:_LONGEST]
+                self.cut = "\n".join(change)[:_MAX_KEPT_CHARS]
 
     def _finish(self, event: events.FinishRun, told: Sequence[Told]) -> None:
         is_said = event.text == self._said_last.pop(event.run_id, None)
@@ -187,7 +179,7 @@ class Printer:
 
 # The status of the shown Job, as lines.
 
-_WIDEST_STATUS = 200
+_STATUS_CELLS = 200
 
 
 def at_work(session: Session, now: int) -> list[str]:
@@ -195,8 +187,8 @@ def at_work(session: Session, now: int) -> list[str]:
     live = session.transcript.live
     found = [STATES[session.state]]
     for lane in live.lanes.values():
-        works = [work_words(work, now, _WIDEST_STATUS) for work in lane.work.values()]
-        doing = "the model writes" if lane.text else timed(lane.doing or "begins", lane.since, now, _WIDEST_STATUS)
+        works = [work_words(work, now, _STATUS_CELLS) for work in lane.work.values()]
+        doing = "the model writes" if lane.text else timed(lane.doing or "begins", lane.since, now, _STATUS_CELLS)
         found += [f"{lane.label}: {one}" for one in works or [doing]]
     first = next(iter(live.lanes.values()), None) or live.latest
     if first is not None and first.todos:

@@ -38,8 +38,7 @@ class Room:
         self.printer = Printer(put)
         self.session = Session(host, None, on_change, self.printer, said_plainly, drives=drives)
         self.was_busy = False
-        self.asked: str | None = None
-        """The id of the question that was shown."""
+        self.asked: str | None = None  # the id of the question that was shown
 
     @property
     def name(self) -> str:
@@ -66,8 +65,7 @@ class PlainProgram:
         """
         self.host = host
         self.live = live
-        self.left: asyncio.Event = asyncio.Event()
-        """Set at the end, when no Job is running any more."""
+        self.left: asyncio.Event = asyncio.Event()  # set at the end, when no Job is running any more
         self._write = put
         self._discard = discard
         self._drives = drives
@@ -76,8 +74,7 @@ class PlainProgram:
         self._draft: list[str] = []
         self._experts: list[Expert] = []
         self._lists = Lists(host)
-        self._settles: int | None = None
-        """Index of the open call that is being asked about; None if none is."""
+        self._settles: int | None = None  # index of the open call that is being asked about; None if none is
         self._asks_to_leave = False
         self._is_leaving = False
 

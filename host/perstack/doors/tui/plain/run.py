@@ -20,8 +20,7 @@ from perstack.next_steps import Note
 
 # Input lines from a terminal in line mode, which edits them itself.
 
-_LONGEST = 4_094
-"""Maximum bytes of a line: Linux keeps 4,095 of a longer one and drops the rest silently."""
+_MAX_LINE_BYTES = 4_094  # maximum bytes of a line: Linux keeps 4,095 of a longer one and drops the rest silently
 
 
 class TooLong(str):
@@ -75,7 +74,7 @@ class Keyboard:
         *whole, self._left = (self._left + data).split(b"\n")
         for one in whole:
             text = one.decode("utf-8", "replace").removesuffix("\r")
-            self._lines.put_nowait(TooLong(text) if len(one) >= _LONGEST else text)
+            self._lines.put_nowait(TooLong(text) if len(one) >= _MAX_LINE_BYTES else text)
 
 
 def run_plain(

@@ -76,8 +76,7 @@ class OverScreen(Screen[None]):
     """
     TITLE_TEXT: ClassVar[str] = ""
     KEYS: ClassVar[str] = "Esc back"
-    ACTIONS: ClassVar[tuple[Action, ...]] = ()
-    """Actions of this screen in the palette, in addition to the program's."""
+    ACTIONS: ClassVar[tuple[Action, ...]] = ()  # actions of this screen in the palette, in addition to the program's
 
     def __init__(self, over: Program) -> None:
         """Use the application `over`."""

@@ -44,8 +44,7 @@ class FilesScreen(LinesScreen):
         self._job_id = job_id
         self._views = views
         self._at = 0
-        self._found: dict[int, FilesDiff | str] = {}
-        """The result of each view, or the error message."""
+        self._found: dict[int, FilesDiff | str] = {}  # the result of each view, or the error message
 
     def on_mount(self) -> None:
         """Show the first comparison."""

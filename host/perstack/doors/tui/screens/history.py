@@ -20,11 +20,8 @@ from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.errors import PerstackError
 
-_PAGE = 200
-"""Jobs that are read before the first are shown."""
-
-_MOST = 10_000
-"""Maximum Jobs that are listed, the newest."""
+_FIRST_JOBS = 200  # Jobs that are read before the first are shown
+_MAX_JOBS = 10_000  # maximum Jobs that are listed, the newest
 
 
 class HistoryScreen(ListScreen[JobSummary]):
@@ -41,12 +38,11 @@ class HistoryScreen(ListScreen[JobSummary]):
         """Use the application `over`."""
         super().__init__(over)
         self._typed = ""
-        self._after: str | None = None
-        """Cursor of the Jobs that are not read yet."""
+        self._after: str | None = None  # cursor of the Jobs that are not read yet
 
     async def read(self) -> Sequence[JobSummary]:
         """Return the newest Jobs, and start to read the older ones."""
-        page = await self.over.host.jobs.list(limit=_PAGE)
+        page = await self.over.host.jobs.list(limit=_FIRST_JOBS)
         self._after = page.next
         self.run_worker(self._read_on(), exclusive=True, group="more")
         return page.jobs
@@ -54,8 +50,8 @@ class HistoryScreen(ListScreen[JobSummary]):
     async def _read_on(self) -> None:
         """Read the older Jobs while the newest are shown."""
         try:
-            while self._after is not None and len(self.rows) < _MOST:
-                page = await self.over.host.jobs.list(limit=_PAGE, after=self._after)
+            while self._after is not None and len(self.rows) < _MAX_JOBS:
+                page = await self.over.host.jobs.list(limit=_FIRST_JOBS, after=self._after)
                 self._after, self.rows = page.next, [*self.rows, *page.jobs]
                 self.list_again(self._list.chosen)
         except PerstackError as error:
@@ -109,11 +105,8 @@ class HistoryScreen(ListScreen[JobSummary]):
 
 # The Inbox (F3): every open question of all Jobs and tasks.
 
-_PAUSE = 1.0
-"""Minimum seconds until it is read again, since others ask and answer meanwhile."""
-
-_SHARE = 20
-"""Minimum pause after a reading, as a multiple of its duration."""
+_REFRESH_INTERVAL_S = 1.0  # minimum seconds until it is read again, since others ask and answer meanwhile
+_PAUSE_FACTOR = 20  # minimum pause after a reading, as a multiple of its duration
 
 
 class InboxScreen(ListScreen[InboxItem]):
@@ -132,7 +125,7 @@ class InboxScreen(ListScreen[InboxItem]):
         while True:
             began = time.monotonic()
             await self.read_rows()
-            await asyncio.sleep(max(_PAUSE, _SHARE * (time.monotonic() - began)))
+            await asyncio.sleep(max(_REFRESH_INTERVAL_S, _PAUSE_FACTOR * (time.monotonic() - began)))
 
     async def read(self) -> Sequence[InboxItem]:
         """Return the open questions, and find the one to keep chosen."""

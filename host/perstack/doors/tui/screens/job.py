@@ -69,8 +69,7 @@ class OfJob(OverScreen):
     """Base class with these actions by key; each names what it needs if that is missing."""
 
     ACTIONS: ClassVar[tuple[Action, ...]] = OF_HISTORY
-    marked: str | None = None
-    """The checkpoint that files are compared with."""
+    marked: str | None = None  # the checkpoint that files are compared with
 
     @property
     @abstractmethod
@@ -307,14 +306,10 @@ class JobScreen(OfJob, ListScreen[One]):
         self._view = _PLACES
         self._logs: Sequence[RunLog] = ()
         self._tree: Sequence[PlacedRun] = ()
-        self._damage = LinesView(id="damage")
-        """The reason why not everything is listed."""
-        self._drawn: dict[str, str] = {}
-        """The line prefix of each Run in the tree."""
-        self._chosen: dict[str, int] = {}
-        """The index that was chosen in each view that was left."""
-        self._stays_at: str | None = None
-        """The checkpoint that stays chosen when everything is read again."""
+        self._damage = LinesView(id="damage")  # the reason why not everything is listed
+        self._drawn: dict[str, str] = {}  # the line prefix of each Run in the tree
+        self._chosen: dict[str, int] = {}  # the index that was chosen in each view that was left
+        self._stays_at: str | None = None  # the checkpoint that stays chosen when everything is read again
         self._number = ""
 
     def body(self) -> list[Widget]:

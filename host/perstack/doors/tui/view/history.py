@@ -27,8 +27,7 @@ from perstack.engine.jobs.rewind import Rewind
 
 _STYLES: dict[LineKind, Style] = {"file": "strong", "hunk": "call", "+": "add", "-": "remove", " ": ""}
 _CHANGES: dict[str, Style] = {"added": "add", "removed": "remove", "changed": "warn"}
-_WIDEST = 100_000
-"""Maximum lines shown of a patch; the command line shows all."""
+_MAX_PATCH_LINES = 100_000  # maximum lines shown of a patch; the command line shows all
 
 
 def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
@@ -45,7 +44,7 @@ def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
     for kind, line in patch(files):
         style = _STYLES[kind]
         found += [(Span("  "), Span(piece, style)) for piece in _broken(shown_line(kind, line), width - 2)]
-        if len(found) > _WIDEST:
+        if len(found) > _MAX_PATCH_LINES:
             return [*found, (Span("  … and more lines", "dim"),)]
     return found
 

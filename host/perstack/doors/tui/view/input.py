@@ -11,11 +11,8 @@ from pathlib import Path
 from perstack.core.base.text import plain_text
 
 _AT = re.compile(r"(?:^|\s)@([^\s@]*)\Z")
-_MOST = 200
-"""Maximum texts in the history."""
-
-_MOST_LOOKED_AT = 5_000
-"""Maximum directory entries that are read."""
+_MAX_TEXTS = 200  # maximum texts in the history
+_MAX_ENTRIES = 5_000  # maximum directory entries that are read
 
 
 class Typed:
@@ -23,14 +20,14 @@ class Typed:
 
     def __init__(self, before: Iterable[str] = ()) -> None:
         """Start with earlier texts, the latest last."""
-        self._texts = list(before)[-_MOST:]
+        self._texts = list(before)[-_MAX_TEXTS:]
         self._at = len(self._texts)
         self._draft = ""
 
     def keep(self, text: str) -> None:
         """Add a sent text and go to the end."""
         if text.strip() and text not in self._texts[-1:]:
-            self._texts = [*self._texts, text][-_MOST:]
+            self._texts = [*self._texts, text][-_MAX_TEXTS:]
         self._at = len(self._texts)
 
     def back(self, now: str) -> str | None:
@@ -67,8 +64,7 @@ class Files:
         """Complete paths below `workspace`."""
         self._workspace = workspace
         self._part = ""
-        self._found: list[str] = []
-        """The paths below the workspace that contain `_part`."""
+        self._found: list[str] = []  # the paths below the workspace that contain `_part`
 
     def forget(self) -> None:
         """Forget the search, since files may have changed when the next name is typed."""
@@ -105,7 +101,7 @@ def _is_plain(name: str) -> bool:
 def _listed(workspace: Path, folder: str) -> Iterator[str]:
     try:
         with os.scandir(workspace / folder) as entries:
-            names = [entry.name for entry in islice(entries, _MOST_LOOKED_AT)]
+            names = [entry.name for entry in islice(entries, _MAX_ENTRIES)]
     except (OSError, ValueError):
         return
     for name in names:
@@ -114,7 +110,7 @@ def _listed(workspace: Path, folder: str) -> Iterator[str]:
 
 
 def _below(workspace: Path) -> Iterator[str]:
-    left = _MOST_LOOKED_AT
+    left = _MAX_ENTRIES
     for folder, folders, files in os.walk(workspace):
         folders[:] = sorted(
             one for one in folders if not one.startswith(".") and one not in ("node_modules", "__pycache__")

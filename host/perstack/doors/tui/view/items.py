@@ -14,18 +14,11 @@ from perstack.doors.shared.text import brief, cells, count, duration, shorten
 from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, settled, wrap, wrap_line
 from perstack.doors.tui.view.tree import Lane, Looks, Node
 
-MOST_LINES = 400
-"""Maximum lines of an unfolded result; the log has all of it."""
-
-_MOST_SAID = 5_000
-"""Maximum lines of a text of the model."""
-
-_FOLDED_THOUGHT = 2
-_FOLDED_CHANGE = 12
-"""Lines of a folded edit."""
-
-_LONGEST = 200_000
-"""Maximum characters of one text that are processed."""
+MAX_RESULT_LINES = 400  # maximum lines of an unfolded result; the log has all of it
+_MAX_TEXT_LINES = 5_000  # maximum lines of a text of the model
+_FOLDED_THOUGHT_LINES = 2
+_FOLDED_CHANGE_LINES = 12  # lines of a folded edit
+_MAX_TEXT_CHARS = 200_000  # maximum characters of one text that are processed
 
 
 _MARKS: dict[Style, str] = {"good": "✓", "bad": "✗", "warn": "!", "ask": "?"}
@@ -42,10 +35,9 @@ class Said(Node):
     def __init__(self, text: str, *, mark: str = "", style: Style = "", is_thought: bool = False) -> None:
         """Show the text, folded at first if it `is_thought`."""
         super().__init__()
-        self.text = text[:_LONGEST]
+        self.text = text[:_MAX_TEXT_CHARS]
         self.mark = mark
-        self.has_gap = False
-        """True if an empty line separates it from the item before."""
+        self.has_gap = False  # True if an empty line separates it from the item before
         self.style: Style = "dim" if is_thought else style
         self.is_open = not is_thought
 
@@ -58,7 +50,7 @@ class Said(Node):
         """Return the wrapped text; of a folded thought the first lines."""
         indent = 2
         texts = wrap(self.text.strip("\n"), looks.width - indent)
-        more = len(texts) - (_MOST_SAID if self.is_open else _FOLDED_THOUGHT)
+        more = len(texts) - (_MAX_TEXT_LINES if self.is_open else _FOLDED_THOUGHT_LINES)
         if more > 0:
             texts = [*texts[:-more], f"… {count(more, 'more line')}"]
         first = f"{self.mark} " if self.mark else "  "
@@ -80,10 +72,8 @@ class Stream(Node):
         self.is_thought = is_thought
         self.has_gap = False
         self._pieces: list[str] = []
-        self._done: list[Line] = []
-        """The final lines."""
-        self._rest = ""
-        """The text after them."""
+        self._done: list[Line] = []  # the final lines
+        self._rest = ""  # the text after them
         self._width: int = 0
 
     @property
@@ -135,12 +125,10 @@ class Call(Node):
         self.took = 0
         self.result: str | None = None
         self.error = False
-        self.is_own = False
-        """True if the loop itself answers it: its result then shows nothing new."""
+        self.is_own = False  # True if the loop itself answers it: its result then shows nothing new
         self.progress = ""
         self.waits = ""
-        self._shown, self.change = _change_by(part)
-        """The arguments shown by a diff, and the diff's lines."""
+        self._shown, self.change = _change_by(part)  # the arguments shown by a diff, and the diff's lines
 
     def make(self, looks: Looks) -> list[Line]:
         """Return the head line and what is shown below it."""
@@ -184,7 +172,7 @@ class Call(Node):
                 yield _under(one(first, width, "bad" if self.error else "dim"))
 
     def _change(self, width: int) -> Iterator[Line]:
-        most = MOST_LINES if self.is_open else _FOLDED_CHANGE
+        most = MAX_RESULT_LINES if self.is_open else _FOLDED_CHANGE_LINES
         for text in self.change[:most]:
             yield (Span("    "), *difference(text, width))
         if len(self.change) > most:
@@ -214,7 +202,7 @@ class Remark(Node):
 
     def make(self, looks: Looks) -> list[Line]:
         """Return the word and the wrapped text."""
-        texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MOST_LINES]
+        texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MAX_RESULT_LINES]
         first: Line = (
             Span(f"{_MARKS.get(self.style, '·')} ", self.style),
             Span(f"{self.word} ", self.style),
@@ -289,13 +277,13 @@ def _change_by(part: ToolCallPart | None) -> tuple[tuple[str, ...], tuple[str, .
     whole = part.args.get("text")
     if part.tool_name != "writeTextFile" or not isinstance(whole, str):
         return (), ()
-    return ("text",), tuple(f"+{line}" for line in whole[:_LONGEST].removesuffix("\n").split("\n"))
+    return ("text",), tuple(f"+{line}" for line in whole[:_MAX_TEXT_CHARS].removesuffix("\n").split("\n"))
 
 
 def gist(result: str) -> str:
     """Return the most telling line of a result; of JSON, its text or its values."""
     text = result.strip()
-    if text.startswith("{") and len(text) <= _LONGEST:
+    if text.startswith("{") and len(text) <= _MAX_TEXT_CHARS:
         try:
             found: JsonValue = json.loads(text)
         except (ValueError, RecursionError):
@@ -324,8 +312,8 @@ def _under(line: Line) -> Line:
 
 
 def _block(text: str, width: int, style: Style) -> Iterator[Line]:
-    texts = wrap(text[:_LONGEST].strip("\n"), width)
-    for line in texts[:MOST_LINES]:
+    texts = wrap(text[:_MAX_TEXT_CHARS].strip("\n"), width)
+    for line in texts[:MAX_RESULT_LINES]:
         yield (Span("    "), Span(line, style))
-    if len(texts) > MOST_LINES:
-        yield (Span("    "), Span(f"… {count(len(texts) - MOST_LINES, 'more line')}", "dim"))
+    if len(texts) > MAX_RESULT_LINES:
+        yield (Span("    "), Span(f"… {count(len(texts) - MAX_RESULT_LINES, 'more line')}", "dim"))

@@ -89,8 +89,7 @@ def hint_of(session: Session, *, refuses: bool = False, stops: str = "Esc") -> s
 # Lines of the Inbox.
 
 _WHO = 18
-_WIDE = 100
-"""Cells from which the Job's id is shown too, since many Jobs may ask the same."""
+_WIDE = 100  # cells from which the Job's id is shown too, since many Jobs may ask the same
 
 
 def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
@@ -154,8 +153,7 @@ MARKS: dict[str, tuple[str, Style]] = {
 
 _TITLE = "perstack  "
 _WIDEST = 20
-FIRST = 1
-"""Index of the first tab's first span; each tab has three spans."""
+FIRST = 1  # index of the first tab's first span; each tab has three spans
 EACH = 3
 
 

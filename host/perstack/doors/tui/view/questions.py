@@ -21,8 +21,7 @@ SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
 }
 
 
-CHOSEN = "❯ "
-"""The mark before the call that a key settles."""
+CHOSEN = "❯ "  # the mark before the call that a key settles
 
 
 def asking_lines(asking: OpenQuestion, workspace: Path, width: int) -> list[Line]:

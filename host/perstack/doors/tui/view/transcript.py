@@ -25,16 +25,13 @@ class Transcript:
     def __init__(self) -> None:
         """Start without events."""
         self.live = LiveState()
-        self.root = RunLane("", "")
-        """The Coordinator's Runs in order, with those of delegates below their calls."""
+        self.root = RunLane("", "")  # the Coordinator's Runs in order, with those of delegates below their calls
         self._lanes: dict[str, RunLane] = {}
-        self._calls: dict[tuple[str, str], Call] = {}
-        """Calls without a result, by Run and id."""
+        self._calls: dict[tuple[str, str], Call] = {}  # calls without a result, by Run and id
         self._approvals: dict[tuple[str, str], str] = {}
         """The rule of each call that waits for approval, by Run and call."""
         self._last_text: dict[str, str] = {}
-        self._ended_at = ""
-        """The event that completed the Coordinator's latest Run."""
+        self._ended_at = ""  # the event that completed the Coordinator's latest Run
 
     # --- display --------------------------------------------------------------------------------------------------
 

@@ -16,16 +16,14 @@ from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, parts_of, 
 from perstack.doors.shared.text import count, pad, shorten
 from perstack.doors.tui.view.styled_text import Line, Span, Style, wrap
 
-BAR = Span("│ ", "rule")
-"""Prefix of each line of a nested branch."""
+BAR = Span("│ ", "rule")  # prefix of each line of a nested branch
 
 
 class Looks(NamedTuple):
     """The parameters of rendering."""
 
     width: int
-    now: int = 0
-    """Milliseconds since 1970, for durations of running items."""
+    now: int = 0  # milliseconds since 1970, for durations of running items
 
 
 class Placed(NamedTuple):
@@ -45,8 +43,7 @@ class Node:
     def __init__(self) -> None:
         """Start folded, and without a parent."""
         self.parent: Lane | None = None
-        self.at = 0
-        """Its index in the parent."""
+        self.at = 0  # its index in the parent
         self.is_open = False
         self._made: list[Line] = []
         self._made_for: int | None = None
@@ -93,8 +90,7 @@ class Lane(Node):
         """Start unfolded, and without items."""
         super().__init__()
         self.items: list[Node] = []
-        self._tops: list[int] = [0]
-        """The first line of each item and the end of the last; valid up to `_clean`."""
+        self._tops: list[int] = [0]  # the first line of each item and the end of the last; valid up to `_clean`
         self._clean = 0
         self._width = 0
         self.is_open = True
@@ -181,18 +177,10 @@ def visible_folds(lane: Lane) -> list[Node]:
 
 # Titled texts that fold: the messages of a checkpoint, those that are new, an event's full text.
 
-_FOLDED = 6
-"""Lines of a folded text."""
-
-_MOST = 5_000
-"""Maximum lines of an unfolded text; the log has all of it."""
-
-_LONGEST = 200_000
-"""Maximum characters of a text that are processed."""
-
-_BEGINNING = 2_000
-"""Characters of a folded text that are processed."""
-
+_FOLDED_LINES = 6  # lines of a folded text
+_MAX_LINES = 5_000  # maximum lines of an unfolded text; the log has all of it
+_MAX_TEXT_CHARS = 200_000  # maximum characters of a text that are processed
+_FOLDED_CHARS = 2_000  # characters of a folded text that are processed
 _FACT = 10
 
 
@@ -207,7 +195,7 @@ class Titled(Node):
         """`sign` is `+` for a new text, `-` for a removed one."""
         super().__init__()
         self.title = title
-        self.text = text[:_LONGEST]
+        self.text = text[:_MAX_TEXT_CHARS]
         self.sign = sign
         self.is_open = is_open
 
@@ -229,9 +217,9 @@ class Titled(Node):
 
     def _below(self, looks: Looks) -> tuple[list[str], str]:
         """Return the lines of the text, and a note about omitted ones."""
-        said = self.text if self.is_open else self.text[:_BEGINNING]
+        said = self.text if self.is_open else self.text[:_FOLDED_CHARS]
         texts = wrap(said.strip("\n"), looks.width - 2)
-        most = _MOST if self.is_open else _FOLDED
+        most = _MAX_LINES if self.is_open else _FOLDED_LINES
         if len(said) < len(self.text):
             return texts[:most], "…"
         return texts[:most], f"… {count(len(texts) - most, 'more line')}" if len(texts) > most else ""
@@ -251,7 +239,7 @@ class Fact(Node):
     def make(self, looks: Looks) -> list[Line]:
         """Return the name and the first lines of the text."""
         width = max(8, looks.width - _FACT - 2)
-        texts = wrap(self.text[:_LONGEST], width)[:_FOLDED]
+        texts = wrap(self.text[:_MAX_TEXT_CHARS], width)[:_FOLDED_LINES]
         return [(Span(f"  {pad('' if at else self.name, _FACT)}", "dim"), Span(text)) for at, text in enumerate(texts)]
 
 

@@ -12,7 +12,7 @@ from textual.widgets import TextArea
 from perstack.core.base.text import plain_text
 from perstack.doors.tui.view.input import Files, Typed, named_at
 
-_LONGEST_PASTE = 100_000
+_MAX_PASTE_CHARS = 100_000
 """Maximum characters of a paste: showing these takes most of a second, which blocks everything else."""
 
 
@@ -62,8 +62,7 @@ class Composer(TextArea):
         self._typed = typed
         self._files = Files(workspace)
         self._names: list[str] = []
-        self.chooses = False
-        """True if Up and Down move in a list next to the input."""
+        self.chooses = False  # True if Up and Down move in a list next to the input
 
     async def _on_key(self, event: events.Key) -> None:
         if self._is_handled(event):
@@ -74,7 +73,7 @@ class Composer(TextArea):
 
     async def _on_paste(self, event: events.Paste) -> None:
         # the library handles a paste after this method, with the text left in the event
-        if len(event.text) > _LONGEST_PASTE:
+        if len(event.text) > _MAX_PASTE_CHARS:
             event.prevent_default()
             self.notify(
                 f"{len(event.text):,} characters are too many to paste: name a file with @",

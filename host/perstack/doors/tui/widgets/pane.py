@@ -24,8 +24,7 @@ from perstack.doors.tui.widgets.lines import Bar, LinesView
 from perstack.doors.tui.widgets.question_panel import AskPanel, refusal
 from perstack.doors.tui.widgets.tree import TranscriptView
 
-_QUIET = 0.7
-"""Seconds without a key before a question takes the focus: a key being typed is no answer to it."""
+_QUIET_S = 0.7  # seconds without a key before a question takes the focus: a key being typed is no answer to it
 
 
 class JobPane(Vertical):
@@ -55,10 +54,8 @@ class JobPane(Vertical):
         self.composer = Composer(typed, session.host.workspace, enter=self._sent, choose=self._choosing, id="composer")
         self._standing = Bar(id="standing")
         self._chosen: str | None = None
-        self._found_by = ""
-        """The filter text at the time of the choice."""
-        self._refuses = False
-        """True if a reason for a no is being typed."""
+        self._found_by = ""  # the filter text at the time of the choice
+        self._refuses = False  # True if a reason for a no is being typed
         self._typed_at = 0.0
 
     def compose(self) -> ComposeResult:
@@ -123,7 +120,7 @@ class JobPane(Vertical):
         """Focus the question once nothing was typed for a moment; a begun text has priority."""
         if self._panel.has_focus or not self._panel.takes_keys or self._refuses or self.composer.text:
             return
-        left = _QUIET - (time.monotonic() - self._typed_at)
+        left = _QUIET_S - (time.monotonic() - self._typed_at)
         if left > 0:
             self.set_timer(left, self._give_keys)
         else:

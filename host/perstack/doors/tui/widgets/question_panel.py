@@ -27,8 +27,7 @@ from perstack.doors.tui.view.questions import (
 from perstack.doors.tui.view.styled_text import Line, Span, wrap
 from perstack.doors.tui.widgets.lines import LinesView
 
-_SHARE = 0.6
-"""Maximum share of a tab's height; the transcript keeps the rest."""
+_MAX_HEIGHT_SHARE = 0.6  # maximum share of a tab's height; the transcript keeps the rest
 
 
 class AskPanel(Vertical, can_focus=True, can_focus_children=False):
@@ -74,12 +73,9 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._session: Session | None = None
         self._asking: OpenQuestion | None = None
         self._chosen = 0
-        self._has_decided = False
-        """True if a key has decided: further keys decide nothing."""
-        self._room = 0
-        """Number of question lines visible at once."""
-        self._at_chosen = 0
-        """The first line of the chosen open call."""
+        self._has_decided = False  # True if a key has decided: further keys decide nothing
+        self._room = 0  # number of question lines visible at once
+        self._at_chosen = 0  # the first line of the chosen open call
         self._lines = LinesView()
         self._hint = LinesView(classes="hint")
 
@@ -144,7 +140,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             hint = away + hint
         found = wrap(hint, width)
         height = self.parent.size.height if isinstance(self.parent, Widget) else 0
-        most = int((height or self.screen.size.height) * _SHARE) - 1
+        most = int((height or self.screen.size.height) * _MAX_HEIGHT_SHARE) - 1
         if len(lines) > most - len(found):
             found += wrap(f"{away}{self._scrolls_by} show all {count(len(lines), 'line')}", width)
         self._room = max(1, most - len(found))

@@ -58,10 +58,8 @@ class NodesView(LinesView, Generic[_Items]):
         self.items = items
         self._now = now
         self._chosen: Node | None = None
-        self._follows = follows
-        """True if it currently stays at the end."""
-        self._placed: list[Placed] = []
-        """The lines of the window as drawn last or to be drawn next."""
+        self._follows = follows  # True if it currently stays at the end
+        self._placed: list[Placed] = []  # the lines of the window as drawn last or to be drawn next
         self._placed_at: tuple[int, int] | None = None
         """The first of them and their maximum number; None if they must be fetched again."""
 
