@@ -35,8 +35,14 @@ from perstack.core.jobs.cloud_events import read_cloud_event
 from perstack.core.permissions.calls import policy_call
 from perstack.core.permissions.decisions import decide_call
 from perstack.core.tasks.operation_table import OPERATIONS
-from perstack.doors.cli.param_types import given_answer, given_error, given_object, read_moment
-from perstack.doors.cli.task_view import read_span
+from perstack.doors.cli.param_types import (
+    given_answer,
+    given_error,
+    given_object,
+    read_moment,
+    read_since,
+    read_span,
+)
 from perstack.doors.http.routes import routes
 from perstack.doors.mcp import server as server_side
 from perstack.doors.mcp.greeting import greet, offers_roots
@@ -232,7 +238,7 @@ def test_words_and_json_of_any_bytes_on_the_command_line_are_taken_or_refused() 
         typed = data.decode("utf-8", "surrogateescape").lstrip("@")  # a file is another kind, and so is stdin
         if typed == "-":
             return
-        for read in (given_object, given_error, read_span, read_moment):
+        for read in (given_object, given_error, read_span, read_since, read_moment):
             refused(lambda read=read: read(typed, "WHAT"))
         with suppress(PerstackError):
             value = given_answer(typed, "WHAT")

@@ -53,6 +53,8 @@ def test_what_was_spent_is_added_up_by_expert_model_day_and_label(priced: Termin
     assert costs(priced, "--by", "label") == {"team=a": 0.0009, "total": 0.0009}
     assert list(costs(priced, "--by", "day").values()) == [0.0009, 0.0009]
     assert costs(priced, "--since", "1h") == costs(priced)
+    assert costs(priced, "--since", "90m") == costs(priced)
+    assert costs(priced, "--since", "3600s") == costs(priced)
     assert costs(priced, "--since", "2999-01-01") == {"total": 0}
     shown = priced.call("cost").out
     assert "$0.0009" in shown

@@ -71,6 +71,8 @@ def test_prune_keeps_what_waits_for_a_person_unless_told(jobs: Terminal) -> None
 def test_jobs_are_listed_by_how_they_stand_whose_they_are_and_since_when(jobs: Terminal) -> None:
     assert left(jobs, "--status", "waiting") == ["asks"]
     assert left(jobs, "--expert", "lead", "--since", "1h") == ["three", "two", "one"]
+    assert left(jobs, "--since", "2000-01-01") == left(jobs)
+    assert left(jobs, "--since", "2999-01-01") == []
     assert left(jobs, "--status", "completed", "--status", "waiting", "--expert", "guest") == ["asks"]
     assert jobs.call("jobs", "--status", "failed").out == "no Jobs like that\n"
     assert jobs.call("jobs", "--status", "gone").code == 2

@@ -22,7 +22,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.skills import ToolSpec
 from perstack.doors.cli.options import config_option
-from perstack.doors.cli.param_types import read_span
+from perstack.doors.cli.param_types import SPAN
 from perstack.doors.cli.terminal import err, out, remark
 from perstack.doors.create.trial import copy_project
 from perstack.doors.shared.next_steps import cli_phrase
@@ -44,7 +44,9 @@ _AT_RANDOM = 5  # kills of one Job at random instants, in one process after anot
 @click.option("--answer", metavar="TEXT", default="yes", show_default=True, help="What its questions are answered.")
 @click.option("--script", metavar="FILE", help="What the models say; by default each tool is called once.")
 @click.option("--kills", type=click.IntRange(min=1), metavar="N", help="Stop after so many kills.")
-@click.option("--for", "duration", metavar="TIME", help="Stop after this time, such as 2m; 1m if --kills is not given.")
+@click.option(
+    "--for", "duration", type=SPAN, metavar="TIME", help="Stop after this time, such as 2m; 1m if --kills is not given."
+)
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="What the choices are made from.")
 @click.option("--storage", metavar="SCHEME:PLACE", help="Where its Jobs are kept, in each copy of the project.")
 @config_option
@@ -54,7 +56,7 @@ def chaos_command(
     answer: str,
     script: str | None,
     kills: int | None,
-    duration: str | None,
+    duration: int | None,
     seed: int,
     storage: str | None,
     config: str | None,
@@ -127,9 +129,9 @@ def _say(tally: Tally, room: Path) -> None:
     sys.exit(1 if tally.findings else 0)
 
 
-def _seconds(duration: str | None, kills: int | None) -> float:
+def _seconds(duration: int | None, kills: int | None) -> float:
     if duration is not None:
-        return (read_span(duration, "--for") or 0) / 1000
+        return duration / 1000
     return 60.0 if kills is None else float("inf")
 
 

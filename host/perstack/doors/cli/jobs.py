@@ -14,7 +14,7 @@ from perstack.core.base.text import one_line
 from perstack.core.jobs.queries import By, JobChoice, Spent, not_retained, parse_labels, removable, spent_by
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
-from perstack.doors.cli.param_types import moment, read_span
+from perstack.doors.cli.param_types import SINCE, SPAN
 from perstack.doors.cli.terminal import Screen, confirm, data, err, out, table
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.text import ago, cost, count, local_time
@@ -30,24 +30,27 @@ _BY: dict[str, By] = {"expert": "expert", "model": "model", "day": "day", "label
 @click.option(
     "--by", type=click.Choice(tuple(_BY)), default="expert", show_default=True, help="What is added up for each."
 )
-@click.option("--since", metavar="WHEN", help="Only Runs begun since: a date, 2026-11-30, or a time ago: 7d, 24h, 30m.")
+@click.option(
+    "--since",
+    type=SINCE,
+    metavar="WHEN",
+    help="Only Runs begun since: a date, 2026-11-30, or a time ago: 7d, 24h, 30m.",
+)
 @json_option("All of it as one JSON object.")
 @place_options
-def cost_command(by: str, since: str | None, as_json: bool, options: HostOptions) -> None:
+def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions) -> None:
     """Add up what all Jobs have spent.
 
     A cost is that of the tokens whose price was known when they were used. Where none was known it is `unknown`, and
     where some were not it is what was spent at least.
     """
-    start = 0 if since is None else moment(since)
-
     jobs = options.look(_all)
-    rows, total = spent_by(jobs, _BY[by], since=start, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
+    rows, total = spent_by(jobs, _BY[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
     if as_json:
-        shown = {"by": by, "since": start, "rows": [one.to_json() for one in rows], "total": total.to_json()}
+        shown = {"by": by, "since": since or 0, "rows": [one.to_json() for one in rows], "total": total.to_json()}
         data(json.dumps(shown, ensure_ascii=False))
     elif not rows:
-        out("nothing was spent" + ("" if since is None else f" since {local_time(start):%Y-%m-%d %H:%M}"))
+        out("nothing was spent" + ("" if since is None else f" since {local_time(since):%Y-%m-%d %H:%M}"))
     else:
         _print(by, rows, total)
 
@@ -73,19 +76,20 @@ def choice_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def gather(
-        *, status: tuple[str, ...], expert: tuple[str, ...], since: str | None, label: tuple[str, ...], **others: object
+        *, status: tuple[str, ...], expert: tuple[str, ...], since: int | None, label: tuple[str, ...], **others: object
     ) -> None:
-        span = read_span(since, "--since")
         choice = JobChoice.of(
             (TYPED_STATUS[one] for one in status),
             expert,
             parse_labels(label),
-            None if span is None else SYSTEM.now() - span,
+            since,
         )
         command(choice=choice, **others)
 
     return kind_options(
-        click.option("--since", metavar="TIME", help="Only those written to in the last 30d, 12h and the like.")(gather)
+        click.option(
+            "--since", type=SINCE, metavar="TIME", help="Only those written to in the last 30d, 12h and the like."
+        )(gather)
     )
 
 
@@ -264,7 +268,7 @@ def _ask(jobs: Sequence[JobSummary]) -> None:
 
 
 @click.command("prune")
-@click.option("--older-than", metavar="TIME", help="Only Jobs not written to for so long, such as 30d.")
+@click.option("--older-than", type=SPAN, metavar="TIME", help="Only Jobs not written to for so long, such as 30d.")
 @click.option(
     "--keep-last", type=click.IntRange(min=0), metavar="N", help="Keep the newest N of each Expert, among all its Jobs."
 )
@@ -275,7 +279,7 @@ def _ask(jobs: Sequence[JobSummary]) -> None:
 @json_option("As `delete` has it; with --dry-run each Job's summary, one a line.")
 @place_options
 def prune_command(
-    older_than: str | None,
+    older_than: int | None,
     keep_last: int | None,
     status: tuple[str, ...],
     expert: tuple[str, ...],
@@ -291,8 +295,8 @@ def prune_command(
     A Job that is running is never removed, nor one whose logs are damaged. On a terminal you are asked first; elsewhere
     --yes is needed.
     """
-    span, now = read_span(older_than, "--older-than"), SYSTEM.now()
-    before = None if span is None else now - span
+    now = SYSTEM.now()
+    before = None if older_than is None else now - older_than
     choice = JobChoice.of((TYPED_STATUS[one] for one in status), expert, parse_labels(label), before=before)
     if choice != JobChoice() or keep_last is not None:
         jobs = removable(options.look(_all), choice, keep_last=keep_last or 0, include_waiting=include_waiting)

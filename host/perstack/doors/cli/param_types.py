@@ -122,53 +122,56 @@ def _bytes(typed: str) -> bytes:
     return typed.encode("utf-8", "surrogateescape")
 
 
-# Moments: a date, or a time ago.
-
-_SPAN = re.compile(r"(\d{1,6})([mhdw])")
-_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-def moment(text: str) -> int:
-    """Return the moment of `--since` in milliseconds since 1970. Raises UsageError."""
-    ago = _SPAN.fullmatch(text)
-    if ago is not None:
-        return SYSTEM.now() - int(ago[1]) * _SECONDS[ago[2]] * 1000
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError) as error:
-        raise UsageError(f"--since {text}: write a date such as 2026-11-30, or a time ago such as 7d") from error
-
-
-# Durations.
+# Durations and moments, in milliseconds; moments since 1970.
 
 _ECHO_CELLS = 40  # maximum cells of the typed text in an error
 
 
-def read_span(text: str | None, what: str) -> int | None:
-    """Return the milliseconds of `90s`, `5m`, `2h`, `7d`; None without text. Raises UsageError."""
-    if text is None:
-        return None
+def read_span(text: str, what: str) -> int:
+    """Return the milliseconds of `90s`, `5m`, `2h`, `7d`. Raises UsageError."""
     try:
         return milliseconds(text)
     except ValueError as error:
         raise UsageError(f"{what} {shorten(text, _ECHO_CELLS)}: give a time such as 90s, 5m, 2h or 7d") from error
 
 
-# Parameter types.
+def read_since(text: str, what: str) -> int:
+    """Return the moment of `2026-11-30`, or of a time ago such as `7d` or `2w`. Raises UsageError."""
+    weeks = re.fullmatch(r"(\d{1,6})w", text)
+    try:
+        return _date(text)
+    except ValueError:
+        try:
+            return SYSTEM.now() - (int(weeks[1]) * _WEEK_MS if weeks else milliseconds(text))
+        except ValueError as error:
+            remedy = "write a date such as 2026-11-30, or a time ago such as 7d"
+            raise UsageError(f"{what} {shorten(text, _ECHO_CELLS)}: {remedy}") from error
 
 
-def read_moment(text: str | None, what: str) -> int | None:
-    """Return `+5m`, `2026-11-22T08:00` or a number as milliseconds since 1970; None without text. Raises UsageError."""
-    if text is None or re.fullmatch(r"[0-9]{1,15}", text):
-        return None if text is None else int(text)
+def read_moment(text: str, what: str) -> int:
+    """Return the moment of `+5m`, `2026-11-22T08:00` or a number. Raises UsageError."""
+    if re.fullmatch(r"[0-9]{1,15}", text):
+        return int(text)
     if text.startswith("+"):
-        return SYSTEM.now() + (read_span(text[1:], what) or 0)
+        return SYSTEM.now() + read_span(text[1:], what)
+    try:
+        return _date(text)
+    except ValueError as error:
+        shown = shorten(text, _ECHO_CELLS)
+        raise UsageError(f"{what} {shown}: give a moment such as +5m or 2026-11-22T08:00") from error
+
+
+_WEEK_MS = 7 * 86_400_000
+
+
+def _date(text: str) -> int:
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError) as error:
-        raise UsageError(
-            f"{what} {shorten(text, _ECHO_CELLS)}: give a moment such as +5m or 2026-11-22T08:00"
-        ) from error
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
+
+
+# Parameter types.
 
 
 class _Read(click.ParamType[object]):
@@ -179,22 +182,15 @@ class _Read(click.ParamType[object]):
         self._read = read
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        if not isinstance(value, str) or param is None:
-            return value
+        if not isinstance(value, str) or not value or param is None:
+            return value  # an empty value is refused with a common message
         is_option = param.param_type_name == "option"
         return self._read(value, param.opts[0] if is_option else param.metavar or (param.name or "").upper())
 
 
 STATE = _Read("json", given_object)
-
-
 ANSWER = _Read("answer", given_answer)
-
-
 ERROR = _Read("error", given_error)
-
-
 SPAN = _Read("time", read_span)
-
-
+SINCE = _Read("time", read_since)
 MOMENT = _Read("time", read_moment)

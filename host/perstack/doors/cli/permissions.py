@@ -18,12 +18,11 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.permissions import Permissions
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
-from perstack.doors.cli.param_types import SPAN
+from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import Screen, confirm, data, err, out
 from perstack.doors.shared.text import count
 from perstack.engine.permissions.rule_testing import Otherwise, Tested
 from perstack.errors import UsageError
-from perstack.system.clock import SYSTEM
 
 if TYPE_CHECKING:
     from perstack.host import Host
@@ -80,7 +79,7 @@ def test_command(
 
 @permissions_command.command("backtest")
 @click.option("--rules", metavar="FILE", help="Rules in place of the project's: a file with one [permissions] table.")
-@click.option("--since", type=SPAN, metavar="TIME", help="Only calls of the last 30d, 12h and the like.")
+@click.option("--since", type=SINCE, metavar="TIME", help="Only calls of the last 30d, 12h and the like.")
 @json_option("Each such call as JSON, one a line, and last the totals.")
 @place_options
 def backtest_command(rules: str | None, since: int | None, as_json: bool, options: HostOptions) -> None:
@@ -89,8 +88,7 @@ def backtest_command(rules: str | None, since: int | None, as_json: bool, option
     It costs no tokens and changes nothing. Exit status 1 if a call that ran would now be denied.
     """
     other = None if rules is None else (Path(rules).name, read_permissions(Path(rules)))
-    start = 0 if since is None else SYSTEM.now() - since
-    totals = options.change(lambda host: _backtested(host, options, other, start, as_json=as_json))
+    totals = options.change(lambda host: _backtested(host, options, other, since or 0, as_json=as_json))
     if as_json:
         data(json.dumps(totals.to_json()))
     else:

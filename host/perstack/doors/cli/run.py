@@ -14,7 +14,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import drive, say, until_done
 from perstack.doors.cli.options import HostOptions, dispatcher_option, driving_options, json_option, new_job_options
 from perstack.doors.cli.output import Output, Showing, showing_options
-from perstack.doors.cli.param_types import given_query, given_schema, read_moment
+from perstack.doors.cli.param_types import MOMENT, given_query, given_schema
 from perstack.doors.cli.terminal import data, err
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.emitter import OnEvent
@@ -133,7 +133,7 @@ def _check_combination(
 @click.argument("expert")
 @click.argument("query", required=False)
 @click.option("--wait", is_flag=True, help="Show what happens until the Job ends or stops; exit as `run` does.")
-@click.option("--at", metavar="TIME", help="Not before this moment: 2026-12-01T08:00Z, or +2h.")
+@click.option("--at", type=MOMENT, metavar="TIME", help="Not before this moment: 2026-12-01T08:00Z, or +2h.")
 @click.option("--priority", type=int, default=0, metavar="N", help="Higher first; 0 if not given.")
 @new_job_options
 @json_option("The Job as JSON, in place of its id.")
@@ -144,7 +144,7 @@ def submit_command(
     expert: str,
     query: str | None,
     wait: bool,
-    at: str | None,
+    at: int | None,
     priority: int,
     job_id: str | None,
     attach: tuple[str, ...],
@@ -158,7 +158,7 @@ def submit_command(
     The Experts and settings of perstack.toml are recorded with it, and used by the worker. QUERY `-`, or none, is read
     from stdin.
     """
-    text, due, labels = given_query(query), read_moment(at, "--at"), parse_labels(label)
+    text, labels = given_query(query), parse_labels(label)
     if job_id is not None:
         check_job_id(job_id)
     host, lines = options.driver(), Output(showing)
@@ -168,7 +168,7 @@ def submit_command(
         job = await host.submit(
             expert,
             text,
-            at=due,
+            at=at,
             priority=priority,
             labels=labels,
             attachments=[Path(name) for name in attach],

@@ -12,7 +12,7 @@ import click
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options
-from perstack.doors.cli.param_types import read_span
+from perstack.doors.cli.param_types import SPAN
 from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.shared.job_status import STATUS_WORDS, status_of
 from perstack.doors.shared.signals import INTERRUPTED, on_stop_signals
@@ -111,10 +111,17 @@ def _status(one: ScheduleStanding) -> str:
 
 @click.command("run-due")
 @click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C, in place of once.")
-@click.option("--interval", metavar="TIME", default="10s", show_default=True, help="With --watch: how often to look.")
+@click.option(
+    "--interval",
+    type=SPAN,
+    metavar="TIME",
+    default="10s",
+    show_default=True,
+    help="With --watch: how often to look.",
+)
 @json_option("One JSON object a line for each task that was looked after.")
 @driving_options
-def run_due(watch: bool, interval: str, as_json: bool, options: HostOptions) -> None:
+def run_due(watch: bool, interval: int, as_json: bool, options: HostOptions) -> None:
     """Resume the tasks that are due, and start what schedules say, once.
 
     That is: waits that are over, answers that came, commands that say yes. Tasks of Experts get a Job. Jobs and
@@ -122,10 +129,9 @@ def run_due(watch: bool, interval: str, as_json: bool, options: HostOptions) -> 
     failed. Each occurrence of a schedule starts a Job, once over all who look. What goes wrong with one is a line on
     stderr, and ends nothing else; exit status 1 if something did.
     """
-    pause = read_span(interval, "--interval") or 0
-    if pause < 1:
+    if interval < 1:
         raise UsageError("--interval must be more than 0")
-    sys.exit(asyncio.run(_look(options.driver(), pause if watch else None, as_json=as_json)))
+    sys.exit(asyncio.run(_look(options.driver(), interval if watch else None, as_json=as_json)))
 
 
 async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:

@@ -15,7 +15,7 @@ import click
 from perstack.core.base.ids import OwnerKind
 from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, config_option, json_option, place_options, take_option
-from perstack.doors.cli.param_types import moment
+from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.shared.text import count, size
 from perstack.engine.audit.storage_admin import Copied, DiskUsage
@@ -83,25 +83,26 @@ def storage_command() -> None:
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.option("--job", "ids", metavar="ID", multiple=True, help="Only this Job, task or series. Repeatable.")
-@click.option("--since", metavar="WHEN", help="Only those with an event since: a date, 2026-11-30, or a time ago: 7d.")
+@click.option(
+    "--since", type=SINCE, metavar="WHEN", help="Only those with an event since: a date, 2026-11-30, or a time ago: 7d."
+)
 @json_option("One JSON object a line.")
 @config_option
 def copy_command(
-    source: str, target: str, ids: tuple[str, ...], since: str | None, as_json: bool, config: str | None
+    source: str, target: str, ids: tuple[str, ...], since: int | None, as_json: bool, config: str | None
 ) -> None:
     """Copy Jobs, tasks and iterations from the storage FROM to the storage TO, ids and logs as they are.
 
     Each log is checked as it is read and as it is written. What is there already is completed: after a copy that was
     cut short, give the command again. What was continued there, or is being driven, is left and named: exit status 1.
     """
-    start = None if since is None else moment(since)
 
     async def copy() -> Counter[str]:
         states: Counter[str] = Counter()
         async with (
             HostOptions(config, storage=source).reader() as host,
             HostOptions(config, storage=target).reader() as other,
-            aclosing(host.jobs.copy_to(other.storage, ids, start)) as copied,
+            aclosing(host.jobs.copy_to(other.storage, ids, since)) as copied,
         ):
             async for one in copied:
                 states[one.state] += 1

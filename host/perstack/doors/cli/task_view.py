@@ -17,7 +17,7 @@ from perstack.core.tasks.state import TaskState, TaskStatus, in_words
 from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options
-from perstack.doors.cli.param_types import read_span
+from perstack.doors.cli.param_types import SPAN
 from perstack.doors.cli.terminal import Screen, confirm, data, err, out, table
 from perstack.doors.shared.text import ago, local_time
 from perstack.errors import UsageError
@@ -207,7 +207,7 @@ class _Kind:
 @click.option("--status", type=click.Choice(get_args(TaskStatus)), help="All of this status.")
 @click.option("--reason", type=click.Choice(get_args(PauseReason)), help="All that are paused for this reason.")
 @click.option("--agent", "--agent-id", metavar="ID", help="All of this agent.")
-@click.option("--older-than", metavar="TIME", help="All that were not written to for so long, such as 30d.")
+@click.option("--older-than", type=SPAN, metavar="TIME", help="All that were not written to for so long, such as 30d.")
 @click.option("--archived", is_flag=True, help="All archived ones, in place of the others.")
 @click.option("--yes", is_flag=True, help="Delete all that are meant without asking.")
 @version_option
@@ -217,7 +217,7 @@ def delete(
     status: TaskStatus | None,
     reason: PauseReason | None,
     agent: str | None,
-    older_than: str | None,
+    older_than: int | None,
     archived: bool,
     yes: bool,
     expected_version: int | None,
@@ -228,7 +228,7 @@ def delete(
     All that are meant are asked for first. A task that another waits for, or that was written to meanwhile, is left,
     and the exit status is 1. With --json: `{"deleted": "TASK"}`, or `{"deleted": [TASK, …], "kept": {TASK: why, …}}`.
     """
-    kind = _Kind(status, reason, agent, read_span(older_than, "--older-than"), archived)
+    kind = _Kind(status, reason, agent, older_than, archived)
     if task_id is not None and not kind.is_any:
         raise UsageError("task delete takes a TASK, or options that mean many, and not both")
     if task_id is None and expected_version is not None:

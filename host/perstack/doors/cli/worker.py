@@ -138,7 +138,7 @@ def _name(given: str | None) -> str:
 
 
 def _seconds(drain: str) -> float:
-    return 0.0 if drain == "0" else (read_span(drain, "--drain") or 0) / 1000
+    return 0.0 if drain == "0" else read_span(drain, "--drain") / 1000
 
 
 async def _work(
