@@ -187,7 +187,7 @@ def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str
     err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
     from perstack.doors.http.access import PATH
 
-    out(CLIENTS[client].remote(guard.address.url(PATH, names[0] if names else None), guard.token))
+    out(CLIENTS[client].remote_text(guard.address.url(PATH, names[0] if names else None), guard.token))
 
 
 def _places(options: HostOptions) -> dict[str, object]:

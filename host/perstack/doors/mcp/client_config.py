@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
+from typing import cast
 
+from pydantic import JsonValue
+
+from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.greeting import NAME
 
@@ -14,89 +19,84 @@ _HOUR_S = 3600
 _MINUTE_S = 60
 
 
+_COMMAND, _ARGS, _LINE, _URL, _BEARER = "$command", "$args", "$line", "$url", "$bearer"
+"""Placeholders in the tables; `_LINE` is the command and its arguments as one list."""
+_LOCAL: JsonObject = {"command": _COMMAND, "args": _ARGS}
+_HEADERS: JsonObject = {"headers": {"Authorization": _BEARER}}
+
+
 @dataclass(frozen=True, slots=True)
-class Snippet:
+class ClientConfig:
     """The settings for one client."""
 
     file: str  # the file they belong to
-    text: Callable[[str, Sequence[str]], str]  # return the settings for a command and its arguments
-    remote: Callable[[str, str], str]  # return the settings for a server's URL and its token
+    tables: tuple[str, ...]  # the keys around the server's settings
+    local: JsonObject  # the settings for a command
+    remote: JsonObject  # the settings for a URL
+    head: JsonObject = field(default_factory=dict[str, JsonValue])  # what else the file needs
+
+    def text(self, command: str, args: Sequence[str]) -> str:
+        """Return the settings for a command and its arguments."""
+        return self._filled(self.local, {_COMMAND: command, _ARGS: [*args], _LINE: [command, *args]})
+
+    def remote_text(self, url: str, token: str) -> str:
+        """Return the settings for a server's URL and its token."""
+        return self._filled(self.remote, {_URL: url, _BEARER: f"Bearer {token}"})
+
+    def _filled(self, server: JsonObject, values: JsonObject) -> str:
+        found: JsonValue = {NAME: _fill(server, values)}
+        for table in reversed(self.tables):
+            found = {table: found}
+        if self.file.endswith(".toml"):
+            import tomli_w
+
+            return tomli_w.dumps(cast("dict[str, object]", found)).rstrip()
+        return json.dumps({**self.head, **cast("JsonObject", found)}, indent=2, ensure_ascii=False)
 
 
-def _mcp_servers(command: str, args: Sequence[str]) -> str:
-    return _json({"mcpServers": {NAME: {"type": "stdio", "command": command, "args": list(args)}}})
+def _fill(value: JsonValue, values: JsonObject) -> JsonValue:
+    """Return the value with its placeholders replaced."""
+    if isinstance(value, dict):
+        return {key: _fill(one, values) for key, one in value.items()}
+    return values.get(value, value) if isinstance(value, str) else value
 
 
-def _gemini(command: str, args: Sequence[str]) -> str:
-    return _json({"mcpServers": {NAME: {"command": command, "args": list(args), "timeout": _HOUR_S * 1000}}})
-
-
-def _vscode(command: str, args: Sequence[str]) -> str:
-    return _json({"servers": {NAME: {"type": "stdio", "command": command, "args": list(args)}}})
-
-
-def _zed(command: str, args: Sequence[str]) -> str:
-    # seconds for a whole call, the maximum that Zed accepts; it ignores progress
-    server: dict[str, object] = {"command": command, "args": list(args), "env": {}, "timeout": 10 * _MINUTE_S}
-    return _json({"context_servers": {NAME: server}})
-
-
-def _opencode(command: str, args: Sequence[str]) -> str:
-    # milliseconds since the last progress
-    server = {"type": "local", "command": [command, *args], "enabled": True, "timeout": _MINUTE_S * 1000}
-    return _json({"$schema": "https://opencode.ai/config.json", "mcp": {NAME: server}})
-
-
-def _codex(command: str, args: Sequence[str]) -> str:
-    import tomli_w
-
-    # the default, "connection", is ready a second before the tools are
-    server = {"command": command, "args": list(args), "tool_timeout_sec": _HOUR_S, "startup_readiness": "catalog"}
-    return tomli_w.dumps({"mcp_servers": {NAME: server}}).rstrip()
-
-
-def _bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
-
-
-def _servers_http(url: str, token: str) -> str:
-    return _json({"mcpServers": {NAME: {"type": "http", "url": url, "headers": _bearer(token)}}})
-
-
-def _gemini_http(url: str, token: str) -> str:
-    server = {"httpUrl": url, "headers": _bearer(token), "timeout": _HOUR_S * 1000}
-    return _json({"mcpServers": {NAME: server}})
-
-
-def _vscode_http(url: str, token: str) -> str:
-    return _json({"servers": {NAME: {"type": "http", "url": url, "headers": _bearer(token)}}})
-
-
-def _zed_http(url: str, token: str) -> str:
-    server = {"url": url, "headers": _bearer(token), "timeout": 10 * _MINUTE_S}
-    return _json({"context_servers": {NAME: server}})
-
-
-def _opencode_http(url: str, token: str) -> str:
-    server = {"type": "remote", "url": url, "headers": _bearer(token), "enabled": True, "timeout": _MINUTE_S * 1000}
-    return _json({"$schema": "https://opencode.ai/config.json", "mcp": {NAME: server}})
-
-
-def _codex_http(url: str, token: str) -> str:
-    import tomli_w
-
-    server = {"url": url, "http_headers": _bearer(token), "tool_timeout_sec": _HOUR_S}
-    return tomli_w.dumps({"mcp_servers": {NAME: server}}).rstrip()
-
-
+_STDIO: JsonObject = {"type": "stdio", **_LOCAL}
+_HTTP: JsonObject = {"type": "http", "url": _URL, **_HEADERS}
+_OPENCODE_LIMIT: JsonObject = {"enabled": True, "timeout": _MINUTE_S * 1000}  # milliseconds since the last progress
+_ZED_LIMIT: JsonObject = {"timeout": 10 * _MINUTE_S}  # the maximum for a whole call, which ignores progress
 CLIENTS = {
-    "claude-code": Snippet(".mcp.json in the project; Claude Code asks you to approve it", _mcp_servers, _servers_http),
-    "codex": Snippet("~/.codex/config.toml", _codex, _codex_http),
-    "cursor": Snippet(".cursor/mcp.json in the project, or ~/.cursor/mcp.json", _mcp_servers, _servers_http),
-    "vscode": Snippet(".vscode/mcp.json in the project", _vscode, _vscode_http),
-    "zed": Snippet("settings.json of Zed", _zed, _zed_http),
-    "gemini": Snippet(".gemini/settings.json in the project, or ~/.gemini/settings.json", _gemini, _gemini_http),
-    "opencode": Snippet("opencode.json in the project, or ~/.config/opencode/opencode.json", _opencode, _opencode_http),
+    "claude-code": ClientConfig(
+        ".mcp.json in the project; Claude Code asks you to approve it", ("mcpServers",), _STDIO, _HTTP
+    ),
+    "codex": ClientConfig(
+        "~/.codex/config.toml",
+        ("mcp_servers",),
+        # the default readiness, "connection", comes a second before the tools are there
+        {**_LOCAL, "tool_timeout_sec": _HOUR_S, "startup_readiness": "catalog"},
+        {"url": _URL, "http_headers": {"Authorization": _BEARER}, "tool_timeout_sec": _HOUR_S},
+    ),
+    "cursor": ClientConfig(".cursor/mcp.json in the project, or ~/.cursor/mcp.json", ("mcpServers",), _STDIO, _HTTP),
+    "vscode": ClientConfig(".vscode/mcp.json in the project", ("servers",), _STDIO, _HTTP),
+    "zed": ClientConfig(
+        "settings.json of Zed",
+        ("context_servers",),
+        {**_LOCAL, "env": {}, **_ZED_LIMIT},
+        {"url": _URL, **_HEADERS, **_ZED_LIMIT},
+    ),
+    "gemini": ClientConfig(
+        ".gemini/settings.json in the project, or ~/.gemini/settings.json",
+        ("mcpServers",),
+        {**_LOCAL, "timeout": _HOUR_S * 1000},
+        {"httpUrl": _URL, **_HEADERS, "timeout": _HOUR_S * 1000},
+    ),
+    "opencode": ClientConfig(
+        "opencode.json in the project, or ~/.config/opencode/opencode.json",
+        ("mcp",),
+        {"type": "local", "command": _LINE, **_OPENCODE_LIMIT},
+        {"type": "remote", "url": _URL, **_HEADERS, **_OPENCODE_LIMIT},
+        head={"$schema": "https://opencode.ai/config.json"},
+    ),
 }
 """The settings by the names that `--print-config` takes."""
 
@@ -107,7 +107,3 @@ def command_of(arguments: Sequence[str]) -> tuple[str, list[str]]:
     if script.is_file():
         return str(script), ["mcp", *arguments]
     return sys.executable, ["-P", "-m", "perstack", "mcp", *arguments]
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)

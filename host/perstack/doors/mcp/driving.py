@@ -10,7 +10,7 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.mcp.clients import caller
 from perstack.doors.mcp.elicitation import (
     Context,
-    Returned,
+    PendingAnswer,
     answer_in,
     ask_by_result,
     ask_now,
@@ -78,7 +78,7 @@ async def _converse(
     return job_result(job, *call.notes)
 
 
-async def _taken_up(call: Call, before: Returned) -> tuple[JobSummary, str | None]:
+async def _taken_up(call: Call, before: PendingAnswer) -> tuple[JobSummary, str | None]:
     """Return the Job that a call brings an answer to, and the answer if that question is still open."""
     job = await call.state.job(before.job_id)
     asking = job.asking

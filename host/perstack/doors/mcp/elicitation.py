@@ -14,14 +14,15 @@ from typing import Any, TypeAlias, assert_never
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from perstack.core.base.ids import place_of
-from perstack.core.base.records import Fact
+from perstack.core.base.records import JsonObject
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.greeting import STATELESS_VERSIONS
 from perstack.doors.shared.forms import Form, form_of
+from perstack.doors.shared.questions import CHOICES, agrees
 from perstack.errors import UsageError
 
 Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context; its type parameters are not used here
@@ -30,14 +31,11 @@ _INPUT = "answer"
 _LISTS_SINCE = "2025-11-25"
 
 
-class _State(Fact):
-    """The state that the client returns with the answer."""
-
-    question: str
+_STATE = TypeAdapter(dict[str, str])  # the state that the client returns with the answer: what was asked, by its kind
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class PendingAnswer:
     """The answer that a repeated call brings."""
 
     question_id: str  # the question that the client was shown; another may be open by now
@@ -75,26 +73,22 @@ async def ask_now(context: Context, asking: OpenQuestion) -> str | None:
 def ask_by_result(asking: OpenQuestion) -> types.InputRequiredResult:
     """Return the result that asks the client to call again with the answer."""
     form = form_of(asking)
-    request = types.ElicitRequest(
-        params=types.ElicitRequestFormParams(message=form.message, requested_schema=form.schema)
-    )
-    state = _State(question=asking.id)
-    return types.InputRequiredResult(input_requests={_INPUT: request}, request_state=state.to_json().decode())
+    return _required(_INPUT, form.message, form.schema, {"question": asking.id})
 
 
-def returned(params: types.CallToolRequestParams) -> Returned | None:
+def returned(params: types.CallToolRequestParams) -> PendingAnswer | None:
     """Return the answer that a repeated call brings; None for a first call. Raises MCPError for a foreign state."""
     if params.request_state is None:
         return None
+    question = _asked(params, "question") or ""
     try:
-        state = _State.model_validate_json(params.request_state)
-        place_of(state.question)
-    except (ValidationError, UsageError) as error:
+        place_of(question)
+    except UsageError as error:
         raise MCPError(
             types.INVALID_PARAMS, "requestState is not what this server gave: call again without it"
         ) from error
     reply = (params.input_responses or {}).get(_INPUT)
-    return Returned(state.question, reply if isinstance(reply, types.ElicitResult) else None)
+    return PendingAnswer(question, reply if isinstance(reply, types.ElicitResult) else None)
 
 
 def answer_in(asking: OpenQuestion, reply: types.ElicitResult) -> str | None:
@@ -117,3 +111,52 @@ def _said(form: Form, asking: OpenQuestion, reply: types.ElicitResult) -> str | 
             return None
         case _:
             assert_never(reply.action)
+
+
+def _asked(params: types.CallToolRequestParams, kind: str) -> str | None:
+    """Return what the returned state names as asked; None if the call brings no answer to a question of this kind."""
+    try:
+        return _STATE.validate_json(params.request_state or "").get(kind)
+    except ValidationError:
+        return None
+
+
+def _required(key: str, message: str, schema: JsonObject, state: dict[str, str]) -> types.InputRequiredResult:
+    request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
+    return types.InputRequiredResult(input_requests={key: request}, request_state=_STATE.dump_json(state).decode())
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementForm:
+    """A form with which the user agrees to something that is shown; a digest names exactly what was shown."""
+
+    key: str  # the name of the field, of the request and of the state
+    title: str
+
+    @property
+    def schema(self) -> JsonObject:
+        """The form's schema: one choice of yes or no."""
+        field: JsonObject = {"type": "string", "title": self.title, "enum": [*CHOICES]}
+        return {"type": "object", "properties": {self.key: field}, "required": [self.key]}
+
+    async def ask_now(self, context: Context, message: str) -> bool:
+        """Return whether the user agrees. A client that cannot ask counts as a no."""
+        try:
+            reply = await context.session.elicit_form(message, self.schema, related_request_id=context.request_id)
+        except MCPError:
+            return False
+        return self._agreed(reply)
+
+    def ask_by_result(self, message: str, digest: str) -> types.InputRequiredResult:
+        """Return the result that asks the client to call again with the answer."""
+        return _required(self.key, message, self.schema, {self.key: digest})
+
+    def returned(self, params: types.CallToolRequestParams) -> tuple[str, bool] | None:
+        """Return the digest that a repeated call answers about, and whether the user agreed; None for other calls."""
+        digest = _asked(params, self.key)
+        return None if digest is None else (digest, self._agreed((params.input_responses or {}).get(self.key)))
+
+    def _agreed(self, reply: object) -> bool:
+        if not isinstance(reply, types.ElicitResult) or reply.action != "accept":
+            return False
+        return agrees((reply.content or {}).get(self.key))

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import mcp_types as types
-from mcp.shared.exceptions import MCPError
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import Fact, falsy
 from perstack.core.base.text import plain_text
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.files.tree_diff import ChangeKind, KeptWhy
 from perstack.doors.mcp.clients import caller
-from perstack.doors.mcp.elicitation import asks_by_returning, can_ask
+from perstack.doors.mcp.elicitation import AgreementForm, asks_by_returning, can_ask
 from perstack.doors.mcp.project import Call, Outcome
 from perstack.doors.mcp.views import result
 from perstack.doors.operations.arguments import Arguments
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
-from perstack.doors.shared.questions import CHOICES, agrees
 from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import UsageError
 
 _MAX_PATCH_CHARS = 60_000  # maximum characters of a patch in a result
 _MAX_LISTED_FILES = 500  # maximum files listed in a result
 _MAX_ASKED_FILES = 30  # maximum files listed in the question to the user
-_INPUT = "rewind"
-_SCHEMA: JsonObject = {
-    "type": "object",
-    "properties": {_INPUT: {"type": "string", "title": "Change these files", "enum": [*CHOICES]}},
-    "required": [_INPUT],
-}
+_FORM = AgreementForm("rewind", "Change these files")
 
 
 class DiffArguments(Arguments):
@@ -89,12 +81,6 @@ class RewindView(Fact):
     undo: str | None = Field(default=None, description="The checkpoint that takes it back.")
 
 
-class _State(Fact):
-    """The state that the client returns with the answer."""
-
-    rewind: str  # the digest of the plan that it was shown
-
-
 async def show_diff(call: Call, args: DiffArguments) -> Outcome:
     """Return the changes of files as a patch."""
     found = await call.host.jobs.diff(args.job, args.what, run_id=args.run)
@@ -110,7 +96,7 @@ async def show_diff(call: Call, args: DiffArguments) -> Outcome:
 async def rewind(call: Call, args: RewindArguments) -> Outcome:
     """Restore files to a checkpoint after the user has agreed to exactly this plan."""
     jobs = call.host.jobs
-    before = _returned(call)
+    before = _FORM.returned(call.params)
     plan = await jobs.plan_rewind(args.job, args.checkpoint, only=args.only)
     if not plan.files:
         return result(_view(plan, done=True), f"The files are those of {args.checkpoint} already.", *call.notes)
@@ -121,37 +107,14 @@ async def rewind(call: Call, args: RewindArguments) -> Outcome:
                 f" `perstack rewind {args.job} {args.checkpoint}`"
             )
         if asks_by_returning(call.context):
-            form = types.ElicitRequestFormParams(message=_question(plan), requested_schema=_SCHEMA)
-            state = _State(rewind=plan.digest).to_json().decode()
-            return types.InputRequiredResult(
-                input_requests={_INPUT: types.ElicitRequest(params=form)}, request_state=state
-            )
-        reply, digest = await _reply(call, plan), plan.digest
-    else:
-        reply, digest = (call.params.input_responses or {}).get(_INPUT), before
-    if not _agreed(reply):
+            return _FORM.ask_by_result(_question(plan), plan.digest)
+        before = plan.digest, await _FORM.ask_now(call.context, _question(plan))
+    digest, is_agreed = before
+    if not is_agreed:
         return result(_view(plan, done=False), "Nothing is changed: the person did not agree.", *call.notes)
     done = await jobs.rewind(args.job, args.checkpoint, only=args.only, expected=digest, by=caller(call.context))
     words = f"The files are those of {args.checkpoint}: {stat_words(done.files)}. To undo it, rewind to {done.undo}."
     return result(_view(done, done=True), words, *call.notes)
-
-
-async def _reply(call: Call, plan: Rewind) -> object:
-    try:
-        return await call.context.session.elicit_form(
-            _question(plan), _SCHEMA, related_request_id=call.context.request_id
-        )
-    except MCPError:
-        return None
-
-
-def _agreed(reply: object) -> bool:
-    said = (
-        (reply.content or {}).get(_INPUT)
-        if isinstance(reply, types.ElicitResult) and reply.action == "accept"
-        else None
-    )
-    return agrees(said)
 
 
 def _question(plan: Rewind) -> str:
@@ -159,14 +122,6 @@ def _question(plan: Rewind) -> str:
     more = [f"… and {len(rows) - _MAX_ASKED_FILES:,} more"] if len(rows) > _MAX_ASKED_FILES else []
     head = f"Make the files in {plan.workspace} what they were at {plan.checkpoint_id}? This changes:"
     return plain_text("\n".join([head, *rows[:_MAX_ASKED_FILES], *more]))
-
-
-def _returned(call: Call) -> str | None:
-    """Return the digest that the call brings an answer about; None if it brings none."""
-    try:
-        return _State.model_validate_json(call.params.request_state or "").rewind
-    except ValidationError:
-        return None
 
 
 def _view(plan: Rewind, *, done: bool) -> RewindView:
