@@ -19,7 +19,7 @@ from http_server import KNOWN, TOKEN, serving
 from terminal import SECONDS, Terminal
 
 from perstack.doors.http.access import MIN_TOKEN_CHARS, problem_of
-from perstack.doors.http.connections import MAX_CONNECTIONS, MAX_UNAUTHENTICATED, REQUEST_TIME_S, Census
+from perstack.doors.http.connections import MAX_CONNECTIONS, MAX_UNAUTHENTICATED, REQUEST_TIME_S, ConnectionLimits
 
 HEAD = f"POST /v1/execution HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
 HOOK = b"POST /v1/hooks/x HTTP/1.1\r\nHost: localhost\r\n"
@@ -138,14 +138,14 @@ def test_connections_of_one_address_are_bounded_until_their_client_is_known(url:
 
 
 def test_all_connections_together_are_bounded() -> None:
-    census = Census()
+    limits = ConnectionLimits()
     addresses = [f"10.0.0.{number}" for number in range(9)]
-    taken = [address for address in addresses for _ in range(MAX_UNAUTHENTICATED) if census.enter(address)]
+    taken = [address for address in addresses for _ in range(MAX_UNAUTHENTICATED) if limits.admit(address)]
     assert len(taken) == MAX_CONNECTIONS
     for address in taken:
-        census.know(address)
-    assert not census.enter("10.0.0.99"), "known ones count as well"
-    assert not census.strangers
+        limits.release(address)
+    assert not limits.admit("10.0.0.99"), "known ones count as well"
+    assert not limits.unauthenticated
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ class Guard:
         )
 
 
-class Door:
+class AccessMiddleware:
     """ASGI middleware that passes on complete requests with the token (RFC 6750) and an accepted server name."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
@@ -198,7 +198,7 @@ class Door:
             await refusal(scope, receive, send)
             return
         if connection is not None and not is_open(scope["path"]):
-            connection.knows()
+            connection.set_authenticated()
         try:
             body = await read(receive, MAX_BODY_BYTES if is_open(scope["path"]) else MAX_REQUEST_BYTES)
         except Gone:

@@ -1,7 +1,8 @@
-"""Limits for connections that are not authenticated: their number, and ten seconds for a complete request.
+"""Listening sockets, the uvicorn server, and limits for connections that are not authenticated.
 
-uvicorn gets a protocol class that wraps its own (`http` of its Config may be a class). The connection is put into the
-state of each request, so that the reader of the request can report it as complete. Also the listening sockets.
+The limits are their number, and ten seconds for a complete request. uvicorn gets a protocol class that wraps its own
+(`http` of its Config may be a class). The connection is put into the state of each request, so that the reader of the
+request can report it as complete.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, cast
 
+import h11
 import uvicorn
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from perstack.dataclass import dataclass
-from perstack.doors.shared.http_protocol import StrictProtocol
 from perstack.errors import UsageError
 from perstack.system.user import notice
 
@@ -153,6 +155,61 @@ def _remove_left(path: Path) -> None:
     raise UsageError(f"--http {_UNIX}{path}: another server listens there")
 
 
+# uvicorn for public servers.
+
+
+class StrictProtocol(H11Protocol):
+    """H11Protocol that can also refuse a request whose body turns out to be malformed."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a malformed request and close the connection.
+
+        If its header was valid, the application already has the request and must learn that the client is gone: h11
+        raises for a second response, and uvicorn would log a traceback for each such request.
+        """
+        cycle = self.cycle
+        # None before the first request, although uvicorn does not declare that
+        if cycle is not None and not cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # a response has begun, so no other can be sent
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave the signals to the command, which ends Jobs in order before the server stops."""
+        yield
+
+
+def http_server(
+    app: ASGIApp,
+    http: type[asyncio.Protocol],
+    *,
+    max_head_bytes: int,
+    shutdown_s: int,
+    max_connections: int | None = None,
+) -> uvicorn.Server:
+    """Return a server that handles no signals and logs no errors of unknown clients."""
+    return _Server(
+        uvicorn.Config(
+            app,
+            http=http,
+            ws="none",
+            h11_max_incomplete_event_size=max_head_bytes,
+            limit_concurrency=max_connections,
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=shutdown_s,
+        )
+    )
+
+
+# Limits for connections, above all for those that are not authenticated.
+
 REQUEST_TIME_S = 10.0  # seconds from the first byte of a request, or from connecting, to its last byte
 MAX_CONNECTIONS = 256
 MAX_UNAUTHENTICATED = 64  # maximum connections of one address that have not shown the token
@@ -163,45 +220,45 @@ _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 
 
 
 @dataclass(slots=True)
-class Census:
+class ConnectionLimits:
     """The open connections, counted in total and, while not authenticated, by address."""
 
-    most: int = MAX_CONNECTIONS
-    most_strangers: int = MAX_UNAUTHENTICATED
+    max_connections: int = MAX_CONNECTIONS
+    max_unauthenticated: int = MAX_UNAUTHENTICATED
     seconds: float = REQUEST_TIME_S
     count: int = 0
-    strangers: Counter[str] = field(default_factory=Counter[str])
+    unauthenticated: Counter[str] = field(default_factory=Counter[str])
     _said_at: float | None = None
 
-    def enter(self, address: str) -> bool:
+    def admit(self, address: str) -> bool:
         """Count a new connection and return True, or return False if a limit is reached."""
-        if self.count >= self.most or self.strangers[address] >= self.most_strangers:
+        if self.count >= self.max_connections or self.unauthenticated[address] >= self.max_unauthenticated:
             self._say()
             return False
         self.count += 1
-        self.strangers[address] += 1
+        self.unauthenticated[address] += 1
         return True
 
-    def know(self, address: str) -> None:
-        """Count a connection of the address as authenticated or closed."""
-        self.strangers[address] -= 1
-        if self.strangers[address] <= 0:
-            del self.strangers[address]
+    def release(self, address: str) -> None:
+        """Stop counting a connection of the address as not authenticated: it is authenticated or closed."""
+        self.unauthenticated[address] -= 1
+        if self.unauthenticated[address] <= 0:
+            del self.unauthenticated[address]
 
     def _say(self) -> None:
         now = time.monotonic()
         if self._said_at is None or now - self._said_at > _NOTICE_INTERVAL_S:
             self._said_at = now
             notice(
-                f"there are too many connections: of {self.most}, or {self.most_strangers} of one address; "
-                "more are refused"
+                f"there are too many connections: of {self.max_connections}, or {self.max_unauthenticated} of one"
+                " address; more are refused"
             )
 
 
 class Connection(asyncio.Protocol):
     """One connection: refused beyond the limits, closed if a request is not complete in time."""
 
-    census: Census
+    limits: ConnectionLimits
 
     def __init__(
         self,
@@ -215,7 +272,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._address = ""
         self._is_in = False
-        self._is_known = False
+        self._is_authenticated = False
         self._is_between = False  # True if the next byte begins a request
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -227,7 +284,7 @@ class Connection(asyncio.Protocol):
         self._address = "" if is_local else _network(transport.get_extra_info("peername")[0])
         if is_local and not is_of_this_user(connection):
             self._transport.abort()
-        elif not self.census.enter(self._address):
+        elif not self.limits.admit(self._address):
             self._transport.write(_BUSY)
             self._transport.close()
         else:
@@ -255,9 +312,9 @@ class Connection(asyncio.Protocol):
         if not self._is_in:
             return
         self._is_in = False
-        self.census.count -= 1
-        if not self._is_known:
-            self.census.know(self._address)
+        self.limits.count -= 1
+        if not self._is_authenticated:
+            self.limits.release(self._address)
         self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -270,11 +327,11 @@ class Connection(asyncio.Protocol):
         if self._is_in:
             self._inner.resume_writing()
 
-    def knows(self) -> None:
+    def set_authenticated(self) -> None:
         """Record that the client is authenticated."""
-        if not self._is_known:
-            self._is_known = True
-            self.census.know(self._address)
+        if not self._is_authenticated:
+            self._is_authenticated = True
+            self.limits.release(self._address)
 
     def has_request(self) -> None:
         """Stop the deadline: a request is complete."""
@@ -288,7 +345,7 @@ class Connection(asyncio.Protocol):
 
     def _start(self) -> None:
         self._stop()
-        self._deadline = asyncio.get_running_loop().call_later(self.census.seconds, self._give_up)
+        self._deadline = asyncio.get_running_loop().call_later(self.limits.seconds, self._give_up)
 
     def _stop(self) -> None:
         if self._deadline is not None:
@@ -300,13 +357,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-def protocol(census: Census) -> type[Connection]:
+def protocol(limits: ConnectionLimits) -> type[Connection]:
     """Return the protocol class for uvicorn, with its own counts."""
 
     class Counted(Connection):
         pass
 
-    Counted.census = census
+    Counted.limits = limits
     return Counted
 
 

@@ -17,8 +17,8 @@ from perstack.config.project import find_config
 from perstack.core.base.actor import By
 from perstack.core.base.ids import place_of as place_of_event
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, Door, Guard
-from perstack.doors.http.connections import Census, listening, place_of, protocol
+from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, Guard
+from perstack.doors.http.connections import ConnectionLimits, http_server, listening, place_of, protocol
 from perstack.doors.http.routes import approval_routes, job_routes, routes
 from perstack.doors.mcp.project import ServerState
 from perstack.doors.mcp.server import build_server
@@ -52,17 +52,12 @@ async def serve_http(offer: Offer, guard: Guard, idle: float = _MAX_IDLE_S) -> N
                 max_request_body_size=MAX_REQUEST_BYTES,
                 session_idle_timeout=idle,
             )
-            server = _Server(
-                uvicorn.Config(
-                    Door(app, guard),
-                    # based on h11: uvicorn's other parser keeps blanks after a header's value, which have no meaning
-                    http=protocol(Census()),
-                    ws="none",
-                    h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-                    log_level="error",  # errors of unknown clients are not worth logging
-                    access_log=False,
-                    timeout_graceful_shutdown=_SHUTDOWN_TIME_S,
-                )
+            server = http_server(
+                AccessMiddleware(app, guard),
+                # based on h11: uvicorn's other parser keeps blanks after a header's value, which have no meaning
+                protocol(ConnectionLimits()),
+                max_head_bytes=_MAX_HEAD_BYTES,
+                shutdown_s=_SHUTDOWN_TIME_S,
             )
             with _stopped_by_signals(workspaces, server):
                 notice(f"serving MCP at {place_of(guard.address, listener, PATH)}")
@@ -99,13 +94,6 @@ def _only_own(open_root: OpenRoot | None) -> OpenRoot | None:
         return open_root(folder)
 
     return opened
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Leave the signals to us: Jobs are stopped first, so that the calls waiting for them can end."""
-        yield
 
 
 @contextmanager

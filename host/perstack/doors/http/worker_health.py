@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -14,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from perstack.doors.http.connections import Address, listening
-from perstack.doors.shared.http_protocol import StrictProtocol
+from perstack.doors.http.connections import Address, StrictProtocol, http_server, listening
 from perstack.engine.workers.worker import Worker
 from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import Dispatcher, Load
@@ -24,7 +22,7 @@ from perstack.system.clock import Clock
 _LOAD_TIMEOUT_S = 5.0  # seconds for the dispatcher to report its load
 _OWN_NAMES = ("localhost", "127.0.0.1")
 _MAX_HEAD_BYTES = 16 << 10
-_MOST_CONNECTIONS = 64
+_MAX_CONNECTIONS = 64
 
 
 def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: Address) -> Starlette:
@@ -61,27 +59,16 @@ async def _load(dispatcher: Dispatcher) -> Load | None:
 async def served(app: Starlette, address: Address) -> AsyncGenerator[str]:
     """Serve the application within the block and yield its URL. Raises UsageError if it cannot listen."""
     with listening(address) as listener:
-        config = uvicorn.Config(
+        server = http_server(
             app,
-            http=StrictProtocol,
-            ws="none",
-            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-            limit_concurrency=_MOST_CONNECTIONS,
-            log_level="error",  # errors of unknown clients are not worth logging
-            access_log=False,
-            timeout_graceful_shutdown=1,
+            StrictProtocol,
+            max_head_bytes=_MAX_HEAD_BYTES,
+            shutdown_s=1,
+            max_connections=_MAX_CONNECTIONS,
         )
-        server = _Server(config)
         serving = asyncio.create_task(server.serve([listener]))
         try:
             yield address.url("", port=listener.getsockname()[1])
         finally:
             server.should_exit = True
             await serving
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Leave the signals to the worker."""
-        yield
