@@ -83,9 +83,9 @@ def turns_of(request: GenerationRequest, settings: BedrockSettings) -> Turns:
 
 def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
     head: JsonObject = {}
-    most, fields = limits_and_thinking(request.model, request.reasoning_budget, settings)
+    most, fields = limits_and_thinking(request, settings)
     limits: JsonObject = {
-        "maxTokens": request.max_tokens_within(most),
+        "maxTokens": most,
         "temperature": temperature_of(request, settings),
         "topP": settings.top_p,
     }

@@ -14,6 +14,7 @@ from perstack.core.definitions.experts import ReasoningBudget
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in
+from perstack.ports.provider import GenerationRequest
 from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
 from perstack_anthropic.messages_api import effort_of, limits_of
 from perstack_anthropic.settings import AnthropicSettings
@@ -132,20 +133,22 @@ def understands_status(model: str) -> bool:
     return _SIGNS.search(model) is not None
 
 
-def limits_and_thinking(
-    model: str, budget: ReasoningBudget | None, settings: BedrockSettings
-) -> tuple[int | None, JsonObject]:
+def limits_and_thinking(request: GenerationRequest, settings: BedrockSettings) -> tuple[int | None, JsonObject]:
     """Return `maxTokens` (None for the model's default), and the model's own fields that limit thinking.
 
     Models of unknown families get no reasoning budget.
     """
+    model, budget, most = request.model, request.reasoning_budget, request.max_tokens_within(settings.max_tokens)
     if budget is None:
-        return settings.max_tokens, {}
-    if "claude" in model or settings.thinking is not None:
-        most, fields = limits_of(model, budget, settings)
-        # thinking tokens are part of the reply's tokens
-        return most if _names_tokens(fields) else settings.max_tokens, fields
-    return settings.max_tokens, _other_thinking(model, budget)
+        return most, {}
+    if "claude" not in model and settings.thinking is None:
+        return most, _other_thinking(model, budget)
+    room, fields = limits_of(model, budget, settings)
+    if not _names_tokens(fields):
+        return most, fields
+    # thinking tokens are part of the reply's tokens, so a lower limit of the request lowers them too
+    within = request.max_tokens_within(room)
+    return within, limits_of(model, budget, settings.model_copy(update={"max_tokens": within}))[1]
 
 
 def _names_tokens(fields: JsonObject) -> bool:

@@ -394,6 +394,13 @@ def test_a_header_of_any_bytes_is_read_or_has_no_size(tail: bytes, head: bytes) 
     assert {image_size(one) for one in (png(3, 4), jpeg(3, 4), webp(3, 4))} == {(3, 4)}
 
 
+@pytest.mark.parametrize("kind", [0x00, 0xD9])
+def test_no_frame_hides_behind_bytes_of_a_jpeg_that_decoders_pass_over(kind: int) -> None:
+    frame = b"\xff\xc2\0\x11\x08" + (20_000).to_bytes(2, "big") * 2 + bytes(10)
+    hidden = b"\xff\xd8\xff" + bytes((kind,)) + (2 + len(frame)).to_bytes(2, "big") + frame
+    assert image_size(hidden + jpeg(1, 1)[2:]) is None
+
+
 class Showing:
     """Its tool `show` has a medium in its result; with `samples` it asks the model about it."""
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from botocore.session import Session
+from hypothesis import given
+from hypothesis import strategies as st
 from provider_suite import request_of
 from wire_bedrock import BEDROCK, MODEL, NOWHERE
 
@@ -189,3 +191,21 @@ def test_a_budget_is_sent_as_the_models_family_takes_it(
     body = json.loads(encode(request, BedrockSettings(), {}))
     assert body.get("additionalModelRequestFields") == fields
     assert body.get("inferenceConfig", {}).get("maxTokens") == most
+
+
+@given(
+    st.sampled_from(["minimal", "low", "medium", "high"]) | st.integers(1, 200_000),
+    st.none() | st.integers(1, 200_000),
+    st.none() | st.integers(1, 200_000),
+)
+def test_thinking_always_leaves_a_token_for_the_reply_and_never_gets_fewer_than_the_api_takes(
+    budget: Any, setting: int | None, asked: int | None
+) -> None:
+    request = replace(request_of(BEDROCK), model=MODEL, reasoning_budget=budget, max_tokens=asked)
+    body = json.loads(encode(request, BedrockSettings(max_tokens=setting), {}))
+    most, thinking = body["inferenceConfig"]["maxTokens"], body["additionalModelRequestFields"]["thinking"]
+    assert most <= min(one for one in (setting, asked, 208_192) if one is not None)
+    if thinking["type"] == "enabled":
+        assert 1024 <= thinking["budget_tokens"] < most
+    else:
+        assert most <= 1024

@@ -51,6 +51,8 @@ _IMAGE_TOKENS_MEDIA = 2_833
 _MOST_SEGMENTS = 10_000
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))
+_PASSED_OVER = frozenset((0x00, 0xD9))
+"""No segments for decoders, which continue right after them; bytes taken for a length could hide the real frame."""
 
 
 def most_tokens(mime_type: str, data: bytes) -> int | None:
@@ -96,6 +98,8 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
         if kind in _START_OF_FRAME:
             found = _numbers(data, at + 5, 2, "big")
             return None if found is None else (found[1], found[0])
+        if kind in _PASSED_OVER:
+            return None
         at += 2 if kind in _WITHOUT_LENGTH else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     return None
 
