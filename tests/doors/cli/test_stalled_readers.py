@@ -127,18 +127,34 @@ def test_a_terminal_that_is_halted_halts_no_job(terminal: Terminal, args: tuple[
         reader.join(SECONDS)
 
 
-def test_start_whose_terminal_has_gone_without_a_hangup_completes_its_job_and_obeys_sigterm(terminal: Terminal) -> None:
+ASKS = """[experts.solo.skills.user]
+type = "interactiveSkill"
+[experts.solo.skills.user.tools.askUser]
+description = "Ask"
+inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "string"}}}'
+"""
+
+
+@pytest.mark.parametrize("doing", ["driving a Job", "asking", "nothing"])
+def test_start_whose_terminal_has_gone_without_a_hangup_completes_its_job_and_ends(
+    terminal: Terminal, doing: str
+) -> None:
     """The terminal is not its controlling one, so no SIGHUP says that it has gone."""
     steps = [{**reply(f"{number}", ("todo", {"newTodos": ["a"]})), "delayMs": 60} for number in range(60)]
-    terminal.project(ONE, solo=[*steps, reply("The end.")])
-    args = ("start", "solo", "q", "--provider", "scripted")
-    with unread(terminal, *args, tty=True, term="xterm-256color") as command:
-        while b"solo" not in command.seen:
+    if doing == "asking":
+        steps = [reply("", ("askUser", {"question": "Sure?"}))]
+    terminal.project(ONE + ASKS, solo=[*steps, reply("The end.")])
+    query = () if doing == "nothing" else ("solo", "q")
+    with unread(terminal, "start", *query, "--provider", "scripted", tty=True, term="xterm-256color") as command:
+        while (b"Sure?" if doing == "asking" else b"solo") not in command.seen:
             command.seen += os.read(command.ours, 1 << 16)
         os.close(command.ours)
-        until(lambda: any(is_completed(terminal, f"{job.name}-1") for job in terminal.jobs().glob("*")), "the Job")
-        command.process.terminate()
         assert command.end() in (1, 130)  # 1: its last words cannot be written
+    assert [is_completed(terminal, f"{job.name}-1") for job in terminal.jobs().glob("*")] == {
+        "driving a Job": [True],
+        "asking": [False],
+        "nothing": [],
+    }[doing]
 
 
 @pytest.mark.parametrize("tty", [False, True], ids=["a pipe", "a terminal"])

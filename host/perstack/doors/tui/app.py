@@ -278,6 +278,18 @@ class StartApp(App[int]):
         """Redraw everything: the process was suspended, so the screen's contents are lost."""
         self.screen.refresh()
 
+    @on(Keyboard.TerminalGone)
+    def _terminal_gone(self) -> None:
+        """Exit as soon as no Job is driven here: nobody can watch or stop this program any more."""
+        self.run_worker(self._leave_unseen())
+
+    async def _leave_unseen(self) -> None:
+        for session in self.sessions:
+            if not session.is_driven:
+                session.interrupt()
+        await asyncio.gather(*(session.ended() for session in self.sessions))
+        self.exit(INTERRUPTED)
+
     def _tick(self) -> None:
         if isinstance(self._driver, Keyboard) and self._driver.catches_up():
             self.screen.refresh()

@@ -21,6 +21,7 @@ from io import TextIOWrapper
 from typing import cast
 
 # The overridden reading methods are private in the library; tests in a real terminal check them.
+from textual import events
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
@@ -153,6 +154,9 @@ class Keyboard(LinuxDriver):
     the keys.
     """
 
+    class TerminalGone(events.Event):
+        """Event sent to the app when no key can be read any more."""
+
     _is_drawn = False
     _is_behind = False  # True if drawing was skipped because the terminal did not read
     _comes_back = False  # True if the terminal was left to a shell until the process continues
@@ -202,15 +206,21 @@ class Keyboard(LinuxDriver):
         self.send_message(self.SignalResume())
 
     def run_input_thread(self) -> None:
-        """Read until the program ends or input has ended, which SIGHUP reports to the program."""
+        """Read until the program ends or the terminal is gone.
+
+        SIGHUP reports the latter only to the processes of a session whose controlling terminal it was.
+        """
         parser, pastes, early = XTermParser(), PasteFilter(), self._typed_early()
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
                 if selector.select(0.1):
                     data = self._read(early or _READ_BYTES)
-                    if not data:
+                    if data == b"":
+                        self.send_message(self.TerminalGone())
                         return
+                    if data is None:
+                        continue
                     if early:
                         early, data = early - len(data), data.replace(_LINE_END, _ENTER)
                     # empty text would mean the end of input to the parser
@@ -226,8 +236,11 @@ class Keyboard(LinuxDriver):
         except OSError:
             return 0
 
-    def _read(self, most: int) -> bytes:
+    def _read(self, most: int) -> bytes | None:
+        """Return what was typed: None if another process read it first, no bytes if the terminal is gone."""
         try:
             return os.read(self.fileno, most)
+        except BlockingIOError:
+            return None
         except OSError:
             return b""
