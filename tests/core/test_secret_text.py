@@ -190,6 +190,14 @@ LOOK_ALIKES = [
     "PWD=/home/ada/work OLDPWD=/home/ada",
     "machine learning: login page, password reset",
     "key: value\nkeyboard: qwerty\nmonkey=12345678",
+    b64encode(b"-----BEGIN CERTIFICATE-----\n" + bytes(99)).decode(),
+    "certificate-authority-data: " + b64encode(b"-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQ").decode(),
+    "PASS: test_b12\nPass: 12 of 14\n  pass: test/x12.py",
+    "The password is required. The password is wrong, and the passphrase was changed.",
+    "src/main.c:5432:12:5: error and src/a.py:12:34:E501",
+    "zip -r a.zip b && ssh-keygen -t rsa -f key && curl -uNAME https://example.com/ -Lo a:b",
+    "api_key: str\npassword: SecretStr = Field(min_length=8)\nsecret_name = x\nsecret_scanner_for_repositories",
+    "psk_length = 8 and the master key of the house; set -gx PATH /usr/bin",
     "[secret:1] and password: [secret:2] and Authorization: Basic [redacted]",
 ]
 
@@ -225,7 +233,9 @@ HOSTILE = (
     "mysql -p", "mysql -p'", "curl -u a", "machine ", "machine a login ", "default login a password ", "a:b@",
     "a:b@tcp", "-----", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----",
     "-----BEGIN PRIVATE KEY-----aaaaaaaaaaaaaaaaaaaaaaaa\n", "-----BEGIN A PRIVATE KEY", "[secret:1]",
-    "password=[secret:1]", "[redacted", "secret-sha256:", "//hooks.slack.com/services/", "{\"a\":",
+    "password=[secret:1]", "LS0tLS1CRUdJTi", "LS0tLS1CRUdJTi\n", "a:5432:b:c:", "password is ", "password: a[",
+    "a\x1b[0m", "password\x1b[0m ", "setenv a ", "curl -u", "zip -P", "pw: str = ", "sl.", "EAA", "secret_",
+    "[redacted", "secret-sha256:", "//hooks.slack.com/services/", "{\"a\":",
 )  # fmt: skip
 """Texts that begin what a pattern looks for, again and again, and never end it."""
 

@@ -16,6 +16,7 @@ AWS_SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYzzzzzzzKEY"
 JWT = f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.{MIXED}"
 BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
 PEM_KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n{BODY}\n-----END RSA PRIVATE KEY-----"
+PEM_IN_BASE64 = b64encode(PEM_KEY.encode()).decode()
 
 SECRETS = [
     # tokens by their shapes
@@ -55,6 +56,11 @@ SECRETS = [
     (f"SK{HEX}", HEX),
     (f"AGE-SECRET-KEY-1{UPPER * 4}"[:74], UPPER),
     (f"session {JWT} ended", MIXED),
+    (f"ntn_{MIXED}{DIGITS}", MIXED),
+    (f"rnd_{MIXED}", MIXED),
+    (f"dapi{HEX}", HEX),
+    (f"EAACEdEose0cBA{MIXED}{MIXED}", MIXED),
+    (f"sl.{MIXED * 6}", MIXED),
     # keys and hashes
     (PEM_KEY, BODY),
     (PEM_KEY.replace("RSA ", ""), BODY),
@@ -65,6 +71,10 @@ SECRETS = [
     (PEM_KEY.partition("-----END")[0], BODY),
     (f"root:$6$saltsalt${MIXED}{MIXED}:19000:0", MIXED),
     (f"ada:$2b$12${MIXED}{MIXED}", MIXED),
+    (f"ada:{{SSHA}}{MIXED}==", MIXED),
+    (f"client-key-data: {PEM_IN_BASE64}", PEM_IN_BASE64),
+    (f"  tls.key: {PEM_IN_BASE64[:100]}", PEM_IN_BASE64[:100]),
+    (f"{PEM_IN_BASE64[:76]}\n{PEM_IN_BASE64[76:152]}\n{PEM_IN_BASE64[152:]}", PEM_IN_BASE64[152:]),
     # headers
     (f"Authorization: Basic {BASIC}", BASIC),
     (f"authorization: bearer {PASSWORD}", PASSWORD),
@@ -119,6 +129,15 @@ SECRETS = [
     (f"PGPASSWORD={PASSWORD} psql -h h", PASSWORD),
     (f"MYSQL_PWD={PASSWORD} mysql", PASSWORD),
     (f"export REDISCLI_AUTH={PASSWORD}", PASSWORD),
+    (f"curl -uada:{PASSWORD} https://h/", PASSWORD),
+    (f"curl --user=ada:{PASSWORD} https://h/", PASSWORD),
+    (f"smbclient //h/x -U 'ada%{PASSWORD}'", PASSWORD),
+    (f"mongodump -u ada -p{PASSWORD}", PASSWORD),
+    (f"zip -P {PASSWORD} a.zip b && unzip -P{PASSWORD} a.zip", PASSWORD),
+    (f"ssh-keygen -t ed25519 -N {PASSWORD} -f k", PASSWORD),
+    (f"setenv API_KEY {PASSWORD}", PASSWORD),
+    (f"set -gx API_KEY {PASSWORD}", PASSWORD),
+    (f"$env:API_KEY = '{PASSWORD}'", PASSWORD),
     # files
     (f"secret key: {PASSWORD}", PASSWORD),
     (f"The Secret Access Key is here\nSecret Access Key: {AWS_SECRET}", AWS_SECRET),
@@ -158,6 +177,21 @@ SECRETS = [
     (f"_auth={BASIC}", BASIC),
     (f'"identitytoken": "{PASSWORD}"', PASSWORD),
     (f"token: {PASSWORD}", PASSWORD),
+    (f"smtp:\n  user: ada\n  pass: {PASSWORD}", PASSWORD),
+    (f"pw={PASSWORD}", PASSWORD),
+    (f'network={{ ssid="x" psk="{PASSWORD}" }}', PASSWORD),
+    (f"passcode: {PASSWORD}", PASSWORD),
+    (f"PresharedKey = {MIXED}", MIXED),
+    (f"master_key: {HEX}", HEX),
+    (f"SECRET_KEY_BASE={HEX}{HEX}", HEX),
+    (f"db.example.com:5432:shop:ada:{PASSWORD}", PASSWORD),
+    (f"os.environ['API_KEY'] = '{PASSWORD}'", PASSWORD),
+    (f'const apiKey: string = "{PASSWORD}";', PASSWORD),
+    (f"\x1b[32mpassword\x1b[0m: \x1b[1m{PASSWORD}\x1b[0m", PASSWORD),
+    (f"password\xa0: {PASSWORD}", PASSWORD),
+    (f"password\uff1a{PASSWORD}", PASSWORD),
+    (f"The password is {PASSWORD}.", PASSWORD),
+    (f"https://h/x?X-Amz-Signature={HEX}&x=1", HEX),
     (f"TOKEN={DIGITS}", DIGITS),
     (f"kubeconfig\n    token: {JWT}\n    client-key-data: x", MIXED),
 ]

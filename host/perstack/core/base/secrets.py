@@ -30,14 +30,14 @@ _OF_THE_SHELL = r"(?s)[\"']?(?:\$[A-Za-z_]\w*[\"']?|(?:\$\(|`).*)"
 """A variable, or the beginning of a command whose output is substituted."""
 
 _WORDS = frozenset(
-    ("token", "secret", "password", "passwd", "passphrase", "pass", "pwd", "apikey", "authorization", "bearer",
-     "credential", "credentials", "cookie", "pat")
+    ("token", "secret", "password", "passwd", "passphrase", "passcode", "pass", "pwd", "pw", "psk", "apikey",
+     "authorization", "bearer", "credential", "credentials", "cookie", "pat")
 )  # fmt: skip
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "secretkey", "accesskey", "privatekey")
 """Endings of names written as one word: `PGPASSWORD`, `identitytoken`."""
 _KINDS_OF_KEY = frozenset(
-    ("api", "access", "account", "app", "auth", "encryption", "license", "private", "secret", "service", "shared",
-     "signing", "subscription", "x")
+    ("api", "access", "account", "app", "auth", "encryption", "hmac", "license", "master", "preshared", "private",
+     "secret", "service", "shared", "signing", "subscription", "x")
 )  # fmt: skip
 
 _OPTION = r"--?[A-Za-z][\w.-]*"
@@ -61,9 +61,11 @@ _SHAPES = (
     r"|pypi-[\w-]{20,}+|hv[sbr]\.[\w-]{20,}+|SG\.[\w-]{16,64}\.[\w-]{16,}+|AT(?:ATT3|BB|CTT3)[\w=-]{20,}+"
     r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}+|key-[0-9a-f]{32}(?![\w-])|SK[0-9a-f]{32}(?![\w-])|tskey-\w{1,20}-[\w-]{10,}+"
     r"|\w{3}8Q~[\w.~-]{31,34}|\d{8,10}:AA[\w-]{33}(?![\w-])"
+    r"|(?:ntn|rnd|secret)_(?=[A-Za-z]{0,60}+[0-9])[A-Za-z0-9]{28,}+|dapi[0-9a-f]{32}(?:-\d)?(?![\w-])"
+    r"|sl\.(?=[\w-]{130})[\w-]++|EAA[A-Za-z0-9]{40,}+"
     r")"
     r"|(?<![\w-])eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+"
-    r"|\$(?:1|2[abxy]?|5|6|y|apr1|argon2(?:id?|d))\$[\w./$=,+-]{20,}+"
+    r"|\$(?:1|2[abxy]?|5|6|y|apr1|argon2(?:id?|d))\$[\w./$=,+-]{20,}+|\{S?SHA(?:256|512)?\}[A-Za-z0-9+/]{20,}+=*+"
 )
 _WEBHOOK = (
     r"(?i)//(?:hooks\.slack\.com/(?:services|workflows|triggers)"
@@ -77,9 +79,19 @@ _PEM = (
 )
 """A private key, even if its end is cut off."""
 
+_PEM_ENCODED = (
+    r"LS0tLS1CRUdJTi[A-Za-z0-9+/]*+(?:\r?\n[ \t]{0,40}[A-Za-z0-9+/]{40,}+)*+"
+    r"(?:(?:\r?\n[ \t]{0,40}[A-Za-z0-9+/]{1,80}+)?={1,2}+)?"
+)
+"""A text in base64, perhaps in lines, that begins as a PEM file does: keys in kubeconfig files and in Secrets."""
+
 _QUOTE = r"(?:\\{0,3}[\"'])"
-_NAME = r"(?<![\w.-])(-{0,2}[A-Za-z_][\w.-]*+(?:[ ][A-Za-z][\w-]*+){0,2})"
-_SET = rf"{_NAME}{_QUOTE}?[ \t]{{0,9}}(?::=|=>?|:)[ \t]{{0,9}}"
+_START = r"(?:(?<![\w.-])|(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<=\x1b\[\d;\d\dm))"
+"""The start of a word, also of a coloured one."""
+_NAME = rf"{_START}(-{{0,2}}[A-Za-z_][\w.-]*+(?:[ ][A-Za-z][\w-]*+){{0,2}})"
+_BLANK = r"(?:[ \t\xa0]|\x1b\[[0-9;]{0,9}m)"
+_TYPED = r":[ \t]{1,9}[A-Za-z_][\w.|]{0,40}+(?:\[[\w., |]{0,40}+\])?[ \t]{1,9}=(?=[ \t]{0,9}[\"'])"
+_SET = rf"{_NAME}{_QUOTE}?\]?{_BLANK}{{0,9}}(?:{_TYPED}|:=|=>?|[:\uff1a]){_BLANK}{{0,9}}"
 """A name and its assignment, as printed by programs and written in files: `API_KEY=`, `secret key: `, `"token": `."""
 _PAIR = (
     r"(?i)(?<![\w.-])(?:name|key)[\"']?\s{0,3}[:=]\s{0,3}[\"']?([\w.-]{1,100}+)[\"']?[,;\s]{1,40}+"
@@ -89,6 +101,8 @@ _PAIR = (
 _ELEMENT = r"<([A-Za-z_][\w.:-]{0,99})>"
 _GIVEN = rf"(?<![\w.-])(-{{1,2}}[A-Za-z][\w.-]*+){_QUOTE}?,?[ \t]{{1,9}}"
 """An option whose value is the next word."""
+_VARIABLE_SET = r"(?<![\w.-])(?:setx|setenv|set -[gxU]{1,3})[ \t]{1,9}([A-Za-z_]\w{0,99}+)[ \t]{1,9}"
+"""A variable set by a shell's command: `setenv API_KEY `."""
 _VALUE = (
     r"(?:\\{1,3}([\"'])(?P<escaped>[^\"'\\\n]{4,}+)"
     r'|"(?P<double>(?:[^"\\\n]|\\.){4,}+)'
@@ -108,22 +122,38 @@ _NETRC = (
     r"(?<!\w)(?:machine\s{1,20}[^\s:,]{1,255}|default)\s{1,20}login\s{1,20}[^\s:,]{1,255}\s{1,20}"
     r"(?:account\s{1,20}[^\s]{1,255}\s{1,20})?password\s{1,20}(\S{1,500}+)"
 )
+_PGPASS = r"(?m)^[ \t]{0,20}+[\w.*-]{1,255}+:(?:\d{4,5}|\*):[^:\s]{1,64}+:[^:\s]{1,64}+:(\S{4,200}+)$"
+_SAID = r"(?i)(?<!\w)(?:password|passphrase|passcode) (?:is|was) [\"']?([^\s\"']{8,200}+)"
+"""A sentence with a password."""
 _DSN = r"(?<![\w.-])[\w.-]{1,64}+:([^\s:@/]{1,128}+)@(?:tcp|unix)\("
 
 _PROGRAM = (
-    r"(?<![\w.-])(?:mysql|mariadb|sshpass|curl|7z|rar|unrar|redis-cli|ldap|mongo|docker|podman|openssl|sqlcmd|smb)"
+    r"(?<![\w.-])(?:mysql|mariadb|sshpass|curl|7z|rar|unrar|redis-cli|ldap|mongo|docker|podman|openssl|sqlcmd|smb|zip"
+    r"|unzip|ssh-keygen)"
 )
 _GLUED = {
-    "-p": ("mysql", "mariadb", "sshpass", "7z", "rar", "unrar"),
+    "-p": ("mysql", "mariadb", "sshpass", "7z", "rar", "unrar", "mongo"),
     "-a": ("redis-cli",),
     "-w": ("ldap",),
-    "-P": ("sqlcmd",),
+    "-P": ("sqlcmd", "zip", "unzip"),
+    "-N": ("ssh-keygen",),
 }
-_NEXT = {"-p": ("sshpass", "mongo", "docker", "podman"), "-a": ("redis-cli",), "-w": ("ldap",), "-P": ("sqlcmd",),
-         "-u": ("curl",), "--user": ("curl",), "-U": ("smb",), "--proxy-user": ("curl",)}  # fmt: skip
+_NEXT = {
+    "-p": ("sshpass", "mongo", "docker", "podman"),
+    "-a": ("redis-cli",),
+    "-w": ("ldap",),
+    "-P": ("sqlcmd", "zip", "unzip"),
+    "-N": ("ssh-keygen",),
+    "-u": ("curl",),
+    "--user": ("curl",),
+    "-U": ("smb",),
+    "--proxy-user": ("curl",),
+}
 """Options whose value is a password for programs with these name prefixes: in the same word (above) or in the next."""
 _OF_A_PAIR = frozenset(("-u", "-U", "--user", "--proxy-user"))
 """Options whose value is `NAME:PASSWORD`."""
+_GLUED_PAIRS = {"-u": ("curl",), "--user=": ("curl",), "--proxy-user=": ("curl",), "-U": ("smb",)}
+"""The same in one word with the option."""
 
 _FOLDERS = frozenset(("PWD", "OLDPWD"))
 """Variables for the current and previous folder, which are not passwords."""
@@ -153,6 +183,8 @@ def is_secret_name(name: str) -> bool:
     words = [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
     if not words:
         return False
+    if words[-2:] == ["key", "base"]:  # of Rails: SECRET_KEY_BASE
+        words = words[:-1]
     is_key = words[-1] == "key" and len(words) > 1 and words[-2] in _KINDS_OF_KEY
     return is_key or words[-1] in _WORDS or words[-1].endswith(_ENDINGS)
 
@@ -296,13 +328,14 @@ def _places(text: str) -> Iterator[tuple[int, int]]:
     yield from (found.span(3) for found in re.finditer(_QUERY, text) if _is_secret_query(found[2]))
     for known in (_SHAPES, _PEM):
         yield from (found.span() for found in re.finditer(known, text))
+    yield from (found.span() for found in re.finditer(_PEM_ENCODED, text) if _is_private_key(found[0]))
     yield from (found.span(1) for found in re.finditer(_WEBHOOK, text))
 
 
 def _set_places(text: str) -> Iterator[tuple[int, int]]:
     """Yield the positions of values assigned to names of secrets."""
     done = 0  # a value is read once, because it may contain many names
-    for pattern in (_SET, _PAIR, _ELEMENT, _GIVEN):
+    for pattern in (_SET, _PAIR, _ELEMENT, _GIVEN, _VARIABLE_SET):
         done = 0
         for found in re.finditer(pattern, text):
             name = _own_name(found[1])
@@ -344,11 +377,15 @@ def _is_value(name: str, between: str, value: str, kind: str, after: str) -> boo
         return False
     if between.strip() == "":  # an option
         return not value.startswith("-") and not (is_name and value.isupper())
-    if name.casefold() == "pass" and not name.startswith("-"):  # the verdict of a test
-        return False
+    if name.casefold() == "pass" and not name.startswith("-"):  # perhaps the verdict of a test
+        return not name.isupper() and _has_digits_and_letters(value) and "test" not in value.casefold()
     if name.isupper() or name.startswith("-") or ":" in between or re.fullmatch(_OF_CODE, value) is None:
         return True
     return value.isalpha() and after[:1] in ("", "\n", "\r", ";", "&")  # a line of a settings file
+
+
+def _has_digits_and_letters(value: str) -> bool:
+    return any(char.isdigit() for char in value) and any(char.isalpha() for char in value)
 
 
 def _repeats(name: str, value: str) -> bool:
@@ -373,8 +410,12 @@ def _header_places(text: str) -> Iterator[tuple[int, int]]:
         if _is_pair(found[2]) if found[1].casefold() == "basic" else _is_mixed(found[2]):
             yield found.span(2)
     yield from (found.span(1) for found in re.finditer(_ENCODED, text) if _is_pair(found[1]))
-    for pattern in (_NETRC, _DSN):
+    for pattern in (_NETRC, _DSN, _PGPASS):
         yield from (found.span(1) for found in re.finditer(pattern, text))
+    for found in re.finditer(_SAID, text):
+        value = found[1].rstrip(".,;:!?)")
+        if _has_digits_and_letters(value):
+            yield found.start(1), found.start(1) + len(value)
 
 
 def _is_pair(encoded: str) -> bool:
@@ -384,6 +425,13 @@ def _is_pair(encoded: str) -> bool:
     except ValueError:
         return False
     return ":" in pair.strip(":") and pair.isprintable()
+
+
+def _is_private_key(encoded: str) -> bool:
+    """Return True if a text in base64 begins as a private key does."""
+    start = "".join(encoded[:120].split()).rstrip("=")[:80]
+    head = b64decode(start[: len(start) // 4 * 4]).decode("ascii", "replace")
+    return re.match(_PEM_HEAD, head) is not None
 
 
 def _is_mixed(value: str) -> bool:
@@ -418,6 +466,10 @@ def _option_places(program: str, expects: str, word: str) -> Iterator[tuple[int,
             return
     elif program.startswith(_GLUED.get(word.lstrip("\"'")[:2], ("\0",))) and len(word.strip("\"'")) > 2:
         start = len(word) - len(word.lstrip("\"'")) + 2
+    elif glued := next((one for one, programs in _GLUED_PAIRS.items() if _is_glued(program, programs, word, one)), ""):
+        start = (word.find(":", len(glued)) + 1) or (word.find("%", len(glued)) + 1)
+        if not start:
+            return
     elif program.startswith("openssl") and word.startswith("pass:"):
         start = len("pass:")
     else:
@@ -428,6 +480,10 @@ def _option_places(program: str, expects: str, word: str) -> Iterator[tuple[int,
     value = word[start:].rstrip(quote) if quote else word[start:]
     if value and not value.startswith("$"):
         yield start, start + len(value)
+
+
+def _is_glued(program: str, programs: tuple[str, ...], word: str, option: str) -> bool:
+    return program.startswith(programs) and word.startswith(option) and len(word) > len(option)
 
 
 def _replaced(text: str, places: Iterable[tuple[int, int]], stand: Stand) -> str:
@@ -479,7 +535,7 @@ def _without_placeholders(text: str, places: Sequence[tuple[int, int]]) -> Itera
 
 
 def _is_secret_query(name: str) -> bool:
-    return is_secret_name(name) or name.casefold() in _IN_QUERIES
+    return is_secret_name(name) or name.casefold() in _IN_QUERIES or name.casefold().endswith("-signature")
 
 
 def _of_a_user(found: re.Match[str]) -> Iterator[tuple[int, int]]:
