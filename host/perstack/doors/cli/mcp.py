@@ -226,14 +226,15 @@ def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ..
     """Return the typed options with absolute paths: the client starts the server in any folder."""
     given = {**_places(options), "--experts": ",".join(keys) or None}
     arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    flags: list[str] = []
     for option in context.command.params:
         name = option.name or ""
         if name in _NOT_COPIED or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue
         if isinstance(option, click.Option) and option.is_flag:
-            arguments.append(option.opts[0])
+            flags.append(option.opts[0])
             continue
         value = context.params[name]
         for one in value if option.multiple else (value,):
             arguments += (option.opts[0], str(Path(one).resolve() if option.metavar == "FILE" else one))
-    return arguments
+    return [*arguments, *flags]
