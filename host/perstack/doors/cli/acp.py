@@ -15,10 +15,10 @@ from perstack.host import Host
 
 
 @click.command("acp")
-@click.option("--expert", metavar="KEY", help="The Expert that sessions begin with; editors show all as modes.")
+@click.option("--expert", metavar="KEY", help="The Expert of new sessions; editors show all Experts as modes.")
 @driving_options
 def acp_command(expert: str | None, options: HostOptions) -> None:
-    """Be an agent for an editor that speaks the Agent Client Protocol, over stdin and stdout."""
+    """Serve an Expert to an editor that speaks the Agent Client Protocol, over stdin and stdout."""
     if find_spec("acp") is None:
         raise UsageError("`perstack acp` needs the protocol's SDK: pip install 'perstack[acp]'")
     import asyncio

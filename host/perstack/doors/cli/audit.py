@@ -28,13 +28,14 @@ from perstack.system.user import this_user
 
 @click.command("receipt")
 @click.argument("job")
-@click.option("--output", metavar="FILE", help="The file to write, which must not exist; stdout by default.")
+@click.option("--output", metavar="FILE", help="The file to write, which must not exist; by default stdout.")
 @place_options
 def receipt_command(job: str, output: str | None, options: HostOptions) -> None:
-    """Write a receipt of JOB: a statement over the heads of its logs, to be kept where no writer of them can reach.
+    """Write a receipt of JOB: a statement over the heads of its logs.
 
-    It is an in-toto Statement in JSON, in a DSSE envelope that the key of `[audit] signingKey` has signed. Without such
-    a key it is not signed, and stderr says so. `perstack verify --receipt` compares the logs with it.
+    Keep it out of reach of anyone who can write the logs. It is an in-toto Statement in JSON, in a DSSE envelope that
+    is signed with the key of `[audit] signingKey`. Without a key it is unsigned, with a note on stderr. `perstack
+    verify --receipt` compares the logs with it.
     """
     project = options.project(required=False)
     host = options.host_of(project, env=read_env(options.find().folder, project.env_path))
@@ -57,17 +58,19 @@ _EVENT = re.compile(r".+-[1-9][0-9]*-[1-9][0-9]*")
 @click.command("redact")
 @click.argument("event")
 @click.argument("fields", metavar="FIELD...", nargs=-1, required=True)
-@click.option("--reason", metavar="TEXT", required=True, help="Why, for the record: it stays, so no secret in it.")
-@click.option("--copies", is_flag=True, help="Redact every other event too that has the same text whole.")
-@json_option("What was taken out, and where it still is, as JSON, one a line.")
+@click.option(
+    "--reason", metavar="TEXT", required=True, help=("The reason. It is recorded, so it must not contain a secret.")
+)
+@click.option("--copies", is_flag=True, help="Also redact all other events that contain the same text.")
+@json_option("Print what was removed, and where the text remains, as lines of JSON.")
 @place_options
 def redact_command(
     event: str, fields: tuple[str, ...], reason: str, copies: bool, as_json: bool, options: HostOptions
 ) -> None:
-    """Take the text of FIELDs of EVENT out of the log, caches, checkpoints and blobs, for good.
+    """Remove the text of FIELDs of EVENT from the log, caches, checkpoints and blobs, permanently.
 
-    Who did it, when and why is recorded, and shown by `perstack verify` and `log`. Killed in between, the same command
-    does the rest.
+    Who did it, when and why is recorded, and shown by `perstack verify` and `log`. If the command is killed, repeating
+    it completes the redaction.
     """
     done, left, failed = options.change(lambda host: _redacted(host, event, fields, reason, copies=copies))
     for event_id, redaction in done.items():
@@ -115,16 +118,22 @@ async def _is_redacted(host: Host, event_id: str) -> bool:
 
 
 _ALL_WELL = "every digest, hash and kept head is right"
-_JSON_HELP = "The report as one JSON object."
+_JSON_HELP = "Print the report as a JSON object."
 
 
 @click.command("verify")
 @click.argument("job", required=False)
-@click.option("--all", "every", is_flag=True, help="Every Job, task and series of iterations that is kept.")
-@click.option("--receipt", metavar="FILE", help="Compare with a receipt, whose Job is taken if none is given.")
-@click.option("--key", metavar="FILE", help="The public key, in PEM, that the receipt and the anchor are signed with.")
-@click.option("--anchor", metavar="file:PATH", help="Compare with this anchor, whatever perstack.toml says.")
-@json_option("Each report as one JSON object, one a line.")
+@click.option("--all", "every", is_flag=True, help=("Verify every Job, task and series of iterations in the storage."))
+@click.option(
+    "--receipt", metavar="FILE", help=("Compare with this receipt; without JOB, verify the Job that it names.")
+)
+@click.option(
+    "--key",
+    metavar="FILE",
+    help=("The public key, in PEM, that verifies the signatures of the receipt and the anchor."),
+)
+@click.option("--anchor", metavar="file:PATH", help="Compare with this anchor instead of that of perstack.toml.")
+@json_option("Print each report as a line of JSON.")
 @place_options
 def verify_command(
     job: str | None,
@@ -135,13 +144,12 @@ def verify_command(
     as_json: bool,
     options: HostOptions,
 ) -> None:
-    """Check the logs of JOB (the latest, if none is given) for edits, insertions, reordering and loss.
+    """Verify the logs of JOB, by default the latest: find edits, insertions, reordering and loss.
 
-    JOB may also be a task or a series of iterations. Every line's digest and hash is computed again, and each log is
-    compared with the heads that are kept elsewhere: a delegate's in the log of the Run that started it, every Run's in
-    the Job's summary, and those that the anchor of perstack.toml and a receipt have; and the summary, checkpoints and
-    blobs with what the logs say. What cannot be checked is named. Nothing is written. Exit status 0 if all that can be
-    checked holds, 1 if not.
+    JOB may also be a task or a series of iterations. Every digest and hash is computed again. Each log is compared with
+    the heads that other places have: a delegate's in its parent's log, every Run's in the Job's summary, in the anchor
+    of perstack.toml and in a receipt. The summary, checkpoints and blobs are compared with the logs. What cannot be
+    checked is reported. Writes nothing. Exit status 0 if every check passes, 1 if not.
     """
     if every and (job is not None or receipt is not None):
         raise UsageError(f"{job or '--receipt'} and --all: give one of them")
@@ -163,10 +171,10 @@ def verify_command(
 @json_option(_JSON_HELP)
 @place_options
 def replay_command(job: str | None, as_json: bool, options: HostOptions) -> None:
-    """Drive JOB (the latest, if none is given) again from its logs, without a model or a tool.
+    """Repeat all decisions of JOB, by default the latest, from its logs, without a model or a tool.
 
-    What models, tools and people answered is taken from the log; every decision of the loop is made again and
-    compared with what is recorded, and so is every request to a model. Exit status 0 if all are the same, 1 if not.
+    The answers of models, tools and people are taken from the log. Every decision of the loop and every request to a
+    model is computed again and compared with the record. Exit status 0 if all are equal, 1 if not.
     """
 
     async def check(host: Host) -> Report:

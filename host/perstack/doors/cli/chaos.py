@@ -40,15 +40,21 @@ _AT_RANDOM = 5  # kills of one Job at random instants, in one process after anot
 
 @click.command("chaos")
 @click.argument("expert")
-@click.option("--query", metavar="TEXT", default="go", show_default=True, help="What the Expert is asked.")
-@click.option("--answer", metavar="TEXT", default="yes", show_default=True, help="What its questions are answered.")
-@click.option("--script", metavar="FILE", help="What the models say; by default each tool is called once.")
-@click.option("--kills", type=click.IntRange(min=1), metavar="N", help="Stop after so many kills.")
+@click.option("--query", metavar="TEXT", default="go", show_default=True, help="The query.")
+@click.option("--answer", metavar="TEXT", default="yes", show_default=True, help=("The answer to all its questions."))
 @click.option(
-    "--for", "duration", type=SPAN, metavar="TIME", help="Stop after this time, such as 2m; 1m if --kills is not given."
+    "--script", metavar="FILE", help=("A script of the models' replies; by default each tool is called once.")
 )
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="What the choices are made from.")
-@click.option("--storage", metavar="SCHEME:PLACE", help="Where its Jobs are kept, in each copy of the project.")
+@click.option("--kills", type=click.IntRange(min=1), metavar="N", help="Stop after this number of kills.")
+@click.option(
+    "--for",
+    "duration",
+    type=SPAN,
+    metavar="TIME",
+    help=("Stop after this time, such as 2m. Default without --kills: 1m."),
+)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the random choices.")
+@click.option("--storage", metavar="SCHEME:PLACE", help="The storage of its Jobs, in each copy of the project.")
 @config_option
 def chaos_command(
     expert: str,
@@ -61,7 +67,7 @@ def chaos_command(
     storage: str | None,
     config: str | None,
 ) -> None:
-    """Kill the processes of EXPERT where they write and at random, resume its Jobs, and say what was lost or repeated.
+    """Kill the processes of EXPERT at writes and at random, resume its Jobs, and report lost or repeated work.
 
     Models are scripted, and cost nothing. Tools are really called, in a copy of the folder of perstack.toml. Exit
     status 1 if anything was lost, repeated or wrong.

@@ -214,8 +214,8 @@ def _shown(item: CompletionItem[str]) -> CompletionItem[str]:
 @click.command("completion")
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 def completion_command(shell: str) -> None:
-    """Print a script that makes a shell complete commands, options, Experts, Jobs, tasks and checkpoints.
+    """Print a script for shell completion of commands, options, Experts, Jobs, tasks and checkpoints.
 
-    The shell reads it when it starts; then Tab after `perstack` asks the program itself what fits.
+    The shell reads the script when it starts. Tab then asks `perstack` for the matching words.
     """
     out(SHELLS[shell](click.Group(), {}, "perstack", COMPLETING).source().rstrip("\n"))

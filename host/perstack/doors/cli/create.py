@@ -41,15 +41,15 @@ _RESUME = "perstack create --resume"
 
 @click.command("create")
 @click.argument("query", required=False)
-@click.option("--resume", "job", metavar="JOB", help="Continue this Job of `perstack create`, in place of QUERY.")
-@click.option("--yes", is_flag=True, help="Change files that are there without asking.")
+@click.option("--resume", "job", metavar="JOB", help=("Resume this Job of `perstack create` instead of starting one."))
+@click.option("--yes", is_flag=True, help="Change existing files without confirmation.")
 @showing_options
 @driving_options
 def create_command(query: str | None, job: str | None, yes: bool, showing: Showing, options: HostOptions) -> None:
-    """Have Experts write the perstack.toml that QUERY describes, or improve the one that is there.
+    """Let Experts write the perstack.toml that QUERY describes, or improve an existing one.
 
     They check it as `perstack validate` does, and try it on a sample query in a copy of the folder, where no program is
-    started. Before a file that is there is changed you see the difference, and are asked. QUERY `-`, or none, is read
+    started. Before an existing file is changed, the difference is shown for confirmation. QUERY `-`, or no QUERY, reads
     from stdin.
     """
     if job is not None and query is not None:

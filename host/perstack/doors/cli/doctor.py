@@ -27,13 +27,13 @@ from perstack.ports.provider import OfferedModel
 
 
 @click.command("doctor")
-@json_option("All of it as one JSON object.")
+@json_option("Print a JSON object.")
 @place_options
 def doctor_command(as_json: bool, options: HostOptions) -> None:
-    """Say what is there of what perstack needs, and what to do about what is not.
+    """Check what perstack needs on this machine, and show what to do about missing parts.
 
-    That is Python, extras, providers and their keys, the place of the state, the terminal, where programs of tools can
-    run, and how each limit of [sandbox] is kept there. Exit status 1 if something is in the way.
+    Checks Python, extras, providers and their keys, the storage, the terminal, the runtimes of tool programs, and how
+    each limit of [sandbox] is enforced. Exit status 1 if there is a problem.
     """
     options = options
     project = options.project(required=False)
@@ -85,12 +85,12 @@ def _print(findings: Sequence[Finding], runtimes: Sequence[RuntimeState]) -> Non
 
 @click.command("models")
 @click.argument("provider", required=False)
-@json_option("All of it as one JSON object.")
+@json_option("Print a JSON object.")
 @place_options
 def models_command(provider: str | None, as_json: bool, options: HostOptions) -> None:
-    """List the providers, which of them are set up here, and the default; of PROVIDER, all of its models.
+    """List the providers, with those that are set up here and the default; for PROVIDER, all its models.
 
-    Context is what a model can see at once, in tokens. Prices are US dollars for a million tokens, as published.
+    Context is the context window of a model, in tokens. Prices are published prices in US dollars for a million tokens.
     """
     options = options
     project = options.project(required=False)
@@ -161,12 +161,12 @@ def _price(price: float | None) -> str:
 
 
 @click.command("plugins")
-@json_option("All of it as one JSON object.")
+@json_option("Print a JSON object.")
 def plugins_command(as_json: bool) -> None:
-    """List the plugins that are installed, from which package, and what each brings.
+    """List the installed plugins, with their packages and what each provides.
 
-    Installed packages bring plugins through the entry point group `perstack`; PERSTACK_PLUGINS names modules besides
-    them. One that cannot be loaded is named with its error, and left out.
+    Plugins come from installed packages, through the entry point group `perstack`, and from modules that
+    PERSTACK_PLUGINS names. A plugin that cannot be loaded is listed with its error and not used.
     """
     # broken plugins are reported below, once
     with contextlib.redirect_stderr(io.StringIO()):

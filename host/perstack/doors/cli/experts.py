@@ -30,14 +30,14 @@ from perstack.engine.diagnostics.prompt_preview import Sent
 
 @click.group("expert")
 def expert_command() -> None:
-    """Look at Experts, without running one."""
+    """Show Experts without running them."""
 
 
 @expert_command.command("list")
-@json_option("One JSON object a line.")
+@json_option("Print lines of JSON.")
 @definition_options
 def list_command(as_json: bool, options: HostOptions) -> None:
-    """List the Experts that can be run, with what each is for."""
+    """List the Experts that can be run, with their descriptions."""
     experts = options.project(required=True).experts.values()
     if as_json:
         for one in experts:
@@ -50,13 +50,13 @@ def list_command(as_json: bool, options: HostOptions) -> None:
 
 @expert_command.command("show")
 @click.argument("expert")
-@click.option("--as-delegate", is_flag=True, help="As another Expert calls it, and not as a person does.")
-@json_option("One JSON object.")
+@click.option("--as-delegate", is_flag=True, help="Show what it is sent as a delegate of another Expert.")
+@json_option("Print a JSON object.")
 @driving_options
 def show_command(expert: str, as_delegate: bool, as_json: bool, options: HostOptions) -> None:
-    """Print exactly what the model of EXPERT is sent before the query, and what each part of it costs.
+    """Print exactly what the model of EXPERT is sent before the query, and the token cost of each part.
 
-    Its skills are started for it, and ended. No token is spent.
+    Its skills are started and stopped for this. No tokens are used.
     """
     sent = run_with(options.driver(), lambda host: host.experts.sent(expert, as_delegate=as_delegate))
     if as_json:
@@ -163,10 +163,10 @@ def _print(expert: str, sent: Sent, *, as_delegate: bool) -> None:
 @env_path_option
 @place_options
 def sandbox_command(expert: str, command: tuple[str, ...], runtime: str | None, options: HostOptions) -> None:
-    """Run COMMAND as the exec tool of EXPERT would: in its runtime, with its variables and limits.
+    """Run COMMAND as the exec tool of EXPERT does: in its runtime, with its variables and limits.
 
-    Write it after `--`. Its input and output are those of this command, and so is its exit status; 128 and the number
-    of the signal if one has ended it.
+    Write COMMAND after `--`. Its input, output and exit status are those of this command; if a signal ended it, the
+    status is 128 plus the number of the signal.
     """
     host = replace(options, overrides=Overrides(runtime=runtime)).driver()
     tried = run_with(host, lambda host: host.experts.run_program(expert, command))

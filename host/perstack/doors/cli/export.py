@@ -30,17 +30,22 @@ from perstack.system.regular_files import opened
     "form",
     metavar="FORMAT",
     required=True,
-    help="jsonl: the events as they are, by time. json: one document with summary, Runs, checkpoints and messages. "
-    "Or the folders of another program, by a format that `perstack plugins` lists.",
+    help=(
+        "jsonl: the stored events, by time. json: one document with summary, Runs, checkpoints and messages. "
+        "Or a format of another program, which `perstack plugins` lists."
+    ),
 )
 @click.option(
     "--output",
     metavar="PATH",
-    help="The file to write, which must not exist; stdout by default. For folders, the directory to write into.",
+    help=(
+        "The file to write, which must not exist; by default stdout. For a format with folders: the folder to "
+        "write into."
+    ),
 )
 @place_options
 def export_command(job: str, form: str, output: str | None, options: HostOptions) -> None:
-    """Write JOB in another form."""
+    """Export JOB in another format."""
     sys.exit(options.look(lambda host: _export(host, job, form, output)))
 
 
@@ -79,14 +84,14 @@ _HEAD_BYTES = 200  # bytes at the beginning of a recording that contain its form
     "file",
     metavar="FILE",
     required=True,
-    help="The file to write; an older recording there is replaced. `-`: stdout.",
+    help="The file to write, which may replace an older recording; `-` for stdout.",
 )
 @place_options
 def record_command(job: str, file: str, options: HostOptions) -> None:
-    """Keep JOB as a recording: replies, results of tools, answers, approvals and delegates, in one JSON file.
+    """Save JOB as a recording: replies, tool results, answers, approvals and delegates, in a JSON file.
 
-    `perstack run … --recording FILE` plays it, with no key, no server and nobody there. Secrets are taken out. A Job
-    that is not finished is recorded as far as it got.
+    `perstack run … --recording FILE` plays it, without a key, a server or a person. Secrets are removed. An unfinished
+    Job is recorded up to its last event.
     """
     path = None if file == "-" else Path(file)
     if path is not None:

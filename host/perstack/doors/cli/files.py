@@ -51,17 +51,19 @@ _STYLES: dict[LineKind, dict[str, str | bool]] = {
 @click.command("diff")
 @click.argument("job", required=False)
 @click.argument("what", metavar="[STEP|CHECKPOINT[..CHECKPOINT]]", required=False)
-@click.option("--run", "run_id", metavar="RUN", help="Only what this Run did, such as JOB-1; its delegates apart.")
-@click.option("--stat", is_flag=True, help="Only which files, and how many lines.")
-@json_option("One JSON object; with --stat without the lines.")
+@click.option(
+    "--run", "run_id", metavar="RUN", help=("Only changes by this Run, such as JOB-1, without its delegates.")
+)
+@click.option("--stat", is_flag=True, help="Only file names and numbers of changed lines.")
+@json_option("Print a JSON object; with --stat without the lines.")
 @place_options
 def diff_command(
     job: str | None, what: str | None, run_id: str | None, stat: bool, as_json: bool, options: HostOptions
 ) -> None:
-    """Show what JOB, by default the latest, did to files; or what one of its Runs or steps did.
+    """Show the file changes of JOB, by default the latest, or of one of its Runs or steps.
 
-    A number is a step of the latest Run, or of --run; a checkpoint is the step that it ends. `A..B` goes from the files
-    of one checkpoint to those of another, `A..` to those that are there now. In a pipe this is a patch for `git apply`.
+    A number is a step of the latest Run, or of --run; a checkpoint is the step that it ends. `A..B` compares the files
+    at two checkpoints, `A..` those at a checkpoint with the current files. In a pipe, print a patch for `git apply`.
 
     It needs snapshots: `workspace = { path = ".", snapshots = true }` in perstack.toml.
     """
@@ -126,10 +128,10 @@ async def _diff(host: Host, job: str | None, what: str | None, run_id: str | Non
 @click.command("rewind")
 @click.argument("job")
 @click.argument("checkpoint", required=False)
-@click.option("--only", multiple=True, metavar="GLOB", help="Only these paths, such as 'src/**'; may be given again.")
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--yes", is_flag=True, help="Rewind without asking.")
-@json_option("What changes or has changed, as one JSON object.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Only these paths, such as 'src/**'; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--yes", is_flag=True, help="Rewind without confirmation.")
+@json_option("Print the changes as a JSON object.")
 @place_options
 def rewind_command(
     job: str,
@@ -140,11 +142,11 @@ def rewind_command(
     as_json: bool,
     options: HostOptions,
 ) -> None:
-    """Make the files of the workspace what they were at CHECKPOINT of JOB: all of it, or, if anything fails, nothing.
+    """Restore the files of the workspace to CHECKPOINT of JOB: all of them or, after an error, none.
 
-    What is there now is recorded first, and the command that undoes it is printed. Files that the snapshots do not
-    know (ignored, private, too large) stay. On a terminal you are asked first; elsewhere --yes is needed. While a Job
-    is driven in the workspace, nothing is rewound.
+    The current files are recorded first, and the command that undoes the rewind is printed. Files that are not in
+    snapshots (ignored, private, too large) stay. On a terminal it asks for confirmation; elsewhere --yes is required.
+    No files are rewound while a Job is driven in the workspace.
     """
     if as_json and not (yes or dry_run):
         raise UsageError("--json asks nothing: add --yes, or --dry-run to only look")

@@ -42,11 +42,12 @@ _CALL_ID = "PERSTACK_CALL_ID"  # environment variable that is set in processes o
 @showing_options
 @driving_options
 def answer_command(ident: str, text: str, is_driven: bool, showing: Showing, options: HostOptions) -> None:
-    """Answer ID, that of a question, Job or task which `perstack inbox` shows, with TEXT, and drive its Job on.
+    """Answer ID, a question, Job or task that `perstack inbox` shows, with TEXT, and continue its Job.
 
-    A Job that was submitted, and every one where a dispatcher is named, is queued for a worker again.
+    A submitted Job, and every Job of a project with a dispatcher, is queued for a worker again.
 
-    TEXT `-` is read from stdin. What a tool at work asks takes the one value it asks for, a JSON object, or `decline`.
+    TEXT `-` reads from stdin. The question of a running tool takes the one value that it asks for, a JSON object, or
+    `decline`.
     """
     said = given_text(text)
     options = options
@@ -124,10 +125,10 @@ _MAX_QUESTION_LINES = 40  # maximum lines shown of a question
 
 
 @click.command("inbox")
-@json_option("One JSON object a line for each question.")
+@json_option("Print a line of JSON for each question.")
 @place_options
 def inbox_command(as_json: bool, options: HostOptions) -> None:
-    """List what waits for you: every open question of every Job and task, the oldest first."""
+    """List the open questions of all Jobs and tasks, the oldest first."""
     items = options.look(lambda host: host.inbox())
     if as_json:
         for item in items:
@@ -219,10 +220,10 @@ def _wanted(item: InboxItem) -> str:
 @showing_options
 @driving_options
 def signal_command(target: str, is_driven: bool, showing: Showing, options: HostOptions) -> None:
-    """Tell a Job or a task that something has happened outside: a CloudEvent 1.0, as JSON on stdin.
+    """Send an external event to a Job or task: a CloudEvent 1.0, as JSON on stdin.
 
-    A task that waits has its answer then, and is due; a Job continues. An event that comes twice is taken once. A Job
-    that was submitted, and every one where a dispatcher is named, is queued for a worker again.
+    A waiting task takes the event as its answer and becomes due; a Job continues. A repeated event has no effect. A
+    submitted Job, and every Job of a project with a dispatcher, is queued for a worker again.
     """
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
     options = options

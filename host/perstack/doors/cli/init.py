@@ -27,18 +27,19 @@ _UNSET = "# No provider is set up here yet: .env.example has what each needs, `p
 
 @click.command("init")
 @click.argument("folder", default=".")
+@click.option("--template", metavar="NAME", help="The template: writer (the default), team, mcp, skills or iterate.")
 @click.option(
-    "--template", metavar="NAME", help="What to begin with: writer, if not given; team, mcp, skills or iterate."
+    "--provider",
+    metavar="NAME",
+    help=("The provider; by default the first that is set up here (see `perstack models`)."),
 )
-@click.option("--provider", metavar="NAME", help="By default the first that is set up here; `perstack models`.")
-@click.option("--model", metavar="NAME", help="By default the provider's own default.")
-@click.option("--no-input", is_flag=True, help="Ask nothing.")
+@click.option("--model", metavar="NAME", help="The model; by default that of the provider.")
+@click.option("--no-input", is_flag=True, help="Ask no questions.")
 def init_command(folder: str, template: str | None, provider: str | None, model: str | None, no_input: bool) -> None:
-    """Write a perstack.toml to begin with, into FOLDER or where you are, with .env.example and .gitignore.
+    """Create a perstack.toml from a template, with .env.example and .gitignore, in FOLDER or the current folder.
 
-    Editors check and complete it by .perstack.schema.json, which is written beside it. Looks for keys, a server of
-    models on this machine and the embedded model; at a terminal it asks which of them to use. No file that is there is
-    changed.
+    Also writes .perstack.schema.json, with which editors check and complete the file. Looks for keys, a local model
+    server and the embedded model; at a terminal it asks which one to use. Existing files are not changed.
     """
     place = Path(folder)
     if place.exists() and not place.is_dir():

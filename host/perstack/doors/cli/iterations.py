@@ -37,11 +37,11 @@ from perstack.system.clock import SYSTEM
 
 
 @click.command("iterations")
-@json_option("Each one's whole summary as JSON, one a line.")
-@take_option(20, "How many, the newest.")
+@json_option("Print each summary as a line of JSON.")
+@take_option(20, "Maximum number; the newest first.")
 @place_options
 def iterations_command(as_json: bool, take: int, options: HostOptions) -> None:
-    """List what was iterated, the one written to last first."""
+    """List series of iterations, the most recently written first."""
     page = options.look(lambda host: host.iterations.list(limit=take))
     if as_json:
         for one in page.series:
@@ -195,10 +195,12 @@ def chart(scores: Sequence[float]) -> str:
 @click.command("iterate")
 @click.argument("expert")
 @click.argument("query", required=False)
-@click.option("--max-iterations", type=click.IntRange(min=1), metavar="N", help="Most iterations.")
-@click.option("--target", type=float, metavar="X", help="Good enough, in place of what perstack.toml says.")
+@click.option("--max-iterations", type=click.IntRange(min=1), metavar="N", help="Maximum iterations.")
+@click.option("--target", type=float, metavar="X", help="The target score; overrides perstack.toml.")
 @total_options
-@click.option("--id", "series_id", metavar="ID", help="What to call these iterations: up to 100 of A-Z a-z 0-9 _ -")
+@click.option(
+    "--id", "series_id", metavar="ID", help=("The id of the iterations: up to 100 characters of A-Z a-z 0-9 _ -")
+)
 @showing_options
 @driving_options
 def iterate_command(
@@ -212,9 +214,9 @@ def iterate_command(
     showing: Showing,
     options: HostOptions,
 ) -> None:
-    """Run EXPERT on QUERY, measure its result, and run it again with that, until it is good enough.
+    """Run EXPERT on QUERY repeatedly, with the measurements of its results, until one is good enough.
 
-    In a pipe, events are JSON, one a line. QUERY `-`, or none, is read from stdin.
+    In a pipe, print events as lines of JSON. QUERY `-`, or no QUERY, reads from stdin.
     """
     check_target(target)
     said = given_query(query)
@@ -250,11 +252,11 @@ def check_target(target: float | None) -> None:
 
 @click.command("report")
 @click.argument("series_id", metavar="ID")
-@click.option("--iteration", type=click.IntRange(min=1), metavar="N", help="This iteration, in place of the best.")
-@json_option("All of it as one JSON object.")
+@click.option("--iteration", type=click.IntRange(min=1), metavar="N", help=("Show this iteration instead of the best."))
+@json_option("Print a JSON object.")
 @place_options
 def report_command(series_id: str, iteration: int | None, as_json: bool, options: HostOptions) -> None:
-    """Show the best result of the iterations ID, how it was measured, and how the others did."""
+    """Show the best result of the iterations ID, its measurement, and the scores of the other iterations."""
 
     async def look(host: Host) -> SeriesState:
         return await host.iterations.get(await host.jobs.find(series_id, ("iterations",)))

@@ -27,22 +27,20 @@ _BY: dict[str, By] = {"expert": "expert", "model": "model", "day": "day", "label
 
 
 @click.command("cost")
-@click.option(
-    "--by", type=click.Choice(tuple(_BY)), default="expert", show_default=True, help="What is added up for each."
-)
+@click.option("--by", type=click.Choice(tuple(_BY)), default="expert", show_default=True, help="Group costs by this.")
 @click.option(
     "--since",
     type=SINCE,
     metavar="WHEN",
-    help="Only Runs begun since: a date, 2026-11-30, or a time ago: 7d, 24h, 30m.",
+    help="Only Runs that began since a date, 2026-11-30, or in a period: 7d, 24h, 30m.",
 )
-@json_option("All of it as one JSON object.")
+@json_option("Print a JSON object.")
 @place_options
 def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions) -> None:
-    """Add up what all Jobs have spent.
+    """Add up the costs of all Jobs.
 
-    A cost is that of the tokens whose price was known when they were used. Where none was known it is `unknown`, and
-    where some were not it is what was spent at least.
+    A cost counts the tokens whose price was known when they were used. It is `unknown` if no price was known, and a
+    lower bound if some were not.
     """
     jobs = options.look(_all)
     rows, total = spent_by(jobs, _BY[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
@@ -87,26 +85,22 @@ def choice_options(command: Callable[..., None]) -> Callable[..., None]:
         command(choice=choice, **others)
 
     return kind_options(
-        click.option(
-            "--since", type=SINCE, metavar="TIME", help="Only those written to in the last 30d, 12h and the like."
-        )(gather)
+        click.option("--since", type=SINCE, metavar="TIME", help="Only Jobs with events in this period: 30d, 12h.")(
+            gather
+        )
     )
 
 
 def kind_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options among them that do not depend on time."""
     for option in (
-        click.option(
-            "--label", multiple=True, metavar="KEY=VALUE", help="Only Jobs with this label; may be given again."
-        ),
-        click.option(
-            "--expert", multiple=True, metavar="NAME", help="Only Jobs of this Expert; given again, of that too."
-        ),
+        click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only Jobs with this label; repeatable."),
+        click.option("--expert", multiple=True, metavar="NAME", help="Only Jobs of this Expert; repeatable."),
         click.option(
             "--status",
             multiple=True,
             type=click.Choice(list(TYPED_STATUS)),
-            help="Only Jobs like this; given again, like that too.",
+            help="Only Jobs in this status; repeatable.",
         ),
     ):
         command = option(command)
@@ -121,16 +115,16 @@ _ALL_PAGE = 500
 
 
 @click.command("jobs")
-@json_option("Each Job's whole summary as JSON, one a line.")
-@take_option(_PAGE, "How many, the newest.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the N newest.")
+@json_option("Print each Job's summary as a line of JSON.")
+@take_option(_PAGE, "Maximum number; the newest first.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the N newest.")
 @choice_options
-@click.option("--all", "everything", is_flag=True, help="All of them, in place of --take.")
+@click.option("--all", "everything", is_flag=True, help="List all Jobs, regardless of --take.")
 @place_options
 def jobs_command(
     as_json: bool, take: int, offset: int, everything: bool, choice: JobChoice, options: HostOptions
 ) -> None:
-    """List Jobs, the one written to last first, with the question of those that wait for an answer."""
+    """List Jobs, the most recently written first, with the questions of those that wait for an answer."""
     jobs, has_more = options.look(lambda host: _some(host, None if everything else take, offset, choice))
     if as_json:
         for job in jobs:
@@ -206,14 +200,14 @@ _SHOWN = 10
 
 @click.command("delete")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Delete them without asking.")
-@json_option("What was deleted and what was kept, as one JSON object.")
+@click.option("--yes", is_flag=True, help="Delete without confirmation.")
+@json_option("Print the deleted and the kept Jobs as a JSON object.")
 @place_options
 def delete_command(jobs: tuple[str, ...], yes: bool, as_json: bool, options: HostOptions) -> None:
-    """Remove JOBs for good, with their logs, checkpoints and blobs.
+    """Delete JOBs permanently, with their logs, checkpoints and blobs.
 
-    On a terminal you are asked first; elsewhere --yes is needed. A Job that is driven is kept, and the exit status is
-    1. An anchor gets the last heads of what was deleted, as those of something removed.
+    On a terminal it asks for confirmation; elsewhere --yes is required. A Job that is being driven is kept, and the
+    exit status is 1. The last heads of a deleted Job are sent to the anchor, with a note that it was removed.
     """
 
     async def look(host: Host) -> list[JobSummary]:
@@ -268,15 +262,13 @@ def _ask(jobs: Sequence[JobSummary]) -> None:
 
 
 @click.command("prune")
-@click.option("--older-than", type=SPAN, metavar="TIME", help="Only Jobs not written to for so long, such as 30d.")
-@click.option(
-    "--keep-last", type=click.IntRange(min=0), metavar="N", help="Keep the newest N of each Expert, among all its Jobs."
-)
+@click.option("--older-than", type=SPAN, metavar="TIME", help=("Only Jobs without events for this time, such as 30d."))
+@click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Keep the newest N Jobs of each Expert.")
 @kind_options
-@click.option("--include-waiting", is_flag=True, help="Also those that wait for an answer.")
-@click.option("--dry-run", is_flag=True, help="Show which these are, and delete nothing.")
-@click.option("--yes", is_flag=True, help="Delete them without asking.")
-@json_option("As `delete` has it; with --dry-run each Job's summary, one a line.")
+@click.option("--include-waiting", is_flag=True, help="Also Jobs that wait for an answer.")
+@click.option("--dry-run", is_flag=True, help="Only list the Jobs that would be deleted.")
+@click.option("--yes", is_flag=True, help="Delete without confirmation.")
+@json_option("Print JSON as `delete` does; with --dry-run each Job's summary as a line.")
 @place_options
 def prune_command(
     older_than: int | None,
@@ -290,10 +282,10 @@ def prune_command(
     as_json: bool,
     options: HostOptions,
 ) -> None:
-    """Remove all Jobs for good that all of these conditions fit; if none is given, those that `[retention]` names.
+    """Delete all Jobs that match all conditions; without conditions, those that `[retention]` describes.
 
-    A Job that is running is never removed, nor one whose logs are damaged. On a terminal you are asked first; elsewhere
-    --yes is needed.
+    A running Job is never deleted, nor one with damaged logs. On a terminal it asks for confirmation; elsewhere --yes
+    is required.
     """
     now = SYSTEM.now()
     before = None if older_than is None else now - older_than

@@ -88,33 +88,37 @@ class _Request:
 
 @click.command("log")
 @click.argument("job", required=False)
-@click.option("--job", "job_id", metavar="ID", help="The Job; by default the one written to last.")
+@click.option("--job", "job_id", metavar="ID", help="The Job; by default the latest.")
 @click.option("--run", "run_id", metavar="ID", help="Only this Run, such as JOB-1.")
-@click.option("--checkpoint", "checkpoint_id", metavar="ID", help="The state at this checkpoint, in place of events.")
 @click.option(
-    "--messages", is_flag=True, help="The messages of --checkpoint; alone, of the Coordinator's (or --run's) latest."
+    "--checkpoint", "checkpoint_id", metavar="ID", help=("Show the state at this checkpoint instead of events.")
 )
 @click.option(
-    "--new", "new", is_flag=True, help="The messages of --checkpoint (or the latest) that the step before it had not."
+    "--messages",
+    is_flag=True,
+    help=("Show the messages of --checkpoint; by default of the latest checkpoint of the Coordinator, or of --run."),
+)
+@click.option(
+    "--new", "new", is_flag=True, help="Only the messages that the step of --checkpoint, or the latest, added."
 )
 @click.option("--step", "steps", metavar="STEPS", help='Only these steps of each Run: 5, ">5", "<5", ">=5" or 1-10.')
-@click.option("--type", "types", multiple=True, metavar="TYPE[,TYPE]", help="Only these kinds of events.")
-@click.option(
-    "--errors", is_flag=True, help="Only what went wrong: failed Runs, failed calls, missing skills, retries."
-)
-@click.option("--tools", is_flag=True, help="Only calls of tools and their results.")
-@click.option("--delegations", is_flag=True, help="Only what passed between Experts.")
-@json_option("The stored lines as they are; a checkpoint as one JSON object.")
-@click.option("-v", "--verbose", "full", is_flag=True, help="Texts unshortened, and events that only mark a place.")
+@click.option("--type", "types", multiple=True, metavar="TYPE[,TYPE]", help="Only events of these types.")
+@click.option("--errors", is_flag=True, help="Only errors: failed Runs, failed calls, missing skills, retries.")
+@click.option("--tools", is_flag=True, help="Only tool calls and their results.")
+@click.option("--delegations", is_flag=True, help="Only delegations and their results.")
+@json_option("Print the stored lines unchanged; a checkpoint as a JSON object.")
+@click.option("-v", "--verbose", "full", is_flag=True, help="Print full texts, and all types of events.")
 @click.option(
     "--take",
     type=click.IntRange(min=0),
     metavar="N",
-    help=f"How many, the newest; 0 for all. By default {_PAGE}, and all with --json or --messages.",
+    help=f"Maximum number, the newest; 0 for all. Default: {_PAGE}, and all with --json or --messages.",
 )
-@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the N newest.")
-@click.option("-f", "--follow", is_flag=True, help="Also what another process adds, until the Job stops.")
-@click.option("--tree", is_flag=True, help="Its Runs in place of events: delegates, continuations and branches.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the N newest.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new events until the Job stops.")
+@click.option(
+    "--tree", is_flag=True, help=("Show the tree of Runs instead of events: delegates, continuations and branches.")
+)
 @place_options
 def log_command(
     job: str | None,
@@ -136,12 +140,12 @@ def log_command(
     tree: bool,
     options: HostOptions,
 ) -> None:
-    """Show what happened in JOB, by default the one written to last.
+    """Show the events of JOB, by default the most recently written Job.
 
-    First comes a summary, then the events of all its Runs in order of time.
+    A summary comes first, then the events of all its Runs in order of time.
 
-    Kinds of events add up (--tools --errors shows both), and --step narrows them. If a log is damaged, what can be
-    read is shown, the damage is named on stderr, and the exit status is 1.
+    Filters for types of events add up (--tools --errors shows both), and --step restricts them. If a log is damaged,
+    the readable part is shown, the damage is reported on stderr, and the exit status is 1.
     """
     wanted = Wanted(parse_types(types), errors, tools, delegations, parse_steps(steps))
     state = messages or new or checkpoint_id is not None

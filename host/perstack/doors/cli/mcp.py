@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from perstack.doors.mcp.workspaces import Offer, Workspace
 
 
-_HTTP = "Serve over HTTP there, in place of stdin and stdout: an address, or a socket for programs of your own user."
+_HTTP = "Serve over HTTP instead of stdin and stdout: an address, or a Unix socket for programs of your own user."
 
 
 @click.command("mcp")
-@click.option("--experts", metavar="KEY[,KEY]", help="Offer only these Experts, and drive only their Jobs.")
+@click.option("--experts", metavar="KEY[,KEY]", help="Serve only these Experts and their Jobs.")
 @click.option(
     "--print-config",
     "client",
     type=click.Choice(list(CLIENTS)),
-    help="Print what goes into the settings of this client, with the options given here, and serve nothing.",
+    help="Only print the configuration for this client, with the options of this command line.",
 )
-@click.option("--tasks", is_flag=True, help="Also offer execution memory: tools that keep tasks.")
+@click.option("--tasks", is_flag=True, help="Also serve the tools of execution memory, for tasks.")
 @click.option("--http", "address", metavar="HOST:PORT|unix:PATH", help=_HTTP)
 @click.option(
     "--allow-host",
     "names",
     multiple=True,
     metavar="NAME",
-    help="With --http: a name that clients know the server by; may be given again.",
+    help="With --http: a host name by which clients may call the server; repeatable.",
 )
 @driving_options
 def mcp_command(

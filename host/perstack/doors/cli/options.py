@@ -211,40 +211,36 @@ def stack(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return decorate
 
 
-WORKSPACE = "The directory Experts work in; by default `workspace` of perstack.toml, or where you are."
-CONFIG = "perstack.toml; by default found from where you are, or from --workspace, upward."
+WORKSPACE = "The folder that Experts work in; by default `workspace` of perstack.toml, or the current folder."
+CONFIG = "The perstack.toml; by default the first one from the current folder, or --workspace, upward."
 
 config_option = click.option("--config", metavar="FILE", help=CONFIG)
 workspace_option = click.option("--workspace", metavar="DIR", help=WORKSPACE)
 storage_option = click.option(
-    "--storage", metavar="SCHEME:PLACE", help="Where Jobs are kept, e.g. sqlite:perstack/state.db."
+    "--storage", metavar="SCHEME:PLACE", help="The storage of Jobs, such as sqlite:perstack/state.db."
 )
-env_path_option = click.option(
-    "--env-path", multiple=True, metavar="FILE", help="A .env file to read; may be given again."
-)
+env_path_option = click.option("--env-path", multiple=True, metavar="FILE", help="A .env file to read; repeatable.")
 runtime_option = click.option(
-    "--runtime", metavar="NAME", help="Where programs of tools run; `perstack plugins` lists them."
+    "--runtime", metavar="NAME", help="The runtime of tool programs; `perstack plugins` lists all."
 )
 dispatcher_option = click.option(
     "--dispatcher",
     metavar="ADDRESS",
-    help="Who says which worker drives what; by default that of [workers], or a PostgreSQL storage.",
+    help=("The dispatcher, which assigns Jobs to workers; by default that of [workers], or the PostgreSQL storage."),
 )
 drive_options = stack(
-    click.option("--drive", "is_driven", is_flag=True, help="Drive the Job here, and do not leave it to a worker."),
+    click.option("--drive", "is_driven", is_flag=True, help="Drive the Job in this process, not on a worker."),
     dispatcher_option,
 )
 new_job_options = stack(
-    click.option("--job-id", metavar="ID", help="The new Job's id: up to 128 of A-Z a-z 0-9 _ -"),
+    click.option("--job-id", metavar="ID", help="The id of the new Job: up to 128 characters of A-Z a-z 0-9 _ -"),
     click.option(
         "--attach",
         multiple=True,
         metavar="FILE",
-        help="An image, a PDF or a text that the model sees with QUERY; may be given again.",
+        help="An image, PDF or text file to send with QUERY; repeatable.",
     ),
-    click.option(
-        "--label", multiple=True, metavar="KEY=VALUE", help="A label of the Job, to find it by; may be given again."
-    ),
+    click.option("--label", multiple=True, metavar="KEY=VALUE", help="A label of the Job; repeatable."),
 )
 
 
@@ -326,38 +322,49 @@ DOLLARS = _Dollars(min=0, min_open=True)  # an amount of money; `nan` and `inf` 
 
 
 _MODEL_OPTIONS = (
-    click.option("--provider", metavar="NAME", help="The provider to use; `perstack plugins` lists them."),
-    click.option("--model", metavar="NAME", help="The model to use."),
+    click.option("--provider", metavar="NAME", help="The provider; `perstack plugins` lists all."),
+    click.option("--model", metavar="NAME", help="The model."),
     click.option("--reasoning-budget", metavar="LEVEL", help="none, minimal, low, medium, high, or tokens."),
-    click.option("--max-cost", type=DOLLARS, metavar="X", help="US dollars that the Job may cost."),
-    click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Tokens that the Job may use."),
-    click.option("--max-time", type=click.IntRange(min=1), metavar="MS", help="Milliseconds that the Job may work."),
+    click.option("--max-cost", type=DOLLARS, metavar="X", help="Maximum cost of the Job, in US dollars."),
+    click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Maximum tokens of the Job."),
     click.option(
-        "--max-tool-calls", type=click.IntRange(min=1), metavar="N", help="Calls of tools that the Job may make."
+        "--max-time",
+        type=click.IntRange(min=1),
+        metavar="MS",
+        help=("Maximum working time of the Job, in milliseconds."),
     ),
-    click.option("--max-steps", type=click.IntRange(min=0), metavar="N", help="Steps of the whole Job, over all Runs."),
-    click.option("--max-retries", type=click.IntRange(min=0), metavar="N", help="How often a generation is retried."),
-    click.option("--timeout", type=click.IntRange(min=1), metavar="MS", help="Milliseconds for one generation."),
+    click.option("--max-tool-calls", type=click.IntRange(min=1), metavar="N", help="Maximum tool calls of the Job."),
+    click.option(
+        "--max-steps", type=click.IntRange(min=0), metavar="N", help=("Maximum steps of the Job, over all its Runs.")
+    ),
+    click.option("--max-retries", type=click.IntRange(min=0), metavar="N", help=("Maximum retries of a generation.")),
+    click.option(
+        "--timeout", type=click.IntRange(min=1), metavar="MS", help=("Timeout of one generation, in milliseconds.")
+    ),
     env_path_option,
     click.option(
-        "--compaction", metavar="HOW", help="What becomes of a nearly full context: auto, off, or expert=NAME."
+        "--compaction", metavar="HOW", help="What to do with a nearly full context: auto, off, or expert=NAME."
     ),
     runtime_option,
     click.option(
-        "--recording", metavar="FILE", help="Play this recording in place of the model and the tools; no key is needed."
+        "--recording",
+        metavar="FILE",
+        help=("Play this recording instead of calling the model and the tools; needs no key."),
     ),
     click.option(
-        "--permissions", metavar="FILE", help="Lay the rules of this file over those in force; it is recorded."
+        "--permissions",
+        metavar="FILE",
+        help=("Override the permission rules in force with those of this file; the override is recorded."),
     ),
     click.option(
         "--strict-skills",
         is_flag=True,
-        help="End a Run before its model is called if any of its skills is missing.",
+        help="Fail a Run before its first model call if one of its skills is missing.",
     ),
     click.option(
         "--unattended",
         is_flag=True,
-        help="Nobody answers: what a tool at work asks is declined, and what needs approval denied.",
+        help="No person answers: decline questions of tools, and deny calls that need approval.",
     ),
 )
 _OVERRIDES = (
@@ -408,13 +415,13 @@ total_options = stack(
         "--total-cost",
         type=DOLLARS,
         metavar="X",
-        help="For iterations: US dollars that all their Jobs may cost together.",
+        help="For iterations: maximum cost of all their Jobs, in US dollars.",
     ),
     click.option(
         "--total-tokens",
         type=click.IntRange(min=1),
         metavar="N",
-        help="For iterations: tokens that all their Jobs may use together.",
+        help="For iterations: maximum tokens of all their Jobs.",
     ),
 )
 """The limits for all Jobs of iterations together, as `total_cost` and `total_tokens`."""

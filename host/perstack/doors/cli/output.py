@@ -62,13 +62,20 @@ def showing_options(command: _F) -> _F:
 
     found: Callable[..., object] = gather
     for option in (
-        click.option("--no-input", is_flag=True, help="Ask nothing at the terminal: exit status 3, as without one."),
-        click.option("--quiet", is_flag=True, help="No progress: only the result, and what is wrong."),
-        click.option("--stream", is_flag=True, help="With JSON, also text and reasoning as they come."),
+        click.option(
+            "--no-input", is_flag=True, help=("Do not ask questions at the terminal; exit with status 3 instead.")
+        ),
+        click.option("--quiet", is_flag=True, help="Print only the result and errors, no progress."),
+        click.option(
+            "--stream", is_flag=True, help=("With jsonl: also print text and reasoning while they are generated.")
+        ),
         click.option(
             "--output",
             type=click.Choice(("human", "jsonl", "text")),
-            help="For a person, events as JSON, or the result alone; by default human at a terminal, else jsonl.",
+            help=(
+                "human: for people; jsonl: events as JSON; text: only the result. Default: human at a terminal, else "
+                "jsonl."
+            ),
         ),
     ):
         found = option(found)

@@ -32,22 +32,22 @@ _File = tuple[str, Permissions] | None
 
 @click.group("permissions")
 def permissions_command() -> None:
-    """Try permission rules, without running anything."""
+    """Test permission rules without running anything."""
 
 
 @permissions_command.command("test")
 @click.argument("expert")
 @click.argument("tool")
 @click.argument("args", metavar="[JSON]", default="{}")
-@click.option("--under", multiple=True, metavar="EXPERT", help="An Expert that delegates to it; may be given again.")
-@json_option("The decision as one JSON object.")
+@click.option("--under", multiple=True, metavar="EXPERT", help="An Expert that delegates to it; repeatable.")
+@json_option("Print the decision as a JSON object.")
 @definition_options
 def test_command(
     expert: str, tool: str, args: str, under: tuple[str, ...], as_json: bool, options: HostOptions
 ) -> None:
-    """Say whether a call of EXPERT's TOOL with these arguments is allowed, asked about or denied, and by which rule.
+    """Show whether a call of EXPERT's TOOL with these arguments is allowed, asked about or denied, and by which rule.
 
-    TOOL is written as in rules: TOOL, SKILL/TOOL or delegate/EXPERT. Nothing is started and nothing runs.
+    TOOL is written as in rules: TOOL, SKILL/TOOL or delegate/EXPERT. Nothing is started or run.
     """
     from perstack.engine.permissions.rule_testing import try_call
     from perstack.engine.plugins.registry import load_plugins
@@ -78,14 +78,16 @@ def test_command(
 
 
 @permissions_command.command("backtest")
-@click.option("--rules", metavar="FILE", help="Rules in place of the project's: a file with one [permissions] table.")
-@click.option("--since", type=SINCE, metavar="TIME", help="Only calls of the last 30d, 12h and the like.")
-@json_option("Each such call as JSON, one a line, and last the totals.")
+@click.option(
+    "--rules", metavar="FILE", help=("A file with a [permissions] table to use instead of the project's rules.")
+)
+@click.option("--since", type=SINCE, metavar="TIME", help="Only calls in this period: 30d, 12h.")
+@json_option("Print each of these calls as a line of JSON, and the totals last.")
 @place_options
 def backtest_command(rules: str | None, since: int | None, as_json: bool, options: HostOptions) -> None:
-    """Try today's rules on all calls that stored Jobs have made, and list those that would be decided otherwise.
+    """Apply the current rules to all recorded calls of stored Jobs, and list those that would be decided differently.
 
-    It costs no tokens and changes nothing. Exit status 1 if a call that ran would now be denied.
+    Uses no tokens and changes nothing. Exit status 1 if a call that ran would now be denied.
     """
     other = None if rules is None else (Path(rules).name, read_permissions(Path(rules)))
     totals = options.change(lambda host: _backtested(host, options, other, since or 0, as_json=as_json))
@@ -190,16 +192,16 @@ def _object(text: str) -> JsonObject:
 
 
 @click.command("trust")
-@click.option("--show", is_flag=True, help="Only show what there is to agree to, and what has changed.")
-@click.option("--revoke", is_flag=True, help="Take back what was agreed to in this folder.")
-@click.option("--yes", is_flag=True, help="Agree without being asked.")
+@click.option("--show", is_flag=True, help="Only show what needs agreement, and what has changed.")
+@click.option("--revoke", is_flag=True, help="Revoke all agreements for this folder.")
+@click.option("--yes", is_flag=True, help="Agree without confirmation.")
 @definition_options
 def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> None:
-    """Agree to what perstack.toml has executed, and to the addresses that it and .env name.
+    """Trust the commands of perstack.toml, and the addresses that it and .env name.
 
-    Until then no command opens an address outside this machine, or fills variables into one.
+    Before that, no command opens an address outside this machine, or inserts variables into one.
 
-    A server that runs, `mcp` or `acp`, then uses a changed definition. Exit status 0 if it is agreed to, 1 if not.
+    A running server, `mcp` or `acp`, then uses a changed definition. Exit status 0 if everything is trusted, 1 if not.
     """
     if sum((show, revoke, yes)) > 1:
         raise UsageError("--show, --revoke and --yes exclude each other: choose one")

@@ -29,14 +29,14 @@ from perstack.system.user import this_user
 
 @click.command("cancel")
 @click.argument("job")
-@click.option("--final", is_flag=True, help="Close it for good, also if it waits or is paused: nothing continues it.")
-@click.option("--reason", metavar="TEXT", default="", help="With --final: why, for the record.")
-@json_option("The Job's summary as one JSON object.")
+@click.option("--final", is_flag=True, help="Close the Job permanently, also if it is waiting or paused.")
+@click.option("--reason", metavar="TEXT", default="", help="With --final: the reason to record.")
+@json_option("Print the Job's summary as a JSON object.")
 @place_options
 def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: HostOptions) -> None:
-    """Stop JOB, wherever it is driven, as Ctrl-C there would: it is recorded as interrupted, and can be resumed.
+    """Stop JOB in any process, as Ctrl-C there would. It is recorded as interrupted, and can be resumed.
 
-    Exit status 2 if nobody drives it, and 1 if who does has not stopped within half a minute.
+    Exit status 2 if no process drives it, 1 if that process has not stopped within half a minute.
     """
     if reason and not final:
         raise UsageError("--reason is recorded with --final only")
@@ -65,32 +65,32 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     "--settle",
     multiple=True,
     metavar="CALL=done|retry|ask",
-    help="What became of a call that began and has no result; by default the model sees that it was interrupted.",
+    help="How an interrupted call without result ended; by default the model sees that it was interrupted.",
 )
 @click.option(
-    "--max-iterations", type=click.IntRange(min=1), metavar="N", help="For iterations: how many more there may be."
+    "--max-iterations", type=click.IntRange(min=1), metavar="N", help=("For iterations: maximum further iterations.")
 )
-@click.option("--target", type=float, metavar="X", help="For iterations: another target.")
+@click.option("--target", type=float, metavar="X", help="For iterations: a new target.")
 @total_options
 @click.option(
     "--definition",
     type=click.Choice(("started", "current")),
     default="started",
     show_default=True,
-    help="For iterations: whose Expert, what they were started with or today's perstack.toml.",
+    help="For iterations: use the recorded definition, or the current perstack.toml.",
 )
-@click.option("--resume-from", metavar="CHECKPOINT", help="With -i: the checkpoint at which something was asked.")
+@click.option("--resume-from", metavar="CHECKPOINT", help="With -i: the checkpoint of the question.")
 @click.option(
     "-i",
     "--interactive-tool-call-result",
     "answer",
     metavar="TEXT",
-    help="With --resume-from: another answer to what was asked there, in a branch.",
+    help="With --resume-from: answer that question again, in a branch.",
 )
 @click.option(
     "--before-compaction",
     is_flag=True,
-    help="Go back to before the history was last summarised, in a branch that leaves nothing out.",
+    help="Start a branch before the latest compaction, with the full history.",
 )
 @showing_options
 @driving_options
@@ -108,9 +108,9 @@ def resume_command(
     showing: Showing,
     options: HostOptions,
 ) -> None:
-    """Continue JOB (the latest, if none is given): the same Runs, as they were started.
+    """Resume JOB, by default the latest: the same Runs continue with their recorded settings.
 
-    If JOB is an id of iterations, these continue, with the settings and the definition that they had.
+    If JOB is the id of iterations, these continue, with their recorded settings and definition.
     """
     settled = _settlements(settle)
     check_target(target)

@@ -26,24 +26,24 @@ from perstack.system.user import this_user
 @click.command("run")
 @click.argument("expert")
 @click.argument("query", required=False)
-@click.option("--continue", "go_on", is_flag=True, help="A new Run in the latest Job, its history kept.")
-@click.option("--continue-job", metavar="JOB", help="A new Run in this Job, its history kept.")
-@click.option("--resume-from", metavar="CHECKPOINT", help="With --continue-job: branch from this checkpoint.")
+@click.option("--continue", "go_on", is_flag=True, help="Continue the latest Job with a new Run.")
+@click.option("--continue-job", metavar="JOB", help="Continue this Job with a new Run.")
+@click.option("--resume-from", metavar="CHECKPOINT", help=("With --continue-job: start a branch at this checkpoint."))
 @click.option(
     "--with-files",
     is_flag=True,
-    help="With --resume-from: the files of then too, in place, or in a new folder, --workspace.",
+    help="With --resume-from: also restore the files, in place or in a new folder, --workspace.",
 )
-@click.option("--yes", is_flag=True, help="With --with-files: change files without asking.")
+@click.option("--yes", is_flag=True, help="With --with-files: change files without confirmation.")
 @click.option(
     "-i",
     "--interactive-tool-call-result",
     "is_answer",
     is_flag=True,
-    help="With --continue or --continue-job: QUERY answers what the Job asks, or asked at --resume-from.",
+    help="With --continue or --continue-job: QUERY answers the question of the Job, or that at --resume-from.",
 )
 @new_job_options
-@click.option("--output-schema", metavar="FILE", help="The result must be JSON that fits the JSON schema in this file.")
+@click.option("--output-schema", metavar="FILE", help="A file with a JSON schema that the result must match.")
 @showing_options
 @driving_options
 def run_command(
@@ -62,9 +62,9 @@ def run_command(
     showing: Showing,
     options: HostOptions,
 ) -> None:
-    """Run EXPERT on QUERY, and show what happens. In a pipe, events are JSON, one a line.
+    """Run EXPERT on QUERY, and show its progress. In a pipe, print events as lines of JSON.
 
-    QUERY `-`, or none, is read from stdin.
+    QUERY `-`, or no QUERY, reads from stdin.
     """
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
     text = given_query(query)
@@ -132,11 +132,13 @@ def _check_combination(
 @click.command("submit")
 @click.argument("expert")
 @click.argument("query", required=False)
-@click.option("--wait", is_flag=True, help="Show what happens until the Job ends or stops; exit as `run` does.")
-@click.option("--at", type=MOMENT, metavar="TIME", help="Not before this moment: 2026-12-01T08:00Z, or +2h.")
-@click.option("--priority", type=int, default=0, metavar="N", help="Higher first; 0 if not given.")
+@click.option(
+    "--wait", is_flag=True, help=("Show events until the Job ends or stops, and exit with the status of `run`.")
+)
+@click.option("--at", type=MOMENT, metavar="TIME", help=("Start no earlier than this time: 2026-12-01T08:00Z, or +2h."))
+@click.option("--priority", type=int, default=0, metavar="N", help="Priority; higher values first. Default: 0.")
 @new_job_options
-@json_option("The Job as JSON, in place of its id.")
+@json_option("Print the Job as JSON instead of its id.")
 @dispatcher_option
 @showing_options
 @driving_options
@@ -153,10 +155,10 @@ def submit_command(
     showing: Showing,
     options: HostOptions,
 ) -> None:
-    """Queue EXPERT on QUERY for a worker, and print the Job's id at once.
+    """Queue EXPERT with QUERY for a worker, and print the Job's id immediately.
 
-    The Experts and settings of perstack.toml are recorded with it, and used by the worker. QUERY `-`, or none, is read
-    from stdin.
+    The Experts and settings of perstack.toml are recorded with the Job, and the worker uses them. QUERY `-`, or no
+    QUERY, reads from stdin.
     """
     text, labels = given_query(query), parse_labels(label)
     if job_id is not None:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 @click.command("schedules")
-@json_option("One JSON object a line for each schedule.")
+@json_option("Print a line of JSON for each schedule.")
 @place_options
 def schedules_command(as_json: bool, options: HostOptions) -> None:
     """List the schedules of perstack.toml.
 
-    Each with when it occurs next, by its own time zone, the occurrence that was started last, and how the Job of that
-    stands. It starts nothing: `perstack task run-due --watch` does, on as many machines as you like.
+    For each: the next occurrence, in its own time zone, the last one that was started, and the status of that one's
+    Job. Starts nothing: `perstack task run-due --watch` does, on any number of machines.
     """
 
     async def look(host: Host) -> tuple[ScheduleStanding, ...]:
@@ -110,24 +110,24 @@ def _status(one: ScheduleStanding) -> str:
 
 
 @click.command("run-due")
-@click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C, in place of once.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C instead of checking once.")
 @click.option(
     "--interval",
     type=SPAN,
     metavar="TIME",
     default="10s",
     show_default=True,
-    help="With --watch: how often to look.",
+    help="With --watch: time between two checks.",
 )
-@json_option("One JSON object a line for each task that was looked after.")
+@json_option("Print a line of JSON for each processed task.")
 @driving_options
 def run_due(watch: bool, interval: int, as_json: bool, options: HostOptions) -> None:
-    """Resume the tasks that are due, and start what schedules say, once.
+    """Resume the tasks that are due, and start the Jobs of due schedules, once.
 
-    That is: waits that are over, answers that came, commands that say yes. Tasks of Experts get a Job. Jobs and
-    iterations that pause for their provider's rate are resumed as well. Tasks that were silent for too long count as
-    failed. Each occurrence of a schedule starts a Job, once over all who look. What goes wrong with one is a line on
-    stderr, and ends nothing else; exit status 1 if something did.
+    A task is due when its wait is over, its answer has arrived, or its command succeeds. Tasks of Experts get a Job.
+    Jobs and iterations that paused for a provider's rate limit are resumed as well. Tasks without an update for too
+    long count as failed. Each occurrence of a schedule starts one Job, even if several processes check. An error with
+    one is reported on stderr and does not affect the others; the exit status is then 1.
     """
     if interval < 1:
         raise UsageError("--interval must be more than 0")

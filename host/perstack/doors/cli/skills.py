@@ -27,9 +27,10 @@ from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstal
 @env_path_option
 @place_options
 def install_command(experts: tuple[str, ...], options: HostOptions) -> None:
-    """Ask every skill what it offers, and keep that in perstack.lock, beside perstack.toml.
+    """Ask every skill for its tools, and record them in perstack.lock, next to perstack.toml.
 
-    Of these Experts and their delegates, or of all. Exit status 1 if a skill failed; the others are locked.
+    Covers the given Experts and their delegates, by default all. Exit status 1 if a skill failed; the others are
+    recorded.
     """
 
     async def main(on_step: OnInstall) -> Installed:
@@ -92,19 +93,21 @@ class _Table:
 
 _skill_options = stack(
     click.argument("skill"),
-    click.option("--expert", metavar="KEY", help="Whose skill, if Experts declare it differently."),
+    click.option(
+        "--expert", metavar="KEY", help=("The Expert whose skill is meant, if Experts declare it differently.")
+    ),
     env_path_option,
 )
 
 
 @click.command("login")
 @_skill_options
-@click.option("--no-browser", is_flag=True, help="Only print the address that you have to go to.")
+@click.option("--no-browser", is_flag=True, help="Only print the address to open.")
 @place_options
 def login_command(skill: str, expert: str | None, no_browser: bool, options: HostOptions) -> None:
     """Log in to the server of a skill, for all later Jobs.
 
-    Opens a browser, and waits five minutes for you to come back from it.
+    Opens a browser, and waits up to five minutes for the login.
     """
 
     async def present(url: str) -> None:
@@ -121,7 +124,7 @@ def login_command(skill: str, expert: str | None, no_browser: bool, options: Hos
 @_skill_options
 @place_options
 def logout_command(skill: str, expert: str | None, options: HostOptions) -> None:
-    """Log out of the server of a skill: its tokens are deleted here. The server is not notified."""
+    """Log out of the server of a skill: delete its tokens here. The server is not notified."""
     was_there = run_with(options.driver(), lambda host: host.logout(skill, expert_key=expert))
     err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
 

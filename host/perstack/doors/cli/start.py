@@ -16,10 +16,12 @@ from perstack.errors import UsageError
 @click.command("start")
 @click.argument("expert", required=False)
 @click.argument("query", required=False)
-@click.option("--job", metavar="JOB", help="Show this Job: resume it, answer it, or ask for more.")
-@click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
+@click.option("--job", metavar="JOB", help="Open this Job, to resume it, answer it or continue it.")
+@click.option("--no-mouse", is_flag=True, help="Do not use the mouse, so that the terminal can select text.")
 @click.option(
-    "--plain", is_flag=True, help="Line by line, for screen readers; a terminal without a cursor gets it too."
+    "--plain",
+    is_flag=True,
+    help=("Print line by line, for screen readers. The default on a terminal without cursor control."),
 )
 @drive_options
 @driving_options
@@ -32,9 +34,9 @@ def start_command(
     is_driven: bool,
     options: HostOptions,
 ) -> None:
-    """Work with Experts in a full-screen program: choose one, watch it, answer it, look at past Jobs.
+    """Work with Experts in a full-screen terminal program: choose, watch and answer them, and see past Jobs.
 
-    With EXPERT and QUERY it begins at once. A Job that was submitted, and every one where a dispatcher is named, is
+    With EXPERT and QUERY it starts a Job at once. A submitted Job, and every Job of a project with a dispatcher, is
     queued for a worker again when it is answered.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -27,15 +27,15 @@ _PAGE = 20
 
 @click.command("du")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1)
-@take_option(_PAGE, "How many, the largest.")
-@click.option("--all", "everything", is_flag=True, help="All of them, in place of --take.")
-@json_option("All of it as one JSON object, in bytes.")
+@take_option(_PAGE, "Maximum number; the largest first.")
+@click.option("--all", "everything", is_flag=True, help="List all Jobs, regardless of --take.")
+@json_option("Print sizes in bytes as a JSON object.")
 @place_options
 def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool, options: HostOptions) -> None:
-    """Show how much room Jobs, tasks and iterations take, the largest first, or only JOBs.
+    """Show the disk usage of Jobs, tasks and iterations, the largest first, or only of JOBs.
 
-    Files of snapshots that several Jobs have count for each of them, and are stored once. The total is of all of them.
-    The storage itself takes more: indexes, free pages, locks, files of all Jobs together.
+    Snapshot files that several Jobs share are stored once and counted for each of them. The total covers all Jobs,
+    tasks and iterations. The storage itself needs more: indexes, free pages, locks and shared files.
     """
 
     async def look(host: Host) -> tuple[DiskUsage, str]:
@@ -76,25 +76,29 @@ _WORDS = {"copied": "copied", "continued": "completed", "there": "was there", "l
 
 @click.group("storage")
 def storage_command() -> None:
-    """Copy Jobs from one storage to another, and see whether one can be used."""
+    """Check a storage, or copy Jobs from one storage to another."""
 
 
 @storage_command.command("copy")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--job", "ids", metavar="ID", multiple=True, help="Only this Job, task or series. Repeatable.")
+@click.option("--job", "ids", metavar="ID", multiple=True, help="Only this Job, task or series; repeatable.")
 @click.option(
-    "--since", type=SINCE, metavar="WHEN", help="Only those with an event since: a date, 2026-11-30, or a time ago: 7d."
+    "--since",
+    type=SINCE,
+    metavar="WHEN",
+    help=("Only those with an event since a date, 2026-11-30, or in a period: 7d."),
 )
-@json_option("One JSON object a line.")
+@json_option("Print lines of JSON.")
 @config_option
 def copy_command(
     source: str, target: str, ids: tuple[str, ...], since: int | None, as_json: bool, config: str | None
 ) -> None:
-    """Copy Jobs, tasks and iterations from the storage FROM to the storage TO, ids and logs as they are.
+    """Copy Jobs, tasks and iterations from the storage FROM to the storage TO, with unchanged ids and logs.
 
-    Each log is checked as it is read and as it is written. What is there already is completed: after a copy that was
-    cut short, give the command again. What was continued there, or is being driven, is left and named: exit status 1.
+    Each log is checked when it is read and when it is written. Existing copies are completed: after an interrupted
+    copy, repeat the command. A copy that was continued there, or is being driven, is skipped and reported, and the exit
+    status is 1.
     """
 
     async def copy() -> Counter[str]:
@@ -120,12 +124,12 @@ def copy_command(
 
 @storage_command.command("check")
 @click.argument("place", metavar="PLACE")
-@json_option("One JSON object a line.")
+@json_option("Print lines of JSON.")
 @config_option
 def check_command(place: str, as_json: bool, config: str | None) -> None:
-    """See whether the storage PLACE can be reached, with the rights and whatever else it takes.
+    """Check that the storage PLACE can be reached, with the necessary rights.
 
-    No Job is made. Exit status 1 if something is in the way.
+    Creates no Job. Exit status 1 if a check fails.
     """
     checks = HostOptions(config, storage=place).look(lambda host: host.jobs.check_storage())
     for one in checks:

@@ -60,7 +60,7 @@ def task_options(command: Callable[..., None]) -> Callable[..., None]:
     def gather(*, as_json: bool, options: HostOptions, **others: object) -> None:
         command(tasks=Tasks(options, as_json), **others)
 
-    return json_option("The whole task as one JSON object.")(place_options(gather))
+    return json_option("Print the task as a JSON object.")(place_options(gather))
 
 
 def version_option(command: _F) -> _F:
@@ -69,7 +69,7 @@ def version_option(command: _F) -> _F:
         "--expected-version",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Do nothing if the task is of another version.",
+        help="Fail if the task has another version.",
     )(command)
 
 
@@ -204,12 +204,14 @@ class _Kind:
 
 @click.command("delete")
 @click.argument("task_id", metavar="[TASK]", required=False)
-@click.option("--status", type=click.Choice(get_args(TaskStatus)), help="All of this status.")
-@click.option("--reason", type=click.Choice(get_args(PauseReason)), help="All that are paused for this reason.")
-@click.option("--agent", "--agent-id", metavar="ID", help="All of this agent.")
-@click.option("--older-than", type=SPAN, metavar="TIME", help="All that were not written to for so long, such as 30d.")
-@click.option("--archived", is_flag=True, help="All archived ones, in place of the others.")
-@click.option("--yes", is_flag=True, help="Delete all that are meant without asking.")
+@click.option("--status", type=click.Choice(get_args(TaskStatus)), help="All tasks in this status.")
+@click.option("--reason", type=click.Choice(get_args(PauseReason)), help=("All tasks that are paused for this reason."))
+@click.option("--agent", "--agent-id", metavar="ID", help="All tasks of this agent.")
+@click.option(
+    "--older-than", type=SPAN, metavar="TIME", help=("All tasks without a change for this time, such as 30d.")
+)
+@click.option("--archived", is_flag=True, help="Archived tasks instead of the others.")
+@click.option("--yes", is_flag=True, help="Delete without confirmation.")
 @version_option
 @task_options
 def delete(
@@ -223,10 +225,10 @@ def delete(
     expected_version: int | None,
     tasks: Tasks,
 ) -> None:
-    """Remove TASK for good, with its checkpoints, or all tasks that the options mean: those that `task list` shows.
+    """Delete TASK permanently, with its checkpoints, or all tasks that match the options, as `task list` shows them.
 
-    All that are meant are asked for first. A task that another waits for, or that was written to meanwhile, is left,
-    and the exit status is 1. With --json: `{"deleted": "TASK"}`, or `{"deleted": [TASK, …], "kept": {TASK: why, …}}`.
+    Several tasks need confirmation. A task that another one waits for, or that changed meanwhile, is kept, and the exit
+    status is 1. With --json: `{"deleted": "TASK"}`, or `{"deleted": [TASK, …], "kept": {TASK: why, …}}`.
     """
     kind = _Kind(status, reason, agent, older_than, archived)
     if task_id is not None and not kind.is_any:

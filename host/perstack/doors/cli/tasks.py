@@ -65,18 +65,16 @@ class Said:
 
 _SHARED: dict[str, Made] = {
     "task_id": argument("task_id", metavar="TASK"),
-    "state": option("--state", type=STATE, help="The whole state: a JSON object, @FILE, or - for stdin."),
-    "checkpoint_data": option(
-        "--checkpoint-data", type=STATE, help="What else to keep, as a checkpoint: a JSON object, @FILE, or -"
-    ),
+    "state": option("--state", type=STATE, help="The complete state: a JSON object, @FILE, or - for stdin."),
+    "checkpoint_data": option("--checkpoint-data", type=STATE, help="Data of a checkpoint: a JSON object, @FILE, or -"),
     "depends_on": option(
-        "--depends-on", metavar="TASK", multiple=True, help="Wait until this task is completed. May be repeated."
+        "--depends-on", metavar="TASK", multiple=True, help="Wait until this task is completed; repeatable."
     ),
     "expected_version": option(
         "--expected-version",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Do nothing if the task is of another version.",
+        help="Fail if the task has another version.",
     ),
 }
 
@@ -166,7 +164,7 @@ def _show_checkpoints(found: Checkpoints) -> None:
     table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)
 
 
-_REASON = f"What it waits for: {', '.join(get_args(PauseReason))}; or a text, which puts it aside."
+_REASON = f"The reason: {', '.join(get_args(PauseReason))}; or any text, which only pauses the task."
 _AGENT = ("agent_id", "--agent", "--agent-id")
 _OF_CONFIG = ("max_retries", "timeout", "on_failure", "checkpoint_interval")
 
@@ -194,11 +192,11 @@ def _paused(given: Mapping[str, object]) -> dict[str, object]:
 
 SAID: dict[str, Said] = {
     "create": Said(
-        "Create TASK, whose id is up to 128 of A-Z a-z 0-9 _ and -.",
+        "Create TASK, whose id has up to 128 characters of A-Z a-z 0-9 _ and -.",
         {
             "name": option("--name", metavar="TEXT", help="A short name."),
-            "description": option("--description", metavar="TEXT", help="What is to be done."),
-            "agent_id": option(*_AGENT, metavar="ID", help="Who works on it: an Expert, or any name."),
+            "description": option("--description", metavar="TEXT", help="The description of the work."),
+            "agent_id": option(*_AGENT, metavar="ID", help="The agent that works on it: an Expert, or any name."),
             "state": None,
             "checkpoint_data": None,
             "depends_on": None,
@@ -208,40 +206,47 @@ SAID: dict[str, Said] = {
                     type=click.IntRange(min=0),
                     default=3,
                     show_default=True,
-                    help="How often it is retried.",
+                    help="Maximum retries.",
                 ),
-                option("--timeout", type=SPAN, help="How long it may be silent while it runs, such as 30m."),
+                option("--timeout", type=SPAN, help="Maximum time without an update while it runs, such as 30m."),
                 option(
                     "--on-failure",
                     type=click.Choice(get_args(OnFailure)),
                     default="fail",
                     show_default=True,
-                    help="What becomes of it when something goes wrong.",
+                    help="What to do when it fails.",
                 ),
-                option("--checkpoint-interval", type=SPAN, help="How often it should make a checkpoint."),
+                option("--checkpoint-interval", type=SPAN, help="The expected interval between checkpoints."),
             ),
-            "start": option("--start", is_flag=True, help="Start it at once."),
+            "start": option("--start", is_flag=True, help="Start it immediately."),
             "status": option(
                 "--status",
                 type=click.Choice(get_args(FirstStatus)),
-                help="What it is at first: `running` is the same as --start.",
+                help="The initial status; `running` is the same as --start.",
             ),
         },
         gather=_created,
     ),
-    "start": Said("Start TASK, which was only created."),
+    "start": Said("Start TASK, which has only been created."),
     "get": Said("Show TASK with its state."),
     "list": Said(
-        "List tasks, the one written to last first. With --json: an object with `tasks`, and `next` if there are more.",
+        (
+            "List tasks, the most recently changed first. With --json: an object with `tasks`, and `next` if "
+            "there are more."
+        ),
         {
-            "status": option("--status", type=click.Choice(get_args(TaskStatus)), help="Only those of this status."),
+            "status": option("--status", type=click.Choice(get_args(TaskStatus)), help=("Only tasks in this status.")),
             "reason": option(
-                "--reason", type=click.Choice(get_args(PauseReason)), help="Only those paused for this reason."
+                "--reason",
+                type=click.Choice(get_args(PauseReason)),
+                help=("Only tasks that are paused for this reason."),
             ),
-            "agent_id": option(*_AGENT, metavar="ID", help="Only those of this agent."),
-            "older_than": option("--older-than", type=SPAN, help="Only those not written to for so long, such as 2h."),
-            "newer_than": option("--newer-than", type=SPAN, help="Only those written to within that time."),
-            "archived": option("--archived", is_flag=True, help="The archived ones, in place of the others."),
+            "agent_id": option(*_AGENT, metavar="ID", help="Only tasks of this agent."),
+            "older_than": option(
+                "--older-than", type=SPAN, help=("Only tasks without a change for this time, such as 2h.")
+            ),
+            "newer_than": option("--newer-than", type=SPAN, help="Only tasks that changed within this time."),
+            "archived": option("--archived", is_flag=True, help="List archived tasks instead of the others."),
             "limit": option(
                 "limit",
                 "--take",
@@ -249,21 +254,21 @@ SAID: dict[str, Said] = {
                 metavar="N",
                 default=50,
                 show_default=True,
-                help="How many at most.",
+                help="Maximum number.",
             ),
-            "after": option("--after", metavar="CURSOR", help="Continue where another list ended."),
+            "after": option("--after", metavar="CURSOR", help="Continue a previous list from its `next`."),
         },
     ),
     "checkpoint": Said(
-        "Keep how far TASK is.",
+        "Save the progress of TASK.",
         {
             "state": None,
-            "name": option("--name", metavar="TEXT", help="A name to come back to."),
+            "name": option("--name", metavar="TEXT", help="The name of the checkpoint."),
             "checkpoint_data": option(
                 "--checkpoint-data",
                 "--data",
                 type=STATE,
-                help="What else to keep, as a checkpoint: a JSON object, @FILE, or -",
+                help="Data of a checkpoint: a JSON object, @FILE, or -",
             ),
             "data": (),
         },
@@ -272,65 +277,71 @@ SAID: dict[str, Said] = {
         "List the checkpoints of TASK, the oldest first. With --json: one object a line, with its state."
     ),
     "pause": Said(
-        "Let TASK wait. For an external dependency the token is shown that a webhook needs, this once.",
+        "Pause TASK. For an external dependency, the token for a webhook is shown, only this once.",
         {
             "reason": option("--reason", metavar="REASON", help=_REASON),
-            "message": option("--message", metavar="TEXT", help="The same as a text for a person."),
+            "message": option("--message", metavar="TEXT", help="A message for people."),
             "state": None,
             "checkpoint_data": None,
             "depends_on": None,
             "resume_at": option(
-                "--resume-at", type=MOMENT, help="When a scheduled wait or rate limit ends: +5m, 2026-11-22T08:00."
+                "--resume-at", type=MOMENT, help=("The end of a scheduled wait or rate limit: +5m, 2026-11-22T08:00.")
             ),
             "waiting_for": (
-                option("--waiting-for", metavar="TEXT", help="With external_dependency: what has to come."),
+                option(
+                    "--waiting-for",
+                    metavar="TEXT",
+                    help=("With external_dependency: a description of what the task waits for."),
+                ),
                 option(
                     "--command",
                     metavar="LINE",
-                    help="With external_dependency: a line for `sh` that ends with 0 once it has come.",
+                    help=("With external_dependency: a command line for `sh` that exits with 0 when the wait is over."),
                 ),
             ),
         },
         gather=_paused,
     ),
     "answer": Said(
-        "Give TASK what it waits for.\n\n"
-        "ANSWER is text, JSON, @FILE, or - for stdin. The task continues when it is resumed.",
+        (
+            "Answer TASK with what it waits for.\n\n"
+            "ANSWER is text, JSON, @FILE, or - for stdin. The task continues when it is resumed."
+        ),
         {"value": argument("value", metavar="ANSWER", type=ANSWER)},
     ),
     "resume": Said(
-        "Continue TASK, paused or failed.\n\nIt continues from where it stands, or from an earlier checkpoint.",
+        "Resume TASK, paused or failed, from its current state or from an earlier checkpoint.",
         {
             "checkpoint": option(
-                "--checkpoint", metavar="ID", help="Go back to this checkpoint, by id or name; later ones are kept."
+                "--checkpoint", metavar="ID", help=("Resume from this checkpoint, by id or name; later ones are kept.")
             ),
             "state": None,
-            "value": option("value", "--answer", type=ANSWER, help="What it waited for: text, JSON, @FILE, or -"),
+            "value": option("value", "--answer", type=ANSWER, help="The answer: text, JSON, @FILE, or -"),
         },
     ),
     "complete": Said(
-        "Say that TASK is done, for good.",
+        "Complete TASK permanently.",
         {
-            "result": option(
-                "--result", metavar="RESULT", type=ANSWER, help="What came of it: text, JSON, @FILE, or -"
-            ),
+            "result": option("--result", metavar="RESULT", type=ANSWER, help="The result: text, JSON, @FILE, or -"),
             "state": (),
         },
     ),
     "fail": Said(
-        "Say that something went wrong in TASK: as text, or as a JSON object with a `message`.\n\n"
-        "It is failed, paused or retried, as it was created to be.",
+        (
+            "Report a failure of TASK: as text, or as a JSON object with a `message`.\n\n"
+            "It is then failed, paused or retried, as its creation specifies."
+        ),
         {"error": argument("error", type=ERROR)},
     ),
     "retry": Said(
-        "Try TASK, which has failed, again.\n\n"
-        "It continues from where it stood. That is allowed as often as it was created to be retried."
+        "Retry TASK, which has failed.\n\n"
+        "It continues from its last state. The number of retries is limited at its creation."
     ),
     "cancel": Said(
-        "Give TASK up: it is failed, and may be resumed.",
-        {"message": option("--message", metavar="TEXT", help="Why it is given up.")},
+        "Cancel TASK: it is failed, and can be resumed.",
+        {"message": option("--message", metavar="TEXT", help="The reason.")},
     ),
-    "archive": Said("Leave TASK, which has ended, out of lists."),
+    "archive": Said("Hide TASK, which has ended, from lists."),
 }
 """Texts and options by operation; an operation without an entry uses those of the table."""
 
@@ -345,7 +356,7 @@ class InOrder(click.Group):
 
 @click.group("task", cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
 def task_command() -> None:
-    """Keep tasks that agents pause and resume, from whichever process."""
+    """Manage tasks that agents pause and resume, from any process."""
 
 
 _ORDER = list(SAID)

@@ -223,12 +223,12 @@ _MOST_AT_ONCE = 64
 
 @click.command("test")
 @click.argument("expert", required=False)
-@click.option("-k", "word", metavar="TEXT", help="Only tests with this in `EXPERT: NAME`.")
+@click.option("-k", "word", metavar="TEXT", help="Only tests whose `EXPERT: NAME` contains this text.")
 @click.option(
     "--repeats",
     type=click.IntRange(1, MOST_REPEATS),
     metavar="N",
-    help="How often each is run; by default as it says itself.",
+    help="How often to run each test; overrides the test's own number.",
 )
 @click.option(
     "--parallel",
@@ -236,16 +236,18 @@ _MOST_AT_ONCE = 64
     default=AT_ONCE,
     show_default=True,
     metavar="N",
-    help="How many Jobs are at work at once.",
+    help="Maximum Jobs at a time.",
 )
-@json_option("All of it as one JSON object.")
-@click.option("--junit", metavar="FILE", help="Write JUnit's XML besides; `-` is stdout, and nothing else goes there.")
-@click.option("--from", "job", metavar="JOB", help="Run nothing: add a test of what this Job did, with its recording.")
-@click.option("--name", metavar="NAME", help="With --from: what the test is called.")
-@click.option("--files", metavar="DIR", help="With --from: a folder whose copy the test works in.")
-@click.option("--storage", metavar="SCHEME:PLACE", help="With --from: where the Job is kept.")
-@click.option("--provider", metavar="NAME", help="The provider of tests that ask the real model.")
-@click.option("--model", metavar="NAME", help="Their model.")
+@json_option("Print a JSON object.")
+@click.option("--junit", metavar="FILE", help=("Also write JUnit XML to this file; `-` writes only that to stdout."))
+@click.option(
+    "--from", "job", metavar="JOB", help=("Run nothing; add a test that expects what this Job did, with its recording.")
+)
+@click.option("--name", metavar="NAME", help="With --from: the name of the test.")
+@click.option("--files", metavar="DIR", help="With --from: a folder that the test gets a copy of.")
+@click.option("--storage", metavar="SCHEME:PLACE", help="With --from: the storage of the Job.")
+@click.option("--provider", metavar="NAME", help="The provider for tests with a real model.")
+@click.option("--model", metavar="NAME", help="The model for tests with a real model.")
 @env_path_option
 @config_option
 @pass_options
@@ -263,10 +265,10 @@ def test_command(
     model: str | None,
     options: HostOptions,
 ) -> None:
-    """Run the tests that perstack.toml has for its Experts, or for EXPERT, and say which are as expected.
+    """Run the tests of all Experts in perstack.toml, or of EXPERT, and report the results.
 
-    Each Job has a folder and a storage of its own, so that nothing of yours is touched. What failed is kept, to be
-    looked at. Exit status 1 if a test fails, or there is none; 2 if a definition is wrong.
+    Each Job has its own folder and storage, so your files stay unchanged. The folders of failed tests are kept. Exit
+    status 1 if a test fails or there is none, 2 for an invalid definition.
     """
     if job is not None:
         if name is None or expert is not None or word is not None:

@@ -106,18 +106,21 @@ def _tokens(specs: Iterable[ToolSpec]) -> int:
 
 
 @click.command("validate")
-@json_option("Problems and Experts as one JSON object.")
-@click.option("--strict", is_flag=True, help="Take warnings for errors.")
-@click.option("--tools", "with_tools", is_flag=True, help="Start the skills, and show what their tools cost a step.")
+@json_option("Print problems and Experts as a JSON object.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option(
-    "--json-schema", is_flag=True, help="Print the JSON schema of perstack.toml, for editors, and do no more."
+    "--tools",
+    "with_tools",
+    is_flag=True,
+    help=("Start the skills, and show how many tokens their tools cost in each step."),
 )
+@click.option("--json-schema", is_flag=True, help="Only print the JSON schema of perstack.toml, for editors.")
 @definition_options
 def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema: bool, options: HostOptions) -> None:
     """Check perstack.toml, and the files it includes, without running anything.
 
-    Every problem is named at once, with file, line and key. Exit status 0 if the file can be used, 2 if not; with
-    --tools, 1 if an Expert could not begin, because a skill of it is missing a variable or a plugin.
+    Reports every problem with file, line and key. Exit status 0 if the file can be used, 2 if not; with --tools, 1 if
+    an Expert cannot start because a skill has no variable or plugin that it needs.
     """
     if json_schema:
         from perstack.config.json_schema import definition_schema

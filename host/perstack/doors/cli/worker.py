@@ -57,24 +57,30 @@ _RECORDING_TIME_S = 15.0  # seconds after the drain time for running steps to be
     metavar="N",
     default=8,
     show_default=True,
-    help="Jobs at a time; those that wait for a person do not count.",
+    help="Maximum Jobs at a time, without those that wait for a person.",
 )
-@click.option("--labels", metavar="K=V,...", help="Take only Jobs that have one of these labels.")
-@click.option("--name", metavar="NAME", help="What it is called; by default this machine's name.")
+@click.option("--labels", metavar="K=V,...", help="Only take Jobs with one of these labels.")
+@click.option("--name", metavar="NAME", help="The name of the worker; by default that of the machine.")
 @click.option(
-    "--drain", metavar="TIME", default="30s", show_default=True, help="On SIGTERM: how long a step may take to end."
+    "--drain",
+    metavar="TIME",
+    default="30s",
+    show_default=True,
+    help=("On SIGTERM: maximum time to finish the current steps."),
 )
-@click.option("--http", "address", metavar="HOST:PORT", help="Serve /healthz, and /metrics for Prometheus.")
+@click.option(
+    "--http", "address", metavar="HOST:PORT", help=("Serve /healthz, and /metrics for Prometheus, at this address.")
+)
 @click.option(
     "--log",
     "form",
     type=click.Choice(("text", "json")),
     default="text",
     show_default=True,
-    help="How stderr says what happens: lines for people, or JSON objects.",
+    help="The form of messages on stderr: text or JSON.",
 )
 @click.option(
-    "--workspaces", metavar="DIR", help="Give each Job a folder of its own in this one, with its latest files."
+    "--workspaces", metavar="DIR", help=("Work on each Job in its own subfolder of this folder, with its latest files.")
 )
 @env_path_option
 @dispatcher_option
@@ -89,10 +95,10 @@ def worker_command(
     workspaces: str | None,
     options: HostOptions,
 ) -> None:
-    """Drive Jobs that were submitted, until Ctrl-C or SIGTERM, and look after what is due.
+    """Drive queued Jobs until Ctrl-C or SIGTERM, and start due tasks and schedules.
 
-    Any number of workers may share one dispatcher and one storage, on as many machines. When one dies, another takes
-    over within ten seconds. SIGTERM lets the steps in hand end; a second signal ends the worker at once.
+    Any number of workers, on any number of machines, may share a dispatcher and a storage. When one dies, another takes
+    over within ten seconds. SIGTERM lets the current steps finish; a second signal ends the worker at once.
     """
     from perstack.engine.workers.worker import WorkerSettings
 
@@ -212,11 +218,11 @@ async def _until_it_left(worker: Worker, drain: float) -> None:
 
 
 @click.command("workers")
-@json_option("Each one as JSON, one a line.")
+@json_option("Print each worker as a line of JSON.")
 @dispatcher_option
 @place_options
 def workers_command(as_json: bool, options: HostOptions) -> None:
-    """List the workers that there are, what each drives, and since when; then how much waits for them."""
+    """List the workers with their current Jobs and start times, and the number of waiting Jobs."""
 
     async def look(host: Host) -> tuple[Sequence[WorkerInfo], Load]:
         dispatcher = dispatcher_of(host)
