@@ -9,10 +9,10 @@ from typing import TypeVar
 from perstack.core.audit.receipts import Record, read_record, removed_lives
 from perstack.core.audit.verification import Finding, Report, Unchecked
 from perstack.core.base.ids import Owner
-from perstack.engine.anchors.receipts import NAMES, PublicKey, passed_over, places_of, trusted_of, with_records
-from perstack.engine.anchors.sending import KINDS, PendingHeads, store_digest
+from perstack.engine.anchors.receipts import PublicKey, passed_over, places_of, trusted_of, with_records
+from perstack.engine.anchors.sending import PendingHeads, store_digest
 from perstack.engine.anchors.targets import SECONDS, Anchor, Contents, ReadableAnchor, reason_of
-from perstack.engine.log.storage import space_of
+from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
@@ -78,7 +78,7 @@ class Comparing:
 
     async def absent(self, of: str) -> Report | None:
         """Return a report on an id that is not in the store; None unless the anchor has it without a removal."""
-        for kind in KINDS:
+        for kind in OWNER_KINDS:
             try:
                 found = await self._lost(Owner(kind, of))
             except _NotRead:
@@ -103,7 +103,7 @@ class Comparing:
             words = f"it is not here, and a record of its removal waits to be sent to {source}"
             return _Lost(findings, [Unchecked("anchor", owner.id, 0, words)])
         latest = left[-1].statement.predicate.created_on
-        words = f"{source} has heads of this {NAMES[owner.kind]}, the last of {latest}, and it is gone"
+        words = f"{source} has heads of this {OWNER_KINDS[owner.kind].singular}, the last of {latest}, and it is gone"
         return _Lost([*findings, Finding(owner.id, 0, f"{words}: somebody removed it; put it back from a copy")])
 
     def _is_ours(self, record: Record) -> bool:

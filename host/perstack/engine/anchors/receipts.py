@@ -29,10 +29,10 @@ from perstack.core.audit.receipts import (
 from perstack.core.audit.verification import Finding, Report, Unchecked
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.chain import check as check_line
-from perstack.core.base.ids import Owner, OwnerKind
+from perstack.core.base.ids import Owner
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import readable, run_ids
-from perstack.engine.log.storage import space_of
+from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
@@ -152,14 +152,6 @@ def _id_of(key: Ed25519PublicKey) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
-
-
-NAMES: Mapping[OwnerKind, str] = {
-    "job": "Job",
-    "task": "task",
-    "iterations": "series of iterations",
-    "schedule": "schedule",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +305,8 @@ def trusted_of(
         if problem is None:
             trusted.append(record)
         else:
-            findings.append(
-                Finding("", 0, f"record {number} of this {NAMES[owner.kind]} in the anchor {source} {problem}")
-            )
+            place = f"record {number} of this {OWNER_KINDS[owner.kind].singular} in the anchor {source}"
+            findings.append(Finding("", 0, f"{place} {problem}"))
     return trusted, findings
 
 

@@ -11,15 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import get_args
 
 from perstack.core.audit.receipts import LogEnd
 from perstack.core.base.chain import Head, open_line
 from perstack.core.base.ids import Owner, OwnerKind
-from perstack.engine.anchors.receipts import NAMES, Signer, Voucher, ends_at, ends_now, lock_digest
+from perstack.engine.anchors.receipts import Signer, Voucher, ends_at, ends_now, lock_digest
 from perstack.engine.anchors.targets import SECONDS, Anchor, reason_of
 from perstack.engine.log.event_log import add_payload
-from perstack.engine.log.storage import log_of, places_of, space_of
+from perstack.engine.log.storage import OWNER_KINDS, log_of, places_of, space_of
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
@@ -31,12 +30,6 @@ from perstack.system.user import notice
 # A record is stored before it is sent and until it has arrived, so that no crash and no failing anchor loses it. An
 # expected record is an empty log: if its driver is killed before it makes the record, a later process does.
 
-_SPACES: dict[OwnerKind, str] = {
-    "job": "heads",
-    "task": "headsoftasks",
-    "iterations": "headsofseries",
-    "schedule": "headsofschedules",
-}
 _TRIES = 5
 _MOST_JOBS = 1000
 
@@ -46,7 +39,7 @@ class PendingHeads:
 
     def __init__(self, storage: Storage, kind: OwnerKind) -> None:
         """Open the outbox for one kind of owner."""
-        self._space = storage.space(_SPACES[kind])
+        self._space = storage.space(OWNER_KINDS[kind].outbox)
 
     async def expect(self, job_id: str) -> None:
         """Create an empty entry for a record to come. Raises StorageError."""
@@ -142,7 +135,7 @@ class Sending:
         """Send all stored records, except those that the driver of a leased owner is about to send."""
 
         async def send() -> None:
-            for kind in KINDS:
+            for kind in OWNER_KINDS:
                 for one in await self._pending(kind).jobs():
                     await self._send_left(Owner(kind, one))
 
@@ -183,9 +176,6 @@ class Sending:
             notice(f"{words}; they are kept, and sent at the next start or stop")
 
 
-KINDS: tuple[OwnerKind, ...] = get_args(OwnerKind)
-
-
 def store_digest(storage: Storage) -> bytes:
     """Return the SHA-256 of the storage's location."""
     places = places_of(storage)
@@ -197,4 +187,4 @@ def _heads_of(owner: Owner) -> str:
 
 
 def _named(owner: Owner) -> str:
-    return f"{NAMES[owner.kind]} {owner.id}"
+    return f"{OWNER_KINDS[owner.kind].singular} {owner.id}"

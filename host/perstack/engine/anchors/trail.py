@@ -14,7 +14,7 @@ Rules that all methods keep:
 - A removal is recorded before it is made: otherwise a crash in between would look like tampering.
 - Without `[audit]` nothing happens, and nothing is imported: the imports here are lazy.
 
-A new kind of owner has to be added to `OwnerKind`, `sending._SPACES`, `receipts.NAMES` and the tables in `log.storage`.
+A new kind of owner has to be added to `OwnerKind` and to the table `OWNER_KINDS` in `log.storage`.
 """
 
 from __future__ import annotations

@@ -18,16 +18,18 @@ A new place that keeps a head of a log, or a new event that names a blob, has to
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 
-from perstack.core.audit.verification import Checked, Finding, Kind, Report, Unchecked, against, against_head
+from perstack.core.audit.verification import Checked, Finding, Report, Unchecked, against, against_head
 from perstack.core.base.chain import Sealed
+from perstack.core.base.ids import OwnerKind
 from perstack.core.base.records import Fact
 from perstack.engine.audit.verify import verify_job
 from perstack.engine.iterations.series_log import SERIES
 from perstack.engine.log.event_log import CheckedLog, DoesNotFollow, E, EventLog, S, StoredLine, run_ids
 from perstack.engine.log.indexed_log import M, Summarized
-from perstack.engine.log.storage import Kept, log_of
+from perstack.engine.log.storage import Kept, log_of, space_of
 from perstack.engine.schedules.schedule_log import SCHEDULES
 from perstack.engine.tasks.task_log import TASKS
 from perstack.errors import StorageError
@@ -35,23 +37,9 @@ from perstack.ports.storage import FindsLostJobs, Storage
 from perstack.support.storage import every_id
 
 
-async def verify_task(storage: Storage, task_id: str) -> Report:
-    """Check the log of a task, and its index entry against it. Raises NotFound."""
-    return await _verify(TASKS, storage, task_id)
-
-
-async def verify_series(storage: Storage, series_id: str) -> Report:
-    """Check the log of a series, and job.json against it. Raises NotFound."""
-    return await _verify(SERIES, storage, series_id)
-
-
-async def verify_schedule(storage: Storage, name: str) -> Report:
-    """Check the log of a schedule, and its index entry against it. Raises NotFound."""
-    return await _verify(SCHEDULES, storage, name)
-
-
 async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) -> Report:
-    space, ref, name = storage.space(definition.space), log_of(of), definition.keeping.name
+    """Check the log of a task, a series or a schedule, and its stored summary against it. Raises NotFound."""
+    space, ref, name = space_of(storage, definition.kind), log_of(of), definition.keeping.name
     kept = await definition.keeping.read(space, of)  # before the log, which may grow meanwhile
     others = [run_id for run_id in await run_ids(space, of) if run_id != ref.run_id]
     findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in others]
@@ -116,7 +104,7 @@ async def _missing_jobs(storage: Storage, job_ids: Iterable[str]) -> list[Unchec
 
 async def verify_lost(storage: Storage) -> list[Finding]:
     """Return a finding for each task that the storage has traces of but no log."""
-    tasks = storage.space(TASKS.space)
+    tasks = space_of(storage, "task")
     return [
         Finding(task_id, 0, "a task of this id had events, and its log is gone: put it back from a copy")
         for task_id in (await tasks.lost_jobs() if isinstance(tasks, FindsLostJobs) else ())
@@ -127,16 +115,20 @@ async def verify_lost(storage: Storage) -> list[Finding]:
 
 _PAGE = 1000
 
+_CHECKS: Mapping[OwnerKind, Callable[[Storage, str], Awaitable[Report]]] = {
+    "job": verify_job,
+    "iterations": partial(_verify, SERIES),
+    "task": partial(_verify, TASKS),
+    "schedule": partial(_verify, SCHEDULES),
+}
+"""The check of each kind of owner, in the order in which a store is checked."""
+
 
 async def verify_any(storage: Storage, of: str) -> Report:
     """Check the Job, series, task or schedule of this id. Raises NotFound."""
-    if not await storage.has_job(of):
-        if await storage.space(SERIES.space).has_job(of):
-            return await verify_series(storage, of)
-        if await storage.space(TASKS.space).has_job(of):
-            return await verify_task(storage, of)
-        if await storage.space(SCHEDULES.space).has_job(of):
-            return await verify_schedule(storage, of)
+    for kind, verify in _CHECKS.items():
+        if await space_of(storage, kind).has_job(of):
+            return await verify(storage, of)
     return await verify_job(storage, of)
 
 
@@ -145,14 +137,8 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
 
     Something that cannot be read at all is a report with that finding, and does not end the check.
     """
-    places: list[tuple[Kind, Storage, Callable[[Storage, str], Awaitable[Report]]]] = [
-        ("job", storage, verify_job),
-        ("iterations", storage.space(SERIES.space), verify_series),
-        ("task", storage.space(TASKS.space), verify_task),
-        ("schedule", storage.space(SCHEDULES.space), verify_schedule),
-    ]
-    for kind, space, verify in places:
-        for of in await _ids(space):
+    for kind, verify in _CHECKS.items():
+        for of in await _ids(space_of(storage, kind)):
             try:
                 yield await verify(storage, of)
             except StorageError as error:

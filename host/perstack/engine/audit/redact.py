@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import BadEvent, readable, run_ids
 from perstack.engine.log.leases import Holders
 from perstack.engine.log.run_log import derive, event_of, run_logs
-from perstack.engine.log.storage import SCHEDULE_SPACE, SERIES_SPACE, TASK_SPACE
+from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.next_steps import Look
 from perstack.ports.formats import ShowsForeign
@@ -36,7 +36,6 @@ _SHORT = 8
 _MOST = 100
 _SNAPSHOTS = (b'"type":"recordSnapshot"', b'"type":"startRewind"', b'"type":"finishRewind"')
 """Markers in the lines of events that name a tree."""
-_WORDS = {TASK_SPACE: "task", SERIES_SPACE: "iterations", SCHEDULE_SPACE: "schedule"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +63,11 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
         for job_id in await _every_job(storage):
             found += await _in_job(storage, job_id, texts, forms, event)
             found += await _in_snapshots(storage, job_id, raw, looked)
-        for name, word in _WORDS.items():
-            space = storage.space(name)
-            for of in await _every_job(space):
-                found += [f"{word} {of}, event {seq}" for seq in await _places(space, of, forms)]
+        for kind in OWNER_KINDS:
+            if kind != "job":
+                space = space_of(storage, kind)
+                for of in await _every_job(space):
+                    found += [f"{kind} {of}, event {seq}" for seq in await _places(space, of, forms)]
     blobs, shared = await _blobs(storage, event, raw, forms)
     return Traces(tuple(dict.fromkeys((*found, *shared)))[:_MOST], tuple(blobs))
 

@@ -10,14 +10,14 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from perstack.core.base.chain import is_redaction_of, open_line
 from perstack.core.base.ids import Owner, OwnerKind, number_of_run
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 from perstack.engine.log.leases import Holders
-from perstack.engine.log.storage import keep_blobs, places_of, space_of
+from perstack.engine.log.storage import OWNER_KINDS, keep_blobs, places_of, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import (
@@ -56,7 +56,7 @@ class DiskUsage:
 async def disk_usage(storage: Storage, ids: Sequence[str] = ()) -> DiskUsage:
     """Return the disk usage of these ids, or of all. Raises NotFound, and UsageError if it cannot be measured."""
     found: list[tuple[Owner, JobSize]] = []
-    for kind in get_args(OwnerKind):
+    for kind in OWNER_KINDS:
         space = space_of(storage, kind)
         if not isinstance(space, Measures) or not isinstance(storage, Measures):
             raise UsageError(f"{storage.location}: this storage does not say how much room it takes")
@@ -124,7 +124,7 @@ async def copy_storage(
     """
     if source.location == target.location:
         raise UsageError(f"{source.location} would be copied to itself: name another storage to copy to")
-    wanted = [one for kind in get_args(OwnerKind) for one in await _all_of(source, kind) if not ids or one.id in ids]
+    wanted = [one for kind in OWNER_KINDS for one in await _all_of(source, kind) if not ids or one.id in ids]
     missing = sorted(set(ids) - {owner.id for owner in wanted})
     if missing:
         raise NotFound(f"there is no Job, task or series {', '.join(missing)} in {source.location}")

@@ -13,7 +13,7 @@ from perstack.engine.anchors.trail import Auditing
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import Summarized, SummarizedLog
 from perstack.engine.log.leases import guarded
-from perstack.engine.log.storage import SERIES_SPACE, JobFile, log_of, summary_kept
+from perstack.engine.log.storage import JobFile, log_of, summary_kept
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Resume
 from perstack.ports.storage import Storage
@@ -21,7 +21,6 @@ from perstack.system.user import this_process
 
 SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
     kind="iterations",
-    space=SERIES_SPACE,
     title="",
     missing="there are no iterations {of} in {location}",
     listed=Look("series"),

@@ -11,12 +11,12 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from perstack.core.audit.verification import Kind
 from perstack.core.base.chain import EMPTY_LOG, Head, Sealed, taken_out
+from perstack.core.base.ids import OwnerKind
 from perstack.core.base.records import Fact
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import Appended, BadEvent, E, EventLog, Loaded, Readable, S, StoredLine, UnknownEvent
-from perstack.engine.log.storage import Keeping, Kept, log_of
+from perstack.engine.log.storage import Keeping, Kept, log_of, space_of
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
@@ -28,8 +28,7 @@ M = TypeVar("M", bound=Fact)
 class Summarized(Generic[S, E, M]):
     """Definition of one kind of these logs."""
 
-    kind: Kind
-    space: str
+    kind: OwnerKind
     title: str
     """The text before an id in messages."""
     missing: str
@@ -78,7 +77,7 @@ class SummarizedLog(Generic[S, E, M]):
 
     def __init__(self, storage: Storage, definition: Summarized[S, E, M]) -> None:
         """Open the space of these logs."""
-        self._space = storage.space(definition.space)
+        self._space = space_of(storage, definition.kind)
         self._definition = definition
         self._log = EventLog(self._space, definition)
         self.location = storage.location

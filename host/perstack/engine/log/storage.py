@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar, assert_never
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -178,25 +178,37 @@ def heads_kept(summary: bytes | None) -> list[tuple[str, Head]]:
     return []
 
 
-# Spaces of a storage: Jobs are in the storage itself; tasks, series of iterations and schedules have a space each.
+# Kinds of owners of logs: their spaces in a storage, and their names in messages.
 
-TASK_SPACE = "tasks"
-SERIES_SPACE = "iterations"
-SCHEDULE_SPACE = "schedules"
+
+@dataclass(frozen=True, slots=True)
+class OwnerKindInfo:
+    """Storage spaces and names of one kind of owner."""
+
+    space: str
+    """Space of the logs; empty for Jobs, which are in the storage itself."""
+    outbox: str
+    """Space of the records that an anchor has not accepted yet."""
+    singular: str
+    plural: str
+    none: str
+    """Text between "there" and "yet" in the message that no owner of this kind exists."""
+
+
+OWNER_KINDS: Mapping[OwnerKind, OwnerKindInfo] = {
+    "job": OwnerKindInfo("", "heads", "Job", "Jobs", "is no Job"),
+    "task": OwnerKindInfo("tasks", "headsoftasks", "task", "tasks", "is no task"),
+    "iterations": OwnerKindInfo(
+        "iterations", "headsofseries", "series of iterations", "series of iterations", "are no iterations"
+    ),
+    "schedule": OwnerKindInfo("schedules", "headsofschedules", "schedule", "schedules", "is no schedule"),
+}
 
 
 def space_of(storage: Storage, kind: OwnerKind) -> Storage:
     """Return the space of a kind of owner."""
-    match kind:
-        case "job":
-            return storage
-        case "task":
-            return storage.space(TASK_SPACE)
-        case "iterations":
-            return storage.space(SERIES_SPACE)
-        case "schedule":
-            return storage.space(SCHEDULE_SPACE)
-    assert_never(kind)
+    space = OWNER_KINDS[kind].space
+    return storage.space(space) if space else storage
 
 
 # The name of a storage, independent of its address: an order contains it to identify the storage of its Job.
@@ -244,18 +256,6 @@ _LAST = r"@last(?:~([0-9]{1,9}))?((?:-[0-9]+){0,2})"
 _TYPED = r"[A-Za-z0-9_-]{1,160}"
 _MOST_ID = 128
 _SHOWN = 10
-_MANY: dict[OwnerKind, str] = {
-    "job": "Jobs",
-    "task": "tasks",
-    "iterations": "series of iterations",
-    "schedule": "schedules",
-}
-_NONE: dict[OwnerKind, str] = {
-    "job": "is no Job",
-    "task": "is no task",
-    "iterations": "are no iterations",
-    "schedule": "is no schedule",
-}
 
 
 async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
@@ -331,8 +331,9 @@ def last_typed(typed: str) -> int | None:
 
 def not_so_many(kind: OwnerKind, number: int, storage: Storage) -> NotFound:
     """Create the error for an `@last~N` with too large an N."""
+    info = OWNER_KINDS[kind]
     if number:
         return NotFound(
-            f"there are only {number} {_MANY[kind]} in {storage.location}: use a smaller number after @last~"
+            f"there are only {number} {info.plural} in {storage.location}: use a smaller number after @last~"
         )
-    return NotFound(f"there {_NONE[kind]} yet in {storage.location}", next_steps=(Start(),) if kind == "job" else ())
+    return NotFound(f"there {info.none} yet in {storage.location}", next_steps=(Start(),) if kind == "job" else ())

@@ -19,7 +19,7 @@ from perstack.core.schedules.schedule import (
 from perstack.engine.anchors.trail import Auditing
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import Summarized, SummarizedLog
-from perstack.engine.log.storage import SCHEDULE_SPACE, Entry, Kept, log_of
+from perstack.engine.log.storage import Entry, Kept, log_of
 from perstack.errors import Conflict, StorageError
 from perstack.next_steps import Look
 from perstack.ports.storage import Storage
@@ -37,7 +37,6 @@ def _jobs(state: ScheduleState) -> Sequence[str]:
 
 SCHEDULES = Summarized[ScheduleState, StoredScheduleEvent, ScheduleState](
     kind="schedule",
-    space=SCHEDULE_SPACE,
     title="schedule ",
     missing="nothing has happened to a schedule {of} yet in {location}",
     listed=Look("schedules"),

@@ -31,7 +31,7 @@ from perstack.core.tasks.summaries import (
 from perstack.engine.anchors.trail import Auditing
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import Summarized, SummarizedLog
-from perstack.engine.log.storage import TASK_SPACE, Entry, log_of
+from perstack.engine.log.storage import Entry, log_of
 from perstack.errors import Conflict, Damaged, NotAllowed, NotFound, StorageError, UsageError
 from perstack.next_steps import Look
 from perstack.ports.storage import Storage
@@ -45,7 +45,6 @@ _ENTRY = Entry(frozenset(("taskId", "name", "status", "version", "createdAt", "u
 
 TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     kind="task",
-    space=TASK_SPACE,
     title="task ",
     missing="there is no task {of} in {location}",
     listed=Look("tasks"),
