@@ -7,6 +7,7 @@ from hosting import wait_for
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.tasks.events import CreateTask, PauseTask, StartTask, TaskConfig
+from perstack.engine.anchors.trail import Auditing
 from perstack.engine.log.event_log import DoesNotFollow
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.engine.tasks.task_log import TaskLog
@@ -19,7 +20,8 @@ CREATED = CreateTask(task_id="t", timestamp=1, name="t", state={}, config=TaskCo
 
 def test_an_event_that_cannot_follow_is_refused_before_it_is_written() -> None:
     async def work() -> None:
-        log = TaskLog(InMemoryStorage(InMemoryStore()))
+        storage = InMemoryStorage(InMemoryStore())
+        log = TaskLog(storage, Auditing.off(storage))
         with pytest.raises(DoesNotFollow, match=r"task t, event 1: .*the first is not createTask"):
             await log.create([StartTask(task_id="t", timestamp=1)])
         with pytest.raises(NotFound):

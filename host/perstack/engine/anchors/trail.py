@@ -95,6 +95,11 @@ class Auditing:
         """The anchor's file or folder, absolute, if it is one; no tool may use it."""
         return _files(self._named_anchor)
 
+    @classmethod
+    def off(cls, storage: Storage) -> Auditing:
+        """Return the audit trail of a project without `[audit]`, which does nothing."""
+        return cls(storage, Project(), Path(), {})
+
     def naming(self, anchor: str) -> Auditing:
         """Return an object with another anchor, for comparisons."""
         return Auditing(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {}, self._clock)
@@ -248,10 +253,10 @@ class Auditing:
         return Sending(self._storage, self._anchor, lambda: self.signer, self._lock, self._clock)
 
 
-def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mapping[str, str] | None) -> Auditing | None:
-    """Return a project's audit trail without a Host; None without `[audit]`. By default `env` includes `.env` files."""
+def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mapping[str, str] | None) -> Auditing:
+    """Return a project's audit trail without a Host. By default `env` includes `.env` files."""
     if project.audit is None:
-        return None
+        return Auditing.off(storage)
     from perstack.config.trust import environment_of
 
     return Auditing(storage, project, place.folder, environment_of(project, place) if env is None else env)

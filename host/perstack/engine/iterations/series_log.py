@@ -46,7 +46,7 @@ class SeriesPage:
 class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
     """Reads and writes series, without decisions of its own."""
 
-    def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
+    def __init__(self, storage: Storage, audit: Auditing) -> None:
         """Create; `audit` sends the heads of series to an anchor, if there is one."""
         super().__init__(storage, SERIES)
         self._audit = audit
@@ -76,14 +76,13 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         self, of: str, loaded: Loaded[SeriesState] | None, events: Sequence[StoredSeriesEvent]
     ) -> Appended[SeriesState]:
         """Append events; when a series starts or resumes, announce a later stop to the anchor first."""
-        if self._audit is not None and (loaded is None or loaded.state.status != "running"):
+        if loaded is None or loaded.state.status != "running":
             await self._audit.expect(Owner("iterations", of))
         return await super().append(of, loaded, events)
 
     async def stopped(self, loaded: Loaded[SeriesState]) -> None:
         """Send the head of a series that has stopped to the anchor, if there is one."""
-        if self._audit is not None:
-            await self._audit.stopped(Owner("iterations", loaded.state.id), loaded.head)
+        await self._audit.stopped(Owner("iterations", loaded.state.id), loaded.head)
 
     async def get(self, series_id: str) -> SeriesState:
         """Return the state of a series; one that is running without a driver is shown as paused."""

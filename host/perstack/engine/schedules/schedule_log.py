@@ -54,7 +54,7 @@ SCHEDULES = Summarized[ScheduleState, StoredScheduleEvent, ScheduleState](
 class ScheduleLog(SummarizedLog[ScheduleState, StoredScheduleEvent, ScheduleState]):
     """Reads and writes schedules, without decisions of its own."""
 
-    def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
+    def __init__(self, storage: Storage, audit: Auditing) -> None:
         """Create; `audit` sends the heads of schedules to an anchor, if there is one, whenever no Job is running."""
         super().__init__(storage, SCHEDULES)
         self._audit = audit
@@ -81,10 +81,9 @@ class ScheduleLog(SummarizedLog[ScheduleState, StoredScheduleEvent, ScheduleStat
         self, of: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
     ) -> Appended[ScheduleState]:
         """Append events, and send the head to the anchor unless a Job is running."""
-        if self._audit is not None:
-            await self._audit.expect(Owner("schedule", of))
+        await self._audit.expect(Owner("schedule", of))
         appended = await super().append(of, loaded, events)
-        if self._audit is not None and appended.state.current is None:
+        if appended.state.current is None:
             await self._audit.stopped(Owner("schedule", of), appended.head)
         return appended
 

@@ -54,92 +54,20 @@ from perstack.support.storage import newest_first
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import this_user
 
-# Queries.
-
-_EVER = 1 << 53
-
-
-class TaskReader:
-    """Queries on the tasks in a storage."""
-
-    def __init__(self, storage: Storage, audit: Auditing | None = None, clock: Clock = SYSTEM) -> None:
-        """Create without reading anything."""
-        self.log = TaskLog(storage, audit)
-        self._clock = clock
-
-    async def task(self, task_id: str) -> TaskState:
-        """Return the state of a task, with the tasks that block it. Raises NotFound and Damaged."""
-        return await seen(self.log, (await self.log.load(task_id)).state)
-
-    async def page(self, asked: List) -> TaskPage:
-        """Return the tasks that match all conditions, latest change first."""
-        wanted = [
-            (key, value)
-            for key, value in (("status", asked.status), ("pauseReason", asked.reason), ("agentId", asked.agent_id))
-            if value is not None
-        ]
-        now = self._clock.now()
-        latest = now - asked.older_than if asked.older_than is not None else now + _EVER
-        earliest = now - asked.newer_than if asked.newer_than is not None else -1
-
-        def fits(row: Row) -> bool:
-            for key, value in wanted:  # a plain loop: `all` takes twice the time, and there may be thousands of rows
-                if row.get(key) != value:
-                    return False
-            return (row.get("archivedAt") is not None) is asked.archived and earliest < _written(row) <= latest
-
-        rows = by_id(await self.log.rows())
-        fitting = ((_written(row), task_id) for task_id, row in rows.items() if fits(row))
-        page = newest_first(fitting, asked.limit, asked.after)
-        listing = Listing(self.log, rows)
-        tasks = [await listing.seen(await self.log.of_row(rows[one])) for one in page.ids]
-        return TaskPage(tasks=tuple(tasks), next=page.next)
-
-    async def damaged(self) -> tuple[TaskSummary, ...]:
-        """Return the tasks that are not archived and whose logs cannot be read, as far as lists have noticed."""
-        rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
-        return tuple([await self.log.of_row(row) for row in rows])
-
-    @checked
-    async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:
-        """Return all events of a task. Raises NotFound."""
-        return tuple(await self._events(task_id))
-
-    async def checkpoints(self, task_id: str) -> tuple[TaskCheckpoint, ...]:
-        """Return all checkpoints of a task, oldest first. Raises NotFound."""
-        return checkpoints_in(task_id, await self._events(task_id))
-
-    async def checkpoint_of(self, task_id: str, wanted: str) -> TaskCheckpoint:
-        """Return the checkpoint of an id, or the latest of a name. Raises NotFound."""
-        found = await self.checkpoints(task_id)
-        for one in reversed(found):
-            if wanted in (one.id, one.name):
-                return one
-        ids = ", ".join(one.id for one in found[-5:]) or "none"
-        raise NotFound(f"task {task_id} has no checkpoint {wanted}; its latest are: {ids}")
-
-    async def _events(self, task_id: str) -> Sequence[StoredTaskEvent]:
-        events = await self.log.events(task_id)
-        if not events:
-            await self.task(task_id)
-        return events
-
-
-def _written(row: Row) -> int:
-    written = row.get("updatedAt")
-    return written if isinstance(written, int) else 0
-
-
 _R = TypeVar("_R")
 
+_EVER_MS = 1 << 53
+"""Milliseconds after which no task was changed."""
 
-class ExecutionMemory(TaskReader, TaskMemory):
+
+class ExecutionMemory(TaskMemory):
     """The tasks in a storage, with all operations. `perstack.ports.tasks` documents the methods."""
 
     def __init__(self, storage: Storage, audit: Auditing | None = None, clock: Clock = SYSTEM) -> None:
         """Use an open storage, which `close` closes."""
-        super().__init__(storage, audit, clock)
+        self.log = TaskLog(storage, audit or Auditing.off(storage))
         self._storage = storage
+        self._clock = clock
         self._by: By | None = None
 
     @classmethod
@@ -257,6 +185,65 @@ class ExecutionMemory(TaskReader, TaskMemory):
         paused = await seen(self.log, await self._change(command, given))
         return paused.model_copy(update=Changes(token=token))
 
+    # --- queries --------------------------------------------------------------------------------------------------
+
+    async def task(self, task_id: str) -> TaskState:
+        """Return the state of a task, with the tasks that block it. Raises NotFound and Damaged."""
+        return await seen(self.log, (await self.log.load(task_id)).state)
+
+    async def page(self, asked: List) -> TaskPage:
+        """Return the tasks that match all conditions, latest change first."""
+        wanted = [
+            (key, value)
+            for key, value in (("status", asked.status), ("pauseReason", asked.reason), ("agentId", asked.agent_id))
+            if value is not None
+        ]
+        now = self._clock.now()
+        latest = now - asked.older_than if asked.older_than is not None else now + _EVER_MS
+        earliest = now - asked.newer_than if asked.newer_than is not None else -1
+
+        def fits(row: Row) -> bool:
+            for key, value in wanted:  # a plain loop: `all` takes twice the time, and there may be thousands of rows
+                if row.get(key) != value:
+                    return False
+            return (row.get("archivedAt") is not None) is asked.archived and earliest < _written(row) <= latest
+
+        rows = by_id(await self.log.rows())
+        fitting = ((_written(row), task_id) for task_id, row in rows.items() if fits(row))
+        page = newest_first(fitting, asked.limit, asked.after)
+        listing = Listing(self.log, rows)
+        tasks = [await listing.seen(await self.log.of_row(rows[one])) for one in page.ids]
+        return TaskPage(tasks=tuple(tasks), next=page.next)
+
+    async def damaged(self) -> tuple[TaskSummary, ...]:
+        """Return the tasks that are not archived and whose logs cannot be read, as far as lists have noticed."""
+        rows = [row for row in await self.log.rows() if row.get("damaged") and row.get("archivedAt") is None]
+        return tuple([await self.log.of_row(row) for row in rows])
+
+    @checked
+    async def history(self, task_id: str) -> tuple[StoredTaskEvent, ...]:
+        """Return all events of a task. Raises NotFound."""
+        return tuple(await self._events(task_id))
+
+    async def checkpoints(self, task_id: str) -> tuple[TaskCheckpoint, ...]:
+        """Return all checkpoints of a task, oldest first. Raises NotFound."""
+        return checkpoints_in(task_id, await self._events(task_id))
+
+    async def checkpoint_of(self, task_id: str, wanted: str) -> TaskCheckpoint:
+        """Return the checkpoint of an id, or the latest of a name. Raises NotFound."""
+        found = await self.checkpoints(task_id)
+        for one in reversed(found):
+            if wanted in (one.id, one.name):
+                return one
+        ids = ", ".join(one.id for one in found[-5:]) or "none"
+        raise NotFound(f"task {task_id} has no checkpoint {wanted}; its latest are: {ids}")
+
+    async def _events(self, task_id: str) -> Sequence[StoredTaskEvent]:
+        events = await self.log.events(task_id)
+        if not events:
+            await self.task(task_id)
+        return events
+
     # --- beside the table of operations ---------------------------------------------------------------------------
 
     @checked
@@ -281,6 +268,11 @@ class ExecutionMemory(TaskReader, TaskMemory):
     def delete_each(self, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
         """Delete tasks unless they changed since they were listed; yield each id, and the reason if it was kept."""
         return delete_each(self.log, tasks)
+
+
+def _written(row: Row) -> int:
+    written = row.get("updatedAt")
+    return written if isinstance(written, int) else 0
 
 
 def _hash(token: str) -> str:

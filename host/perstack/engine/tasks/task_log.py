@@ -6,7 +6,7 @@ Also here: checks of the tasks that a task depends on, which have to read other 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -62,7 +62,7 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
 class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
     """Reads and writes tasks, without decisions of its own."""
 
-    def __init__(self, storage: Storage, audit: Auditing | None = None) -> None:
+    def __init__(self, storage: Storage, audit: Auditing) -> None:
         """Create; `audit` sends a task's head to the anchor, if any, at each change after which it is not running."""
         super().__init__(storage, TASKS)
         self._audit = audit
@@ -106,7 +106,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
                 raise
         expected = None if expected_version is None else (log_of(task_id), expected_version)
         try:
-            async with self._removing(task_id):
+            async with self._audit.removing(Owner("task", task_id)):
                 await uninterrupted(self._space.delete_job(task_id, expected=expected))
         except Conflict as conflict:
             if expected_version is not None:
@@ -117,12 +117,11 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
         self, of: str, loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]
     ) -> Appended[TaskState]:
         """Append events, and send the head to the anchor unless the task runs after them."""
-        audit = None if self._audit is None or _runs_after(loaded, events) else self._audit
-        if audit is not None:
-            await audit.expect(Owner("task", of))
+        if _runs_after(loaded, events):
+            return await super().append(of, loaded, events)
+        await self._audit.expect(Owner("task", of))
         appended = await super().append(of, loaded, events)
-        if audit is not None:
-            await audit.stopped(Owner("task", of), appended.head)
+        await self._audit.stopped(Owner("task", of), appended.head)
         return appended
 
     async def rows(self) -> list[Row]:
@@ -139,9 +138,6 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
             return TaskSummary.model_validate(row)
         except ValidationError:
             return await self.summary(str(row["taskId"]))
-
-    def _removing(self, task_id: str) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if self._audit is None else self._audit.removing(Owner("task", task_id))
 
     async def _from_logs(self, task_ids: Iterable[str]) -> list[Row]:
         found: list[Row] = []
