@@ -27,14 +27,13 @@ from perstack.core.base.ids import OwnerKind
 from perstack.core.base.records import Fact
 from perstack.engine.audit.verify import verify_job
 from perstack.engine.iterations.series_log import SERIES
-from perstack.engine.log.event_log import CheckedLog, DoesNotFollow, E, EventLog, S, StoredLine, run_ids
+from perstack.engine.log.event_log import CheckedLog, DoesNotFollow, E, EventLog, S, StoredLine, job_ids, run_ids
 from perstack.engine.log.indexed_log import M, Summarized
 from perstack.engine.log.storage import Kept, log_of, space_of
 from perstack.engine.schedules.schedule_log import SCHEDULES
 from perstack.engine.tasks.task_log import TASKS
 from perstack.errors import StorageError
 from perstack.ports.storage import FindsLostJobs, Storage
-from perstack.support.storage import every_id
 
 
 async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) -> Report:
@@ -113,8 +112,6 @@ async def verify_lost(storage: Storage) -> list[Finding]:
 
 # Checks of any id, and of a whole store.
 
-_PAGE = 1000
-
 _CHECKS: Mapping[OwnerKind, Callable[[Storage, str], Awaitable[Report]]] = {
     "job": verify_job,
     "iterations": partial(_verify, SERIES),
@@ -138,7 +135,8 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
     Something that cannot be read at all is a report with that finding, and does not end the check.
     """
     for kind, verify in _CHECKS.items():
-        for of in await _ids(space_of(storage, kind)):
+        # sorted and each once: an owner that is written to during the listing changes its place in the list
+        for of in sorted(set(await job_ids(space_of(storage, kind)))):
             try:
                 yield await verify(storage, of)
             except StorageError as error:
@@ -146,8 +144,3 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
     lost = await verify_lost(storage)
     if lost:
         yield Report(storage.location, 0, 0, tuple(lost), kind="store")
-
-
-async def _ids(space: Storage) -> list[str]:
-    """Return all ids of a space, listed at once: a Job that is written to meanwhile changes its place in the list."""
-    return sorted(set(await every_id(lambda after: space.jobs(limit=_PAGE, after=after))))

@@ -16,7 +16,7 @@ from perstack.core.runs.messages import BlobPart
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import BadEvent, readable, run_ids
+from perstack.engine.log.event_log import BadEvent, job_ids, readable, run_ids
 from perstack.engine.log.leases import Holders
 from perstack.engine.log.run_log import derive, event_of, run_logs
 from perstack.engine.log.storage import OWNER_KINDS, space_of
@@ -24,11 +24,9 @@ from perstack.errors import NotFound, StorageError, UsageError
 from perstack.next_steps import Look
 from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import Erases, KeepsCopies, Redacts, RunRef, Storage
-from perstack.support.storage import every_id
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import this_process
 
-_PAGE = 1000
 _SHORTEST = 4
 """Minimum characters of a text that is searched for: a shorter one occurs everywhere."""
 _SHORT = 8
@@ -60,13 +58,13 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
     raw = _raw(texts)
     looked: dict[str, bool] = {}
     if forms:
-        for job_id in await _every_job(storage):
+        for job_id in await job_ids(storage):
             found += await _in_job(storage, job_id, texts, forms, event)
             found += await _in_snapshots(storage, job_id, raw, looked)
         for kind in OWNER_KINDS:
             if kind != "job":
                 space = space_of(storage, kind)
-                for of in await _every_job(space):
+                for of in await job_ids(space):
                     found += [f"{kind} {of}, event {seq}" for seq in await _places(space, of, forms)]
     blobs, shared = await _blobs(storage, event, raw, forms)
     return Traces(tuple(dict.fromkeys((*found, *shared)))[:_MOST], tuple(blobs))
@@ -81,10 +79,6 @@ def _forms(text: str) -> tuple[bytes, ...]:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-async def _every_job(storage: Storage) -> list[str]:
-    return await every_id(lambda after: storage.jobs(limit=_PAGE, after=after))
 
 
 async def _in_job(

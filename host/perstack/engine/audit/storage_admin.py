@@ -16,7 +16,9 @@ from perstack.core.base.chain import is_redaction_of, open_line
 from perstack.core.base.ids import Owner, OwnerKind, number_of_run
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
+from perstack.engine.log.event_log import job_ids, run_ids
 from perstack.engine.log.leases import Holders
+from perstack.engine.log.run_log import checkpoint_ids
 from perstack.engine.log.storage import OWNER_KINDS, keep_blobs, places_of, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign
@@ -31,7 +33,6 @@ from perstack.ports.storage import (
     Storage,
     StorageCheck,
 )
-from perstack.support.storage import every_id
 from perstack.system.user import this_process
 
 # Disk usage.
@@ -135,8 +136,7 @@ async def copy_storage(
 
 
 async def _all_of(storage: Storage, kind: OwnerKind) -> list[Owner]:
-    ids = await every_id(lambda after: space_of(storage, kind).jobs(limit=1000, after=after))
-    return [Owner(kind, of) for of in reversed(ids)]
+    return [Owner(kind, of) for of in reversed(await job_ids(space_of(storage, kind)))]
 
 
 class _Copying:
@@ -171,7 +171,7 @@ class _Copying:
     async def last_event(self) -> int:
         """Return the time of the latest event, in milliseconds since 1970; 0 if no log can be read."""
         latest = 0
-        for run_id in await every_id(lambda after: self._source.runs(self._owner.id, after=after)):
+        for run_id in await run_ids(self._source, self._owner.id):
             try:
                 records = await self._source.read(RunRef(self._owner.id, run_id))
             except PerstackError:
@@ -204,7 +204,7 @@ class _Copying:
         of = self._owner.id
         await self._copy_blobs()
         # delegates before their parent Runs: a copy that is cut short refers to nothing missing
-        runs = sorted(await every_id(lambda after: self._source.runs(of, after=after)), key=number_of_run, reverse=True)
+        runs = sorted(await run_ids(self._source, of), key=number_of_run, reverse=True)
         for run_id in runs:
             await self._copy_log(RunRef(of, run_id))
         await self._copy_caches(runs)
@@ -269,7 +269,7 @@ class _Copying:
             for run_id in runs:
                 if (setting := await source.run_setting(RunRef(of, run_id))) is not None:
                     await target.put_run_setting(RunRef(of, run_id), setting)
-            for checkpoint in await every_id(lambda after: source.checkpoints(of, after=after)):
+            for checkpoint in await checkpoint_ids(source, of):
                 if (data := await source.checkpoint(of, checkpoint)) is not None:
                     await target.put_checkpoint(of, checkpoint, data)
         summary = await source.summary(of)

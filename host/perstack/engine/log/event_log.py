@@ -76,6 +76,11 @@ async def add_payload(storage: Storage, ref: RunRef, payload: bytes) -> None:
     await storage.append(ref, head.seq, seal(head, [payload])[0])
 
 
+async def job_ids(storage: Storage) -> list[str]:
+    """Return the ids of all Jobs of a storage, or of all owners of a space, the one written to last first."""
+    return await every_id(lambda after: storage.jobs(limit=1000, after=after))
+
+
 async def run_ids(storage: Storage, job_id: str) -> list[str]:
     """Return the ids of all Runs of a Job that have a log, by their number. Raises NotFound."""
     return await every_id(lambda after: storage.runs(job_id, after=after))

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from perstack.core.base.ids import job_of_run
+from perstack.engine.log.event_log import job_ids
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import LocalStorage, Storage
-from perstack.support.storage import every_id
 from perstack.system.process_guard import GUARD, end_left_programs
 
 # Programs of a storage's Jobs: those that an earlier process left running, and those that run now.
@@ -159,7 +159,7 @@ class Holders:
             await asyncio.gather(*(self._end(run_id) for run_id in await self._known(job_id)))
 
     async def _known(self, job_id: str | None) -> list[str]:
-        every = await every_id(lambda after: self._space.jobs(after=after))
+        every = await job_ids(self._space)
         return [run_id for run_id in every if job_id is None or job_of_run(run_id) == job_id]
 
     async def _end(self, run_id: str) -> None:

@@ -204,8 +204,6 @@ def _place_in(ref: RunRef, through: str | None) -> int | None:
 
 # Caches of a Job, derived from its logs: to compare them, or to write them anew.
 
-_CHECKPOINT_PAGE = 1000
-
 
 @dataclass(frozen=True, slots=True)
 class Derived:
@@ -222,7 +220,7 @@ async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
     """Return the ids of all stored checkpoints of a Job; none if the storage keeps no copies."""
     if not isinstance(storage, KeepsCopies):
         return []
-    return await every_id(lambda after: storage.checkpoints(job_id, limit=_CHECKPOINT_PAGE, after=after))
+    return await every_id(lambda after: storage.checkpoints(job_id, after=after))
 
 
 async def derive(storage: Storage, job_id: str) -> Derived:

@@ -20,11 +20,11 @@ from perstack.core.base.ids import OwnerKind, run_id_of
 from perstack.core.base.records import Fact
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import add_payload
+from perstack.engine.log.event_log import add_payload, job_ids
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.next_steps import Start
 from perstack.ports.storage import LocalStorage, RunRef, SharesBlobs, Storage
-from perstack.support.storage import every_id, pages
+from perstack.support.storage import pages
 
 # Local paths of a storage.
 
@@ -275,7 +275,7 @@ async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("
         for kind in kinds:
             if await space_of(storage, kind).has_job(head):
                 return typed
-    ids = [one for kind in kinds for one in await _ids(space_of(storage, kind))]
+    ids = [one for kind in kinds for one in await job_ids(space_of(storage, kind))]
     for head in heads:
         found = [one for one in ids if one.startswith(head)]
         if len(found) == 1:
@@ -295,10 +295,6 @@ def _heads(typed: str) -> list[str]:
             break
         found.append(head)
     return found
-
-
-async def _ids(space: Storage) -> list[str]:
-    return await every_id(lambda after: space.jobs(limit=1000, after=after))
 
 
 def _ambiguous(typed: str, fitting: list[str]) -> UsageError:
