@@ -5,16 +5,15 @@ Only this module and `ports.hooks` use pluggy. Plugins come from three sources, 
 twice is registered once.
 
 There are seven kinds: storages, providers, skills, formats, listeners, runtimes and dispatchers. Each has a hook in
-`ports.hooks`. `pm.hook` is untyped, so `_of` calls the hooks of one plugin at a time and is the only place that narrows
-their results. Names and schemes are unique over all plugins. Skills have no lookup by name: the first factory that
-handles a definition provides the skill, and plugins loaded later come first, so an object passed in Python overrides an
-installed plugin.
+`ports.hooks`. `pm.hook` is untyped, so `_collect` calls the hooks of one plugin at a time, by the table `_KINDS`, and
+is the only place that narrows their results. Names and schemes are unique over all plugins. Skills have no lookup by
+name: the first factory that handles a definition provides the skill, and plugins loaded later come first, so an object
+passed in Python overrides an installed plugin.
 
 Errors: an installed plugin that cannot be imported is left out with a notice, so that one broken package does not stop
 perstack. All other errors raise, because the caller asked for that plugin or its author has to fix it.
 
-A new kind needs a hook in `ports.hooks`, a field in `PluginInfo`, `Plugins` and `_Registered`, and a line in `_of` and
-`_collect`.
+A new kind needs a hook in `ports.hooks`, a field of that name in `PluginInfo` and `Plugins`, and a line in `_KINDS`.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import pluggy
 
@@ -49,8 +47,19 @@ GROUP = "perstack"
 EXTRA_MODULES = "PERSTACK_PLUGINS"
 """Environment variable: comma-separated modules to load as plugins, in addition to the installed ones."""
 
+_KINDS: Mapping[str, str] = {
+    "storages": "scheme",
+    "providers": "name",
+    "skills": "name",
+    "formats": "name",
+    "runtimes": "name",
+    "dispatchers": "scheme",
+}
+"""The kinds of objects with names, and the attribute that is the name. Listeners are the only kind without names."""
 
-_ELSEWHERE = {"mcp-sampling": "it is the model of an editor, which is there only while perstack serves that over MCP"}
+_NOT_EVERYWHERE = {
+    "mcp-sampling": "it is the model of an editor, which is there only while perstack serves that over MCP"
+}
 """Providers that only some front doors register, and the reason to show where they are missing."""
 
 
@@ -80,18 +89,13 @@ class Plugins:
     skills: Sequence[SkillFactory]
     formats: Mapping[str, JobFormat]
     listeners: Sequence[Listener]
-    infos: Sequence[PluginInfo] = field(default=())
-    runtimes: Mapping[str, RuntimeFactory] = field(default_factory=dict[str, RuntimeFactory])
-    dispatchers: Mapping[str, DispatcherFactory] = field(default_factory=dict[str, DispatcherFactory])
+    infos: Sequence[PluginInfo]
+    runtimes: Mapping[str, RuntimeFactory]
+    dispatchers: Mapping[str, DispatcherFactory]
 
     def storage(self, scheme: str) -> StorageFactory:
         """Return the storage factory of a scheme. Raises UsageError, listing the known schemes, if there is none."""
-        found = self.storages.get(scheme)
-        if found is None:
-            known = ", ".join(sorted(self.storages))
-            near = suggestion(scheme, self.storages)
-            raise UsageError(f"no storage {scheme!r} is installed; there are: {known}{near}")
-        return found
+        return _registered("storage", scheme, self.storages)
 
     def open_storage(self, address: str, folder: Path, setting: JsonObject | None = None) -> Storage:
         """Open the storage at an address such as `file:perstack`, relative to a folder.
@@ -131,34 +135,28 @@ class Plugins:
 
     def format(self, name: str) -> JobFormat:
         """Return the format of a name. Raises UsageError, listing the known formats, if there is none."""
-        found = self.formats.get(name)
-        if found is None:
-            known = ", ".join(sorted(self.formats)) or "none"
-            raise UsageError(f"no format {name!r} is installed; there are: {known}{suggestion(name, self.formats)}")
-        return found
+        return _registered("format", name, self.formats)
 
     def runtime(self, name: str) -> RuntimeFactory:
         """Return the runtime factory of a name. Raises UsageError, listing the known runtimes, if there is none."""
-        found = self.runtimes.get(name)
-        if found is None:
-            known = ", ".join(sorted(self.runtimes)) or "none"
-            near = suggestion(name, self.runtimes)
-            raise UsageError(f"no runtime {name!r} is installed; there are: {known}{near}")
-        return found
+        return _registered("runtime", name, self.runtimes)
 
     def provider(self, name: str) -> ProviderFactory:
         """Return the provider factory of a name. Raises UsageError, listing the known providers, if there is none."""
-        found = self.providers.get(name)
-        if found is None:
-            known = f"there are: {', '.join(sorted(self.providers))}{suggestion(name, self.providers)}"
-            where = _ELSEWHERE.get(name, known)
-            raise UsageError(f"no provider {name!r} is installed; {where}")
-        return found
+        if name in _NOT_EVERYWHERE and name not in self.providers:
+            raise UsageError(f"no provider {name!r} is installed; {_NOT_EVERYWHERE[name]}")
+        return _registered("provider", name, self.providers)
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
+_T = TypeVar("_T")
+
+
+def _registered(kind: str, name: str, registered: Mapping[str, _T]) -> _T:
+    found = registered.get(name)
+    if found is None:
+        known = ", ".join(sorted(registered)) or "none"
+        raise UsageError(f"no {kind} {name!r} is installed; there are: {known}{suggestion(name, registered)}")
+    return found
 
 
 @dataclass(slots=True)
@@ -273,89 +271,40 @@ def _register(manager: pluggy.PluginManager, one: _Found) -> None:
 
 
 def _collect(manager: pluggy.PluginManager, found: Sequence[_Found]) -> Plugins:
-    storages: dict[str, StorageFactory] = {}
-    providers: dict[str, ProviderFactory] = {}
-    skills: dict[str, SkillFactory] = {}
-    formats: dict[str, JobFormat] = {}
-    runtimes: dict[str, RuntimeFactory] = {}
-    dispatchers: dict[str, DispatcherFactory] = {}
-    listeners: list[Listener] = []
+    registered: dict[str, dict[str, object]] = {kind: {} for kind in _KINDS}
+    listeners: list[object] = []
     infos: list[PluginInfo] = []
     for one in found:
         if one.plugin is None:
             infos.append(PluginInfo(one.name, one.package, one.version, error=one.error))
             continue
-        ours = _of(manager, one)
-        _merge("storage", {factory.scheme: factory for factory in ours.storages}, storages, one)
-        _merge("provider", _by_name(ours.providers), providers, one)
-        _merge("skill", _by_name(ours.skills), skills, one)
-        _merge("format", _by_name(ours.formats), formats, one)
-        _merge("runtime", _by_name(ours.runtimes), runtimes, one)
-        _merge("dispatcher", {factory.scheme: factory for factory in ours.dispatchers}, dispatchers, one)
-        listeners.extend(ours.listeners)
-        infos.append(
-            PluginInfo(
-                one.name,
-                one.package,
-                one.version,
-                tuple(factory.scheme for factory in ours.storages),
-                tuple(factory.name for factory in ours.providers),
-                tuple(factory.name for factory in ours.skills),
-                tuple(form.name for form in ours.formats),
-                len(ours.listeners),
-                tuple(factory.name for factory in ours.runtimes),
-                tuple(factory.scheme for factory in ours.dispatchers),
-            )
-        )
+        names: dict[str, tuple[str, ...]] = {}
+        for kind, attribute in _KINDS.items():
+            new = {getattr(each, attribute): each for each in _call(manager, one, f"perstack_{kind}")}
+            names[kind] = tuple(new)
+            _merge(kind.removesuffix("s"), new, registered[kind], one)
+        heard = _call(manager, one, "perstack_listeners")
+        listeners += heard
+        infos.append(PluginInfo(one.name, one.package, one.version, listeners=len(heard), error=None, **names))
     # the first factory that handles a skill provides it: objects passed in Python go before installed plugins
-    given_first = tuple(reversed(skills.values()))
-    return Plugins(storages, providers, given_first, formats, tuple(listeners), tuple(infos), runtimes, dispatchers)
+    skills = tuple(reversed(registered.pop("skills").values()))
+    # the only place where the results of the untyped hooks are narrowed
+    return Plugins(skills=skills, listeners=tuple(listeners), infos=tuple(infos), **registered)  # type: ignore[arg-type]
 
 
-@dataclass(slots=True)
-class _Registered:
-    storages: list[StorageFactory]
-    providers: list[ProviderFactory]
-    skills: list[SkillFactory]
-    formats: list[JobFormat]
-    listeners: list[Listener]
-    runtimes: list[RuntimeFactory]
-    dispatchers: list[DispatcherFactory]
-
-
-def _of(manager: pluggy.PluginManager, one: _Found) -> _Registered:
-    """Call the hooks of one plugin. The only place where the untyped `pm.hook` is narrowed."""
+def _call(manager: pluggy.PluginManager, one: _Found, hook_name: str) -> list[object]:
+    """Call a hook of one plugin. Raises PluginError if it raises anything."""
     others = [other for other in manager.get_plugins() if other is not one.plugin]
-
-    def call(hook_name: str) -> list[object]:
-        caller = manager.subset_hook_caller(hook_name, others)
-        try:
-            answers: list[Sequence[object] | None] = caller()
-        except Exception as error:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise PluginError(f"plugin {one.name} of {one.package}: its hook {hook_name} raised {what}") from error
-        return [item for answer in answers if answer is not None for item in answer]
-
-    return _Registered(
-        storages=call("perstack_storages"),  # type: ignore[arg-type]
-        providers=call("perstack_providers"),  # type: ignore[arg-type]
-        skills=call("perstack_skills"),  # type: ignore[arg-type]
-        formats=call("perstack_formats"),  # type: ignore[arg-type]
-        listeners=call("perstack_listeners"),  # type: ignore[arg-type]
-        runtimes=call("perstack_runtimes"),  # type: ignore[arg-type]
-        dispatchers=call("perstack_dispatchers"),  # type: ignore[arg-type]
-    )
+    caller = manager.subset_hook_caller(hook_name, others)
+    try:
+        answers: list[Sequence[object] | None] = caller()
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PluginError(f"plugin {one.name} of {one.package}: its hook {hook_name} raised {what}") from error
+    return [item for answer in answers if answer is not None for item in answer]
 
 
-_N = TypeVar("_N", bound=_Named)
-_T = TypeVar("_T")
-
-
-def _by_name(factories: Iterable[_N]) -> dict[str, _N]:
-    return {factory.name: factory for factory in factories}
-
-
-def _merge(what: str, new: Mapping[str, _T], into: dict[str, _T], one: _Found) -> None:
+def _merge(what: str, new: Mapping[str, object], into: dict[str, object], one: _Found) -> None:
     for name, factory in new.items():
         if name in into and into[name] is not factory:
             raise PluginError(f"two plugins bring the {what} {name!r}; remove {one.package} or the other")
