@@ -9,14 +9,14 @@ from functools import cache
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import place_of
 from perstack.core.definitions.skills import Subject, ToolSpec
-from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL, policy_of
+from perstack.core.runs.context import PIN_TOOL, policy_of
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.recall import Entry, Wanted, answer_of, entries_of, recall_spec
 from perstack.core.runs.state import Run
 from perstack.engine.log.event_log import readable
 from perstack.engine.log.run_log import RunDefinition
-from perstack.engine.plugins.tool_catalogue import Offered
-from perstack.ports.skill import ToolCall, ToolResult, Toolset
+from perstack.engine.plugins.tool_catalogue import Offered, builtin_tool
+from perstack.ports.skill import ToolCall, ToolResult
 from perstack.ports.storage import RunRef, Storage
 
 _MOST_RUNS = 50
@@ -51,37 +51,24 @@ def context_tools(run: Run, storage: Storage) -> tuple[Offered, ...]:
     definition configures a context policy that includes it.
     """
     policy, has_dropped = policy_of(run), run.context.has_dropped
-    recall = (Offered(recall_spec(), RecallSession(storage, run), RECALL_TOOL),) if has_dropped else ()
+    recall = (builtin_tool(recall_spec(), _HistorySearch(storage, run).answer),) if has_dropped else ()
     offers_pin = policy is not None and (policy.offers_pin or has_dropped)
-    return (*((Offered(pin_spec(), _PinSession(), PIN_TOOL),) if offers_pin else ()), *recall)
+    return (*((builtin_tool(pin_spec(), _pin),) if offers_pin else ()), *recall)
 
 
-class _PinSession:
-    """A session that answers `pin`; the note is in the call itself, whose turn is never left out."""
-
-    async def tools(self) -> Toolset:
-        return Toolset((pin_spec(),))
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult.text('{"pinned":true}')
-
-    async def close(self) -> None:
-        """Do nothing."""
+async def _pin(call: ToolCall) -> ToolResult:
+    """Confirm a note, which is in the call itself: its turn is never left out."""
+    return ToolResult.text('{"pinned":true}')
 
 
-class RecallSession:
-    """A session that answers `recallHistory` from the logs of a Run and of the Runs that it continues."""
+class _HistorySearch:
+    """The search in the logs of a Run and of the Runs that it continues."""
 
     def __init__(self, storage: Storage, run: Run) -> None:
-        """Create a session that reads the logs of a Run."""
         self._storage = storage
         self._ref = RunRef(run.start.job_id, run.id)
 
-    async def tools(self) -> Toolset:
-        """Return the toolset with `recallHistory`."""
-        return Toolset((recall_spec(),))
-
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def answer(self, call: ToolCall) -> ToolResult:
         """Search the logs and return the matching entries as text."""
         wanted = Wanted.of(call.args)
         found: list[Entry] = []
@@ -110,9 +97,6 @@ class RecallSession:
         if base is None:
             return found, None
         return found, (RunRef(ref.job_id, base.run_id), place_of(base.checkpoint_id)[2])
-
-    async def close(self) -> None:
-        """Do nothing: no resource was opened."""
 
 
 def _worth(lines: Sequence[bytes], wanted: Wanted) -> list[int]:

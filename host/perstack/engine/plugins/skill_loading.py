@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from perstack.core.definitions.skills import AgentSkill, ToolSpec
 from perstack.engine.plugins.agent_skills import Knowledge
-from perstack.engine.plugins.tool_catalogue import Offered
+from perstack.engine.plugins.tool_catalogue import Offered, builtin_tool
 from perstack.errors import SkillError
-from perstack.ports.skill import ToolCall, ToolResult, Toolset
+from perstack.ports.skill import ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from perstack.config.context_files import SkillFolder
@@ -46,41 +46,20 @@ def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
 
 
 def loading_tools(skills: Sequence[AgentSkill], knowledge: Knowledge) -> tuple[Offered, ...]:
-    """Return `loadSkill`, if there are skills; otherwise nothing."""
-    return (Offered(load_spec(skills), LoadingSession(skills, knowledge), LOAD_TOOL),) if skills else ()
-
-
-class LoadingSession:
-    """A session that answers `loadSkill`.
+    """Return `loadSkill`, if there are skills; otherwise nothing.
 
     Files that changed since the Run began are not read: nobody has agreed to them, and the recorded start of the Run
     would not explain what its model did.
     """
+    named = {one.name: one for one in skills}
 
-    def __init__(self, skills: Sequence[AgentSkill], knowledge: Knowledge) -> None:
-        """Create a session for the skills of one Run."""
-        self._skills = {one.name: one for one in skills}
-        self._knowledge = knowledge
-
-    async def tools(self) -> Toolset:
-        """Return the toolset with `loadSkill`."""
-        return Toolset((load_spec(tuple(self._skills.values())),))
-
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def load(call: ToolCall) -> ToolResult:
         """Return the requested text. Raises SkillError for a file that is missing, has changed, or is not text."""
         path, begin = call.args.get("path"), call.args.get("from")
-        skill = self._skills[str(call.args["name"])]
-        text = await asyncio.to_thread(
-            _answer,
-            self._knowledge,
-            skill,
-            path if isinstance(path, str) else "",
-            begin if isinstance(begin, int) else 0,
-        )
-        return ToolResult.text(text)
+        path, begin = path if isinstance(path, str) else "", begin if isinstance(begin, int) else 0
+        return ToolResult.text(await asyncio.to_thread(_answer, knowledge, named[str(call.args["name"])], path, begin))
 
-    async def close(self) -> None:
-        """Do nothing: no resource was opened."""
+    return (builtin_tool(load_spec(skills), load),) if skills else ()
 
 
 def _answer(knowledge: Knowledge, skill: AgentSkill, path: str, begin: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -36,32 +36,45 @@ from perstack.core.runs.tool_search import (
     divide,
     result_text,
     search,
-    search_spec,
 )
 from perstack.dataclass import dataclass
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
 from perstack.support.schema_checks import violation_of
 
-# A skill that is not opened, because its calls are answered from a recording.
+# Sessions without a skill: the host answers the calls itself.
 
 
-class PlayedSession:
-    """A session that offers a skill's recorded tools without opening the skill."""
+class BuiltinSession:
+    """A session whose calls are answered by a function of the host."""
 
-    def __init__(self, toolset: Toolset) -> None:
-        """Create a session that offers a recorded toolset."""
+    def __init__(self, toolset: Toolset, answer: Callable[[ToolCall], Awaitable[ToolResult]]) -> None:
+        """Offer a toolset, and answer its calls with `answer`."""
         self._toolset = toolset
+        self._answer = answer
 
     async def tools(self) -> Toolset:
-        """Return the recorded toolset."""
+        """Return the toolset."""
         return self._toolset
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Return an error result: recorded calls are answered before they reach this session."""
-        return ToolResult.text(f"{call.tool_name} is not in the recording.", is_error=True)
+        """Return the answer to a call."""
+        return await self._answer(call)
 
     async def close(self) -> None:
-        """Do nothing: no skill was opened."""
+        """Do nothing: no resource was opened."""
+
+
+class PlayedSession(BuiltinSession):
+    """A session that offers a skill's recorded tools without opening the skill."""
+
+    def __init__(self, toolset: Toolset) -> None:
+        """Offer a recorded toolset."""
+        super().__init__(toolset, _not_recorded)
+
+
+async def _not_recorded(call: ToolCall) -> ToolResult:
+    """Return an error result: recorded calls are answered before they reach a session."""
+    return ToolResult.text(f"{call.tool_name} is not in the recording.", is_error=True)
 
 
 _RESERVED = frozenset({SEARCH_TOOL, PIN_TOOL, RECALL_TOOL})
@@ -135,9 +148,7 @@ class Catalogue:
         # Runs of versions that renamed both tools of a shared name know the host's by its prefixed name
         self._former = {one.prefixed_name: one for one in named if one.rank == 0 and shared[one.spec.name] > 1}
         if self._division.deferred:
-            self._by_name[SEARCH_TOOL] = Offered(
-                self._division.shown[-1], _SearchSession(self._division.deferred), SEARCH_TOOL
-            )
+            self._by_name[SEARCH_TOOL] = builtin_tool(self._division.shown[-1], self._search)
         self._missing = missing or {}
         """Skills whose tools are not offered, and why: shown to a model that calls an unknown tool."""
         self.guidance = guidance
@@ -207,23 +218,16 @@ class Catalogue:
             target=spec.target,
         )
 
-
-class _SearchSession:
-    """A session that answers the search for deferred tools."""
-
-    def __init__(self, deferred: Sequence[ToolSpec]) -> None:
-        self._deferred = deferred
-
-    async def tools(self) -> Toolset:
-        return Toolset((search_spec(self._deferred),))
-
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def _search(self, call: ToolCall) -> ToolResult:
+        """Answer the search for deferred tools."""
         most = call.args.get("most")
-        found = search(str(call.args["query"]), self._deferred, most if isinstance(most, int) else MOST_FOUND)
-        return ToolResult.text(result_text(found, self._deferred))
+        found = search(str(call.args["query"]), self.deferred, most if isinstance(most, int) else MOST_FOUND)
+        return ToolResult.text(result_text(found, self.deferred))
 
-    async def close(self) -> None:
-        """Do nothing."""
+
+def builtin_tool(spec: ToolSpec, answer: Callable[[ToolCall], Awaitable[ToolResult]]) -> Offered:
+    """Return a tool whose calls the host answers with `answer`."""
+    return Offered(spec, BuiltinSession(Toolset((spec,)), answer), spec.name)
 
 
 def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> DecidedCall:
