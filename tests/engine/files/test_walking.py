@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from hosting import Bench, expert, opened, wait_for
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.ignore_rules import rules_at
 from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, digest_of
-from perstack.engine.files.snapshots import Recorder
+from perstack.engine.files.snapshots import WorkspaceSnapshots
 from perstack.engine.files.trees import Trees
 from perstack.engine.files.workspace_walk import CannotTake
 from perstack.ports.storage import Storage
@@ -163,13 +164,13 @@ def test_after_any_edits_a_snapshot_is_what_another_walk_finds(folder: Path, sto
     vandal = Vandal(top, seed, os.fsencode(folder.parent / "outside"))
 
     async def work() -> None:
-        recorder = Recorder(storage, "job", folder, (), SnapshotPolicy(max_file_size=MOST))
+        take = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MOST))
         for _ in range(15):
             for _ in range(vandal.chance.randrange(1, 12)):
                 vandal.act()
-            assert await recorded(Trees(storage, "job"), (await recorder.take()).tree) == walked(top)
-        again = Recorder(storage, "job", folder, (), SnapshotPolicy(max_file_size=MOST))
-        assert (await again.take()).tree == (await recorder.take()).tree
+            assert await recorded(Trees(storage, "job"), (await take()).tree) == walked(top)
+        again = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MOST))
+        assert (await again()).tree == (await take()).tree
 
     wait_for(work())
 
@@ -187,11 +188,11 @@ def test_beside_a_hostile_process_every_snapshot_is_whole_and_has_nothing_from_o
     hostile.stdout.readline()
 
     async def work() -> None:
-        recorder = Recorder(storage, "job", folder, (), SnapshotPolicy(max_file_size=MOST))
+        take = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MOST))
         trees, until = Trees(storage, "job"), time.monotonic() + 2
         takes = 0
         while time.monotonic() < until:
-            taken = await asyncio.wait_for(recorder.take(), 20)
+            taken = await asyncio.wait_for(take(), 20)
             found = await recorded(trees, taken.tree)
             takes += 1
             for entry in found.values():
@@ -200,7 +201,7 @@ def test_beside_a_hostile_process_every_snapshot_is_whole_and_has_nothing_from_o
         assert takes > 3
         hostile.kill()
         hostile.wait()
-        assert await recorded(trees, (await recorder.take()).tree) == walked(top)
+        assert await recorded(trees, (await take()).tree) == walked(top)
 
     try:
         wait_for(work())
@@ -215,13 +216,13 @@ def test_a_walk_that_was_cancelled_is_begun_anew_and_loses_nothing(folder: Path,
         (folder / str(number)).write_text(str(number))
 
     async def work() -> None:
-        recorder = Recorder(storage, "job", folder, (), SnapshotPolicy())
+        take = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy())
         for delay in (0.001, 0.01, 0.05):
-            task = asyncio.create_task(recorder.take())
+            task = asyncio.create_task(take())
             await asyncio.sleep(delay)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        assert await recorded(Trees(storage, "job"), (await recorder.take()).tree) == walked(os.fsencode(folder))
+        assert await recorded(Trees(storage, "job"), (await take()).tree) == walked(os.fsencode(folder))
 
     wait_for(work())
 
@@ -240,19 +241,19 @@ def test_what_has_not_changed_is_not_read_again(folder: Path, storage: Storage) 
     sys.addaudithook(watch)
 
     async def work() -> None:
-        recorder = Recorder(storage, "job", folder, (), SnapshotPolicy())
+        take = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy())
         until = time.monotonic() + 10
         while True:  # once their times are old enough
             opens.clear()
             watching.append(True)
-            first = await recorder.take()
+            first = await take()
             watching.clear()
             if not [name for name in opens if name.isdigit()] or time.monotonic() > until:
                 break
         assert not [name for name in opens if name.isdigit()]
         (folder / "d3" / "3").write_text("other")
         watching.append(True)
-        second = await recorder.take()
+        second = await take()
         watching.clear()
         assert [name for name in opens if name.isdigit()] == ["3"]
         assert first.tree != second.tree
@@ -266,13 +267,16 @@ def test_what_is_never_recorded_is_not_even_under_another_name(folder: Path, sto
     (folder / "plain").write_text("plain")
 
     async def work() -> None:
-        recorder = Recorder(storage, "job", folder, (folder / "kept",), SnapshotPolicy())
-        assert [*await recorded(Trees(storage, "job"), (await recorder.take()).tree)] == [b"plain"]
-        again = Recorder(storage, "job", folder, (folder / "kept",), SnapshotPolicy())
+        take = partial(WorkspaceSnapshots(storage, "job", folder, (folder / "kept",)).take, SnapshotPolicy())
+        assert [*await recorded(Trees(storage, "job"), (await take()).tree)] == [b"plain"]
+        again = partial(WorkspaceSnapshots(storage, "job", folder, (folder / "kept",)).take, SnapshotPolicy())
         os.link(folder / "kept" / "state", folder / "other")
-        guarded = Recorder(storage, "job", folder, (folder / "kept", folder / "kept" / "state"), SnapshotPolicy())
-        assert [*await recorded(Trees(storage, "job"), (await again.take()).tree)] == [b"other", b"plain"]
-        assert [*await recorded(Trees(storage, "job"), (await guarded.take()).tree)] == [b"plain"]
+        guarded = partial(
+            WorkspaceSnapshots(storage, "job", folder, (folder / "kept", folder / "kept" / "state")).take,
+            SnapshotPolicy(),
+        )
+        assert [*await recorded(Trees(storage, "job"), (await again()).tree)] == [b"other", b"plain"]
+        assert [*await recorded(Trees(storage, "job"), (await guarded()).tree)] == [b"plain"]
 
     wait_for(work())
 
@@ -283,7 +287,7 @@ def test_a_workspace_that_is_gone_cannot_be_taken_and_a_run_goes_on_without(benc
     async def work() -> None:
         await storage.create_job("job")
         with pytest.raises(CannotTake, match="no such file"):
-            await Recorder(storage, "job", tmp_path / "gone", (), SnapshotPolicy()).take()
+            await WorkspaceSnapshots(storage, "job", tmp_path / "gone", ()).take(SnapshotPolicy())
 
     wait_for(work())
 

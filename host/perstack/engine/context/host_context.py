@@ -44,7 +44,7 @@ from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
-    from perstack.engine.files.snapshots import Snapshots
+    from perstack.engine.files.snapshots import WorkspaceSnapshots
     from perstack.engine.log.run_session import RunSession
     from perstack.engine.plugins.secret_masking import SecretVault
     from perstack.ports.tasks import TaskMemory  # half of what a run without tasks would import
@@ -250,14 +250,14 @@ class JobSnapshots:
     def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Sequence[Path]) -> None:
         """Record this workspace without the files and folders in `keep_off`."""
         self._given = storage, job_id, workspace, tuple(keep_off)
-        self._made: Snapshots | None = None
+        self._made: WorkspaceSnapshots | None = None
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
         """Take a snapshot and return its event; its blobs are on disk. Raises StorageError."""
         if self._made is None:
-            from perstack.engine.files.snapshots import Snapshots
+            from perstack.engine.files.snapshots import WorkspaceSnapshots
 
-            self._made = Snapshots(*self._given)
+            self._made = WorkspaceSnapshots(*self._given)
         return await self._made.record(run, stamp)
 
     async def note_left(self, session: RunSession, worker: str) -> None:

@@ -21,85 +21,33 @@ from perstack.errors import PerstackError
 from perstack.ports.storage import Erases, Storage
 from perstack.system.concurrency import uninterrupted
 
-__all__ = ["CannotTake", "Recorder", "Taken"]
-
-
-# Recording of one workspace.
-
-
-class Recorder:
-    """Takes snapshots of one workspace for one Job, one at a time, and remembers unchanged files between them."""
-
-    def __init__(
-        self, storage: Storage, job_id: str, workspace: Path, keep_off: Iterable[Path], policy: SnapshotPolicy
-    ) -> None:
-        """Create without reading the workspace."""
-        self._storage = storage
-        self._job_id = job_id
-        self._new_walker = partial(Walker, workspace, tuple(keep_off), policy)
-        self._walker: Walker | None = None
-        self._kept: set[str] | None = None
-        self._turn = asyncio.Lock()
-
-    async def take(self) -> Taken:
-        """Record the workspace as it is now; its blobs are on disk when this returns.
-
-        Raises CannotTake and StorageError.
-
-        Files are read in threads, so that the event loop is not blocked.
-        """
-        async with self._turn:
-            # a walker's knowledge is valid only if all blobs of its walk were stored: after an error start a new one
-            walker, self._walker = self._walker or self._new_walker(), None
-            walk = walker.walk()
-            try:
-                while not isinstance(found := await uninterrupted(asyncio.to_thread(_next, walk)), Taken):
-                    await self._keep(found)
-            finally:
-                walk.close()
-            self._walker = walker
-            return found
-
-    async def _keep(self, batch: Batch) -> None:
-        if not batch:
-            return
-        if self._kept is None:  # skip blobs that an earlier process has stored
-            self._kept = {*await self._storage.blobs(self._job_id)} if isinstance(self._storage, Erases) else set()
-        blobs = {digest: data for digest, data in batch if digest not in self._kept}
-        await keep_blobs(self._storage, self._job_id, tuple(blobs.values()))
-        self._kept.update(blobs)
-
-
-def _next(walk: Generator[Batch, None, Taken]) -> Batch | Taken:
-    try:
-        return next(walk)
-    except StopIteration as end:
-        found: Taken = end.value
-        return found
-
-
 _MOST_FILES = 500
 _MOST_BYTES = 16 << 20
 """Above this many changed files, or bytes in them, lines are not counted."""
 
 
-class Snapshots:
-    """The snapshots of one Job. All its Runs share one workspace, and what is known of it."""
+class WorkspaceSnapshots:
+    """The snapshots of one Job, taken one at a time. All its Runs share one workspace.
 
-    def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Sequence[Path]) -> None:
-        """Create without reading the workspace."""
+    Unchanged files are remembered between snapshots, and not read again.
+    """
+
+    def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Iterable[Path]) -> None:
+        """Create without reading the workspace; what is in `keep_off` is never recorded."""
+        self._storage = storage
+        self._job_id = job_id
         self._trees = Trees(storage, job_id)
-        self._new_recorder = partial(Recorder, storage, job_id, workspace, tuple(keep_off))
-        self._recorders: dict[int, Recorder] = {}
+        self._new_walker = partial(Walker, workspace, tuple(keep_off))
+        self._walkers: dict[int, Walker] = {}
+        """The walker for each maximum file size: Runs that began under other settings may have another."""
+        self._stored: set[str] | None = None
+        """Digests of the blobs in the storage; None until the first is stored."""
+        self._turn = asyncio.Lock()
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
         """Take a snapshot and return its event, also if the workspace cannot be recorded. Raises StorageError."""
-        policy = run.start.snapshots or SnapshotPolicy()
-        recorder = self._recorders.get(policy.max_file_size)
-        if recorder is None:
-            recorder = self._recorders[policy.max_file_size] = self._new_recorder(policy)
         try:
-            taken = await recorder.take()
+            taken = await self.take(run.start.snapshots or SnapshotPolicy())
         except CannotTake as error:
             return RecordSnapshot(**stamp(), base=run.snapshot, problem=str(error))
         changes = await self._changes(run.snapshot, taken.tree)
@@ -118,6 +66,34 @@ class Snapshots:
             left_out=taken.left_out,
             left_out_count=taken.left_out_count,
         )
+
+    async def take(self, policy: SnapshotPolicy) -> Taken:
+        """Record the workspace as it is now; its blobs are on disk when this returns.
+
+        Raises CannotTake and StorageError.
+
+        Files are read in threads, so that the event loop is not blocked.
+        """
+        async with self._turn:
+            # a walker's knowledge is valid only if all blobs of its walk were stored: after an error start a new one
+            walker = self._walkers.pop(policy.max_file_size, None) or self._new_walker(policy)
+            walk = walker.walk()
+            try:
+                while not isinstance(found := await uninterrupted(asyncio.to_thread(_next, walk)), Taken):
+                    await self._keep(found)
+            finally:
+                walk.close()
+            self._walkers[policy.max_file_size] = walker
+            return found
+
+    async def _keep(self, batch: Batch) -> None:
+        if not batch:
+            return
+        if self._stored is None:  # skip blobs that an earlier process has stored
+            self._stored = {*await self._storage.blobs(self._job_id)} if isinstance(self._storage, Erases) else set()
+        blobs = {digest: data for digest, data in batch if digest not in self._stored}
+        await keep_blobs(self._storage, self._job_id, tuple(blobs.values()))
+        self._stored.update(blobs)
 
     async def _changes(self, base: str | None, tree: str) -> tuple[Change, ...] | None:
         """Return the changes since `base`; None if there is none, or `verify` would report it as unreadable."""
@@ -142,6 +118,14 @@ class Snapshots:
 
     async def _text(self, entry: Entry | None) -> bytes:
         return await self._trees.content(entry.digest) if isinstance(entry, File) else b""
+
+
+def _next(walk: Generator[Batch, None, Taken]) -> Batch | Taken:
+    try:
+        return next(walk)
+    except StopIteration as end:
+        found: Taken = end.value
+        return found
 
 
 def _counted(pairs: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:
