@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -197,24 +198,25 @@ class RulesCheck:
         tools, unknown = self._tools(run)
         if decided.skill_name in unknown:
             return None
-        is_delegate = decided.kind == "delegate" or decided.skill_name.startswith("delegate/")
         own, subject = tools.get((decided.skill_name, decided.tool_name), (None, None))
-        names = (own,) if own else own_names(run.permissions, decided)
-        if is_delegate:
-            names = (decided.target or decided.skill_name.removeprefix("delegate/"),)
+        call = PolicyCall(
+            tool=own or decided.tool_name,
+            skill=decided.skill_name,
+            args=part.args,
+            kind="tool" if decided.kind == "refused" else decided.kind,
+            effect=decided.effect,
+            subject=subject,
+            shown=decided.tool_name,
+            root=self._root,
+        )
+        delegate = _as_delegation(call, decided.target)
+        if delegate is not None:
+            readings = [delegate]
+        else:
+            readings = [replace(call, tool=name) for name in ((own,) if own else own_names(run.permissions, decided))]
         return [
-            PolicyCall(
-                tool=name,
-                skill="" if is_delegate else decided.skill_name,
-                args=part.args,
-                kind="delegate" if is_delegate else "tool" if decided.kind == "refused" else decided.kind,
-                effect=decided.effect,
-                subject=subject,
-                shown=decided.tool_name,
-                resolve=resolve,
-                root=self._root,
-            )
-            for name in names
+            replace(reading, resolve=resolve)
+            for reading in readings
             # logs from before paths were recorded: try the path as written and as it resolves now
             for resolve in ((Ways(as_written, decided.ways),) if decided.ways else (as_written, self._resolve))
         ]
@@ -286,6 +288,13 @@ _Tools = Mapping[tuple[str, str], tuple[str, Subject | None]]
 """Map from skill and the name that the model sees to the tool's own name and the meaning of its arguments."""
 
 
+def _as_delegation(call: PolicyCall, target: str | None) -> PolicyCall | None:
+    """Return a recorded call under the name of the Expert that it delegates to; None if it is no delegation."""
+    if call.kind != "delegate" and not call.skill.startswith("delegate/"):
+        return None
+    return replace(call, tool=target or call.skill.removeprefix("delegate/"), skill="", kind="delegate")
+
+
 class SeenCalls:
     """The calls of recorded Runs as rules see them, as far as definitions and plugins describe the tools."""
 
@@ -303,18 +312,18 @@ class SeenCalls:
 
         def seen(call: PastCall, args: JsonObject) -> PolicyCall:
             own, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
-            is_delegate = call.kind == "delegate" or call.skill.startswith("delegate/")
-            return PolicyCall(
-                tool=(call.target or call.skill.removeprefix("delegate/")) if is_delegate else own,
-                skill="" if is_delegate else call.skill,
+            recorded = PolicyCall(
+                tool=own,
+                skill=call.skill,
                 args=args,
-                kind="delegate" if is_delegate else call.kind,
+                kind=call.kind,
                 effect=call.effect,
                 subject=subject,
                 shown=call.tool,
                 resolve=self._resolve,
                 root=self._root,
             )
+            return _as_delegation(recorded, call.target) or recorded
 
         return seen
 
