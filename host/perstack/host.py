@@ -227,8 +227,6 @@ class Host:
     def use(self, project: Project) -> None:
         """Use this definition for what begins from now on; Jobs that are being driven keep theirs."""
         self._setup = replace(self._setup, project=project)
-        for name in ("iterations", "scheduler", "scheduler_of_worker"):
-            vars(self).pop(name, None)
 
     def _now(self) -> Setup:
         return self._setup
@@ -247,7 +245,7 @@ class Host:
         """Series of iterations: Runs of an Expert, repeated until the result is good enough."""
         from perstack.engine.iterations.iterations import Iterations
 
-        return Iterations(self.jobs, self._setup)
+        return Iterations(self.jobs, self._now)
 
     @cached_property
     def scheduler(self) -> Scheduler:

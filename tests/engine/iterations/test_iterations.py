@@ -12,6 +12,7 @@ from hosting import Bench, expert, until_it_crashes, wait_for
 
 from perstack.core.definitions.experts import Iterate
 from perstack.core.iterations.state import SeriesState, StartSeries, StoredSeriesEvent
+from perstack.core.runs.events import Event
 from perstack.engine.anchors.trail import Auditing
 from perstack.engine.iterations.series_log import SeriesLog
 from perstack.errors import UsageError
@@ -19,7 +20,7 @@ from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
-from perstack.testing.scripted import text
+from perstack.testing.scripted import text, tool
 
 SCORES = (1, 4, 2, 5, 3)
 SCRIPT = {"[[solo]]": [text("made", usage=(10, 1))]}
@@ -164,6 +165,21 @@ def test_iterations_go_on_though_perstack_toml_has_no_such_expert_any_more(bench
             await gone.iterations.resume("it", more=1, current=True)
 
     wait_for(work())
+
+
+def test_a_series_stops_after_its_step_though_the_definition_was_replaced_while_it_is_driven(bench: Bench) -> None:
+    script = {"[[solo]]": [tool("todo", {"newTodos": ["t"]}), text("made")]}
+    host = bench.host(script, solo(max_iterations=1))
+    stops: list[bool] = []
+
+    def on_event(event: Event, _: bytes) -> None:
+        if event.type == "finishGeneration" and not stops:
+            host.use(host.project)
+            stops.append(host.iterations.stop_after_step("it"))
+
+    series = wait_for(host.iterations.begin("solo", "go", series_id="it", on_event=on_event))
+    assert stops == [True]
+    assert (series.status, series.message) == ("paused", "interrupted")
 
 
 def test_a_series_as_python_sees_it(bench: Bench) -> None:

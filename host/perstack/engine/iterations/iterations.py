@@ -14,7 +14,7 @@ force, except for the evaluator, which is taken from today's perstack.toml.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from perstack.core.base.ids import check_job_id
@@ -24,7 +24,7 @@ from perstack.core.definitions.secrets import measured_without_secrets
 from perstack.core.iterations.evolve import aimed, check_resumable
 from perstack.core.iterations.state import FailSeries, ResumeSeries, SeriesState, StartSeries
 from perstack.engine.context.host_context import Setup
-from perstack.engine.iterations.series_driver import OnFact, SeriesDrive, SeriesWiring
+from perstack.engine.iterations.series_driver import OnFact, SeriesDriver, check_ready
 from perstack.engine.iterations.series_log import SeriesLog, SeriesPage
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.emitter import OnEvent
@@ -35,12 +35,15 @@ from perstack.system.clock import new_ids
 class Iterations:
     """All series of iterations in one storage."""
 
-    def __init__(self, jobs: Jobs, setup: Setup) -> None:
-        """Create; `setup` is the context for Jobs that begin anew."""
-        self._log = SeriesLog(setup.storage, setup.audit)
-        self._wiring = SeriesWiring(self._log, jobs, setup)
+    def __init__(self, jobs: Jobs, setup: Callable[[], Setup]) -> None:
+        """Create; `setup` returns the context in force, which a series keeps while it is driven."""
+        now = setup()
+        self._log = SeriesLog(now.storage, now.audit)
+        self._storage = now.storage
+        self._clock = now.clock
+        self._jobs = jobs
         self._setup = setup
-        self._driving: dict[str, SeriesDrive] = {}
+        self._driving: dict[str, SeriesDriver] = {}
 
     async def begin(
         self,
@@ -64,30 +67,31 @@ class Iterations:
         `max_cost` (US dollars) and `max_tokens` limit the sum over all Jobs: each Job gets the rest, and the series
         pauses when nothing is left.
         """
-        definition = self._setup.definition(expert_key)
+        setup = self._setup()
+        definition = setup.definition(expert_key)
         expert = definition.experts[0]
         written = _settings(expert)
         most = written.max_iterations if max_iterations is None else max_iterations
         check_budget(max_cost, max_tokens=max_tokens)
         settings = aimed(written, most, target, max_cost, max_tokens)
-        self._wiring.check_ready(expert.key, settings, definition)
+        check_ready(setup, expert.key, settings, definition)
         series_id = await self._new_id() if series_id is None else _checked(series_id)
-        if await self._setup.storage.has_job(series_id):
+        if await self._storage.has_job(series_id):
             raise UsageError(f"there is a Job {series_id}: choose another id")
         await self._log.reserve(series_id)
         first = StartSeries(
             series_id=series_id,
-            timestamp=self._setup.clock.now(),
+            timestamp=self._clock.now(),
             expert_key=expert.key,
             query=query,
             iterate=measured_without_secrets(settings),
             definition=definition,
         )
         async with self._log.lease(series_id):
-            drive = SeriesDrive(self._wiring, on_event, on_fact)
-            await drive.record(first)
-            with self._in_hand(series_id, drive):
-                return await drive.to_the_end()
+            driver = SeriesDriver(self._log, self._jobs, setup, on_event, on_fact)
+            await driver.record(first)
+            with self._driven_here(series_id, driver):
+                return await driver.to_the_end()
 
     async def resume(
         self,
@@ -112,56 +116,57 @@ class Iterations:
         check_budget(max_cost, max_tokens=max_tokens)
         await self._log.load(series_id)
         async with self._log.lease(series_id):
-            loaded = await self._log.load(series_id)
+            setup, loaded = self._setup(), await self._log.load(series_id)
             check_resumable(loaded.state, more, target)
             key, definition, new = loaded.state.expert_key, loaded.state.definition, None
             if current or definition is None:
-                definition = new = self._setup.definition(key)
-            self._wiring.check_ready(key, loaded.state.settings, definition)
-            drive = SeriesDrive(self._wiring, on_event, on_fact, loaded)
+                definition = new = setup.definition(key)
+            check_ready(setup, key, loaded.state.settings, definition)
+            driver = SeriesDriver(self._log, self._jobs, setup, on_event, on_fact, loaded)
             resumed = ResumeSeries(
                 series_id=series_id,
-                timestamp=self._setup.clock.now(),
+                timestamp=self._clock.now(),
                 more=more,
                 target=target,
                 max_cost=max_cost,
                 max_tokens=max_tokens,
                 definition=new,
             )
-            await drive.record(resumed)
-            with self._in_hand(series_id, drive):
-                return await drive.to_the_end()
+            await driver.record(resumed)
+            with self._driven_here(series_id, driver):
+                return await driver.to_the_end()
 
     def stop_after_step(self, series_id: str) -> bool:
         """Pause a series that this process drives as interrupted, after the current step of its Job.
 
         Return False if this process does not drive it, or is measuring a result: cancel it instead.
         """
-        drive = self._driving.get(series_id)
-        return drive is not None and drive.stop_after_step()
+        driver = self._driving.get(series_id)
+        return driver is not None and driver.stop_after_step()
 
     async def fail(self, series_id: str, error: str) -> SeriesState:
         """Record that a series has failed; a person may resume it. Raises Conflict while it is driven."""
         async with self._log.lease(series_id):
-            drive = SeriesDrive(self._wiring, None, None, await self._log.load(series_id))
-            now = self._setup.clock.now()
-            await drive.record(ResumeSeries(series_id=series_id, timestamp=now))
-            await drive.record(FailSeries(series_id=series_id, timestamp=now, error=error))
-            return drive.series
+            loaded = await self._log.load(series_id)
+            driver = SeriesDriver(self._log, self._jobs, self._setup(), None, None, loaded)
+            now = self._clock.now()
+            await driver.record(ResumeSeries(series_id=series_id, timestamp=now))
+            await driver.record(FailSeries(series_id=series_id, timestamp=now, error=error))
+            return driver.series
 
     @contextmanager
-    def _in_hand(self, series_id: str, drive: SeriesDrive) -> Generator[None]:
-        self._driving[series_id] = drive
+    def _driven_here(self, series_id: str, driver: SeriesDriver) -> Generator[None]:
+        self._driving[series_id] = driver
         try:
             yield
         finally:
             del self._driving[series_id]
 
     async def _new_id(self) -> str:
-        ids = new_ids(self._setup.clock.now())
+        ids = new_ids(self._clock.now())
         while True:
             series_id = next(ids)
-            if not await self._setup.storage.has_job(series_id) and not await self._log.has(series_id):
+            if not await self._storage.has_job(series_id) and not await self._log.has(series_id):
                 return series_id
 
     async def has(self, series_id: str) -> bool:

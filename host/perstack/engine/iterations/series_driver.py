@@ -45,7 +45,6 @@ from perstack.core.iterations.state import (
 )
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import stands
-from perstack.dataclass import dataclass
 from perstack.engine.context.commands import measure_by_command, measure_by_function, name_of
 from perstack.engine.context.host_context import Setup
 from perstack.engine.iterations.series_log import SeriesLog
@@ -62,43 +61,36 @@ OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
 """Called with an event of the series, the state after it, and its line in the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesWiring:
-    """The dependencies of a series driver."""
-
-    log: SeriesLog
-    jobs: Jobs
-    setup: Setup
-
-    def evaluator(self, key: str, recorded: Iterate) -> Iterate:
-        """Return today's evaluator of an Expert, so that a wrong one can be corrected; else the recorded one."""
-        expert = self.setup.project.expert(key)
-        return recorded if expert is None or expert.iterate is None else expert.iterate
-
-    def check_ready(self, key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
-        """Raise UsageError or MissingCredential if a Job of the Expert, or of its evaluator, could not begin."""
-        self.setup.under(definition).check_ready(key)
-        evaluator = self.evaluator(key, recorded).evaluator
-        if isinstance(evaluator, ExpertEvaluator):
-            self.setup.check_ready(evaluator.expert)
-
-    def under(self, definition: SeriesDefinition | None) -> Setup:
-        """Return the context for a series with a recorded definition; today's context without one."""
-        return self.setup if definition is None else self.setup.under(definition)
+def settings_in_force(setup: Setup, expert_key: str, recorded: Iterate) -> Iterate:
+    """Return today's settings of an Expert, so that a wrong evaluator can be corrected; else the recorded ones."""
+    expert = setup.project.expert(expert_key)
+    return recorded if expert is None or expert.iterate is None else expert.iterate
 
 
-class SeriesDrive:
+def check_ready(setup: Setup, expert_key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
+    """Raise UsageError or MissingCredential if a Job of the Expert, or of its evaluator, could not begin."""
+    setup.under(definition).check_ready(expert_key)
+    evaluator = settings_in_force(setup, expert_key, recorded).evaluator
+    if isinstance(evaluator, ExpertEvaluator):
+        setup.check_ready(evaluator.expert)
+
+
+class SeriesDriver:
     """One series while it is driven."""
 
     def __init__(
         self,
-        wiring: SeriesWiring,
+        log: SeriesLog,
+        jobs: Jobs,
+        setup: Setup,
         on_event: OnEvent | None,
         on_fact: OnFact | None,
         loaded: Loaded[SeriesState] | None = None,
     ) -> None:
         """Create; without `loaded` the first recorded event must start the series."""
-        self._wiring = wiring
+        self._log = log
+        self._jobs = jobs
+        self._setup = setup
         self._on_event = on_event
         self._on_fact = on_fact
         self._loaded = loaded
@@ -133,14 +125,14 @@ class SeriesDrive:
     def stop_after_step(self) -> bool:
         """Pause as interrupted after the current step of the running Job; return False if no Job is running."""
         self._leaves = True
-        return self._job_id is not None and self._wiring.jobs.stop_after_step(self._job_id)
+        return self._job_id is not None and self._jobs.stop_after_step(self._job_id)
 
     async def _record(self, event: StoredSeriesEvent) -> None:
-        self._loaded = appended = await self._wiring.log.append(event.series_id, self._loaded, [event])
+        self._loaded = appended = await self._log.append(event.series_id, self._loaded, [event])
         if self._on_fact is not None:
             self._on_fact(event, appended.state, appended.lines[0])
         if appended.state.status != "running":
-            await self._wiring.log.stopped(appended)
+            await self._log.stopped(appended)
 
     async def _outcome(self, command: SeriesCommand) -> StoredSeriesEvent:
         try:
@@ -165,23 +157,27 @@ class SeriesDrive:
 
     async def _new_job_id(self, number: int) -> str:
         job_id = job_of_iteration(self.series.id, number)
-        if await self._wiring.setup.storage.has_job(job_id):
+        if await self._setup.storage.has_job(job_id):
             raise UsageError(
                 f"there is a Job {job_id}, which is not one of these iterations: delete it, or begin again"
             )
         return job_id
 
     async def _run(self, command: RunExpert) -> StoredSeriesEvent:
-        series, began = self.series, self._wiring.setup.clock.now()
-        jobs, recorded, left = self._wiring.jobs, series.definition, share(series)
+        series, began = self.series, self._setup.clock.now()
+        recorded, left = series.definition, share(series)
         if isinstance(left, UsedUp):
             return used_up(left, self._stamp)
-        plain = self._wiring.under(recorded)
+        plain = self._under(recorded)
         new = plain.within(series.expert_key, left)
-        begun = self._wiring.under(None if recorded is None else for_begun(recorded))
+        begun = self._under(None if recorded is None else for_begun(recorded))
         begun = begun.within(series.expert_key, left, plain.overrides)
         job = await self._job(
-            jobs.under(lambda: new), jobs.under(lambda: begun), command.job_id, series.expert_key, command.query
+            self._jobs.under(lambda: new),
+            self._jobs.under(lambda: begun),
+            command.job_id,
+            series.expert_key,
+            command.query,
         )
         if job.status != "completed":
             return stopped(job, self._stamp, left)
@@ -189,19 +185,23 @@ class SeriesDrive:
             **self._stamp,
             number=command.number,
             artefact=job.text or "",
-            duration=self._wiring.setup.clock.now() - began,
+            duration=self._setup.clock.now() - began,
             usage=job.usage,
             assumed=job.assumed,
         )
 
+    def _under(self, definition: SeriesDefinition | None) -> Setup:
+        """Return the context with a recorded definition in force; today's context without one."""
+        return self._setup if definition is None else self._setup.under(definition)
+
     def _ground(self) -> AbstractAsyncContextManager[Ground]:
-        return self._wiring.under(self.series.definition).ground(self.series.expert_key)
+        return self._under(self.series.definition).ground(self.series.expert_key)
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
-        series, began, usage, assumed = self.series, self._wiring.setup.clock.now(), NO_USAGE, None
-        iterate = self._wiring.evaluator(series.expert_key, series.settings)
-        made = Artifact(command.artefact, series.user_input, command.number, self._wiring.setup.workspace)
-        programs = programs_of(self._wiring.setup.storage)
+        series, began, usage, assumed = self.series, self._setup.clock.now(), NO_USAGE, None
+        iterate = settings_in_force(self._setup, series.expert_key, series.settings)
+        made = Artifact(command.artefact, series.user_input, command.number, self._setup.workspace)
+        programs = programs_of(self._setup.storage)
         try:
             match iterate.evaluator:
                 case ExpertEvaluator() as evaluator:
@@ -216,12 +216,12 @@ class SeriesDrive:
                 case FunctionEvaluator() as evaluator:
                     async with self._ground() as ground:
                         found = await measure_by_function(
-                            evaluator, made, self._wiring.setup.env, iterate.timeout, programs, ground
+                            evaluator, made, self._setup.env, iterate.timeout, programs, ground
                         )
                 case evaluator:
                     async with self._ground() as ground:
                         found = await measure_by_command(
-                            evaluator, made, self._wiring.setup.env, iterate.timeout, programs, ground
+                            evaluator, made, self._setup.env, iterate.timeout, programs, ground
                         )
             _check_metrics(evaluator, series.settings, found)
         except PerstackError as error:
@@ -232,14 +232,14 @@ class SeriesDrive:
             metrics=found.metrics,
             analysis=found.analysis,
             cases=found.cases,
-            duration=self._wiring.setup.clock.now() - began,
+            duration=self._setup.clock.now() - began,
             usage=usage,
             assumed=assumed,
         )
 
     async def _ask(self, evaluator: ExpertEvaluator, command: Evaluate, left: Budget | None) -> JobSummary:
-        setup = self._wiring.setup.within(evaluator.expert, left)
-        jobs, job_id = self._wiring.jobs.under(lambda: setup), job_of_evaluation(self.series.id, command)
+        setup = self._setup.within(evaluator.expert, left)
+        jobs, job_id = self._jobs.under(lambda: setup), job_of_evaluation(self.series.id, command)
         return await self._job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
     async def _job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
@@ -254,14 +254,14 @@ class SeriesDrive:
         try:
             job = await begun.job(job_id)
         except NotFound:
-            if await self._wiring.setup.storage.has_job(job_id):  # the process died before the first event
+            if await self._setup.storage.has_job(job_id):  # the process died before the first event
                 await new.delete(job_id)
             return await new.run(expert_key, query, job_id=job_id, on_event=self._on_event)
         return job if stands(job) else await begun.resume(job_id, on_event=self._on_event)
 
     @property
     def _stamp(self) -> Stamp:
-        return Stamp(series_id=self.series.id, timestamp=self._wiring.setup.clock.now())
+        return Stamp(series_id=self.series.id, timestamp=self._setup.clock.now())
 
 
 def _read_answer(evaluator: ExpertEvaluator, job: JobSummary) -> Measurement:
