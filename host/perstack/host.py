@@ -42,7 +42,7 @@ from perstack.system.clock import SYSTEM, Clock
 if TYPE_CHECKING:
     from perstack.engine.iterations.iterations import Iterations
     from perstack.engine.jobs.inbox import InboxItem
-    from perstack.engine.schedules.launcher import JobStarter
+    from perstack.engine.schedules.launcher import JobLauncher
     from perstack.engine.schedules.scheduler import Scheduler
     from perstack.engine.schedules.schedules import Schedules
     from perstack.engine.tasks.memory import ExecutionMemory
@@ -253,33 +253,31 @@ class Host:
 
         It drives their Jobs on this Host, or queues them for workers if a dispatcher was named.
         """
-        return self.scheduler_of_worker if self.leaves_to_workers else self._scheduling(self._starter(queues=False))
+        return self.scheduler_of_worker if self.leaves_to_workers else self._scheduling(self._launcher(queue=False))
 
     @cached_property
     def scheduler_of_worker(self) -> Scheduler:
         """The scheduler for a worker: everything due is queued, for this worker or another."""
-        return self._scheduling(self._starter(queues=True))
+        return self._scheduling(self._launcher(queue=True))
 
-    def _scheduling(self, starter: JobStarter) -> Scheduler:
-        from perstack.engine.schedules.launcher import queued_series
+    def _scheduling(self, launcher: JobLauncher) -> Scheduler:
         from perstack.engine.schedules.scheduler import Scheduler
         from perstack.engine.schedules.schedules import Schedules
 
-        iterations, schedules = self.iterations, cache(lambda: Schedules(self._now, self.jobs, starter))
-        resume_series = iterations.resume if starter.resumes else queued_series(iterations, self._now)
-        return Scheduler(self.tasks, self.jobs, iterations, schedules, self._now, starter, resume_series)
+        schedules = cache(lambda: Schedules(self._now, self.jobs, launcher))
+        return Scheduler(self.tasks, self.jobs, self.iterations, schedules, self._now, launcher)
 
-    def _starter(self, *, queues: bool) -> JobStarter:
-        from perstack.engine.schedules.launcher import DrivenHere, Queued
+    def _launcher(self, *, queue: bool) -> JobLauncher:
+        from perstack.engine.schedules.launcher import JobLauncher
 
-        return (Queued if queues else DrivenHere)(self.jobs, self._now)
+        return JobLauncher(self.jobs, lambda: self.iterations, self._now, queue=queue)
 
     @cached_property
     def schedules(self) -> Schedules:
         """The schedules of the project. Their Jobs are driven here, or by workers if a dispatcher was named."""
         from perstack.engine.schedules.schedules import Schedules
 
-        return Schedules(self._now, self.jobs, self._starter(queues=self.leaves_to_workers))
+        return Schedules(self._now, self.jobs, self._launcher(queue=self.leaves_to_workers))
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""

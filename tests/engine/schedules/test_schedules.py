@@ -14,7 +14,7 @@ from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.schedules.schedule import StartOccurrence
-from perstack.engine.schedules.launcher import DrivenHere, Queued
+from perstack.engine.schedules.launcher import JobLauncher
 from perstack.engine.schedules.schedules import Schedules
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
@@ -90,33 +90,24 @@ def test_whoever_looks_at_once_starts_each_once(bench: Bench) -> None:
     wait_for(work())
 
 
-@dataclass
-class Dying:
-    """A starter whose process dies at a place; `resumes` as the one in it."""
+class Dying(JobLauncher):
+    """A launcher whose process dies before or after it has started a Job."""
 
-    inner: DrivenHere | Queued
-    at: str
-    resumes: bool = True
-    calls: list[str] = field(default_factory=list)
-
-    async def check(self, expert_key: str) -> None:
-        await self.inner.check(expert_key)
+    def __init__(self, host: Host, at: str, *, queue: bool = False) -> None:
+        super().__init__(host.jobs, lambda: host.iterations, host._now, queue=queue)
+        self.at = at
 
     async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
-        self.calls.append(job_id)
         if self.at == "before":
             raise asyncio.CancelledError
-        job = await self.inner.start(expert_key, query, job_id=job_id, labels=labels)
+        job = await super().start(expert_key, query, job_id=job_id, labels=labels)
         if self.at == "after":
             raise asyncio.CancelledError
         return job
 
-    async def resume(self, job_id: str) -> JobSummary:
-        return await self.inner.resume(job_id)
-
 
 def dying(host: Host, at: str) -> Schedules:
-    return Schedules(host._now, host.jobs, Dying(DrivenHere(host.jobs, host._now), at))
+    return Schedules(host._now, host.jobs, Dying(host, at))
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
@@ -146,12 +137,13 @@ def test_a_job_that_was_interrupted_is_resumed(bench: Bench) -> None:
         host = await seen(bench, host_of(bench, script=[tool("todo", {"newTodos": ["t"]}), text("done")]))
         begun = asyncio.Event()
 
-        class Stopping(DrivenHere):
+        class Stopping(JobLauncher):
             async def start(self, expert_key, query, *, job_id, labels):
                 on_event = lambda event, _: begun.set() if event.type == "finishGeneration" else None  # noqa: E731
                 return await host.run(expert_key, query, job_id=job_id, labels=labels, on_event=on_event)
 
-        work = asyncio.create_task(Schedules(host._now, host.jobs, Stopping(host.jobs, host._now)).attend("s"))
+        stopping = Stopping(host.jobs, lambda: host.iterations, host._now, queue=False)
+        work = asyncio.create_task(Schedules(host._now, host.jobs, stopping).attend("s"))
         await begun.wait()
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -316,7 +308,7 @@ def test_a_submitter_that_dies_leaves_one_order(bench: Bench, at: str) -> None:
         host = await seen(bench, host_of(bench, hourly, dispatcher=dispatcher))
         bench.clock.move(60 * MINUTE)
         with pytest.raises(asyncio.CancelledError):
-            await Schedules(host._now, host.jobs, Dying(Queued(host.jobs, host._now), at, resumes=False)).attend("s")
+            await Schedules(host._now, host.jobs, Dying(host, at, queue=True)).attend("s")
         bench.clock.move(31_000)
         other = host_of(bench, hourly, dispatcher=dispatcher)
         await other.schedules.once()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.summary import JobSummary
@@ -19,103 +19,71 @@ if TYPE_CHECKING:
 SERIES_LABEL = "iterations"
 """Label with the id of the series, in an order for iterations."""
 
-SeriesStarter = Callable[[str], Awaitable[SeriesState | None]]
-"""A function that resumes a paused series, or queues it; None if it was queued already."""
 
+class JobLauncher:
+    """Launches Jobs and series: drives them in this process, or queues them for workers.
 
-class JobStarter(Protocol):
-    """Starts Jobs under given ids."""
+    Workers take over Jobs whose process has died, so a launcher that queues does not resume interrupted Jobs.
+    """
 
-    @property
-    def resumes(self) -> bool:
-        """Whether it resumes interrupted Jobs; otherwise workers take over Jobs whose process has died."""
-        ...
+    def __init__(
+        self, jobs: Jobs, iterations: Callable[[], Iterations], setup: Callable[[], Setup], *, queue: bool
+    ) -> None:
+        """Create; `setup` returns the context in force. With `queue`, everything is left to workers."""
+        self._jobs = jobs
+        self._iterations = iterations
+        self._setup = setup
+        self.resumes = not queue
+        """True if this launcher resumes interrupted Jobs."""
 
     async def check(self, expert_key: str) -> None:
-        """Raise what would prevent a Job of the Expert from starting. Records nothing."""
-        ...
+        """Raise what would prevent a Job of the Expert from starting. Records nothing.
+
+        For a queued Job only the Expert is checked; keys, plugins and programs are checked by its worker.
+        """
+        setup = self._setup()
+        if self.resumes:
+            await setup.check_sandbox(setup.check_ready(expert_key))
+        else:
+            setup.expert(expert_key)
 
     async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
         """Start a Job; return when it is queued, has ended, or has stopped.
 
         Only one Job is ever started under an id: a later caller gets its state, UsageError or Conflict.
         """
-        ...
+        start = self._jobs.run if self.resumes else self._jobs.submit
+        return await start(expert_key, query, job_id=job_id, labels=labels)
 
     async def resume(self, job_id: str) -> JobSummary:
-        """Continue an interrupted Job, if `resumes`."""
-        ...
-
-
-class DrivenHere:
-    """Drives Jobs in this process."""
-
-    resumes = True
-
-    def __init__(self, jobs: Jobs, setup: Callable[[], Setup]) -> None:
-        """Create; `setup` returns the context in force."""
-        self._jobs = jobs
-        self._setup = setup
-
-    async def check(self, expert_key: str) -> None:
-        """Raise UsageError or MissingCredential if a Job could not begin."""
-        setup = self._setup()
-        await setup.check_sandbox(setup.check_ready(expert_key))
-
-    async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
-        """Drive a new Job until it ends or stops."""
-        return await self._jobs.run(expert_key, query, job_id=job_id, labels=labels)
-
-    async def resume(self, job_id: str) -> JobSummary:
-        """Drive an existing Job until it ends or stops."""
-        return await taken_up(self._jobs, job_id)
-
-
-class Queued:
-    """Submits Jobs for workers, which also take over Jobs whose process has died."""
-
-    resumes = False
-
-    def __init__(self, jobs: Jobs, setup: Callable[[], Setup]) -> None:
-        """Create; `setup` returns the context in force."""
-        self._jobs = jobs
-        self._setup = setup
-
-    async def check(self, expert_key: str) -> None:
-        """Raise UsageError or DefinitionError for the Expert; keys, plugins and programs are checked by the worker."""
-        self._setup().expert(expert_key)
-
-    async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
-        """Submit a new Job."""
-        return await self._jobs.submit(expert_key, query, job_id=job_id, labels=labels)
-
-    async def resume(self, job_id: str) -> JobSummary:
-        """Return the state of a Job. One that was never submitted is submitted."""
+        """Drive an existing Job until it ends or stops; queue one that was never queued."""
+        if self.resumes:
+            return await self._resume(job_id, drive=True)
         job = await self._jobs.job(job_id)
-        return job if stands(job) or job.queued is not None else await taken_up(self._jobs, job_id, drive=False)
+        return job if stands(job) or job.queued is not None else await self._resume(job_id, drive=False)
 
+    async def resume_series(self, series_id: str) -> SeriesState | None:
+        """Drive a paused series until it ends or stops, or queue it; None if it was queued already.
 
-def queued_series(iterations: Iterations, setup: Callable[[], Setup]) -> SeriesStarter:
-    """Return a starter that queues series: the worker that gets the order drives the series with all its Jobs."""
-
-    async def queue(series_id: str) -> SeriesState | None:
+        The worker that gets the order drives the series with all its Jobs.
+        """
+        iterations = self._iterations()
+        if self.resumes:
+            return await iterations.resume(series_id)
         from perstack.ports.dispatcher import Order
 
-        now = setup()
+        now = self._setup()
         series = await iterations.get(series_id)
         labels = {SERIES_LABEL: series_id, EXPERT_LABEL: series.expert_key}
         order = Order(series_id, labels=labels, submitted_at=now.clock.now())
         return series if await now.dispatching.submit(order, now.storage, once=True) else None
 
-    return queue
-
-
-async def taken_up(jobs: Jobs, job_id: str, *, drive: bool = True) -> JobSummary:
-    """Resume a Job; if another process was faster, return its state."""
-    try:
-        return await jobs.resume(job_id, drive=drive)
-    except UsageError:
-        job = await jobs.job(job_id)
-        if stands(job):
-            return job
-        raise
+    async def _resume(self, job_id: str, *, drive: bool) -> JobSummary:
+        """Resume a Job; if another process was faster, return its state."""
+        try:
+            return await self._jobs.resume(job_id, drive=drive)
+        except UsageError:
+            job = await self._jobs.job(job_id)
+            if stands(job):
+                return job
+            raise

@@ -12,7 +12,7 @@ the same append, before the Job starts; a Job whose process died in between is s
 Errors are isolated: an error of one item becomes a `ScheduledWork` with `error`, and the next pass tries it again.
 
 A new kind of due item needs a literal in `_Due.kind`, a source in `_candidates`, and a case in `_look_after` and
-`_failed`. How Jobs are started (in this process or through the queue) is decided by the `JobStarter` in `launcher`.
+`_failed`. How Jobs are started (in this process or through the queue) is decided by the `JobLauncher`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from perstack.engine.context.commands import ask_command
 from perstack.engine.context.host_context import Setup
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases import guarded, programs_of
-from perstack.engine.schedules.launcher import JobStarter, SeriesStarter
+from perstack.engine.schedules.launcher import JobLauncher
 from perstack.engine.schedules.schedules import ScheduledWork, job_if_any, words_of
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
@@ -94,21 +94,19 @@ class Scheduler:
         iterations: Iterations,
         schedules: Callable[[], Schedules],
         setup: Callable[[], Setup],
-        starter: JobStarter,
-        resume_series: SeriesStarter,
+        launcher: JobLauncher,
     ) -> None:
         """Create the scheduler.
 
-        `setup` returns the context in force; `schedules` is called only if the project has schedules; `starter` starts
-        the Jobs of tasks, and `resume_series` resumes iterations.
+        `setup` returns the context in force; `schedules` is called only if the project has schedules; `launcher` starts
+        the Jobs of tasks and resumes series.
         """
         self._memory = memory
         self._jobs = jobs
         self._iterations = iterations
         self._schedules = schedules
         self._setup = setup
-        self._starter = starter
-        self._resume_series = resume_series
+        self._launcher = launcher
         self._soon = asyncio.Event()
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._busy: set[_Due] = set()
@@ -248,8 +246,8 @@ class Scheduler:
                 job = await self._if_over(one.id, self._jobs.job, self._jobs.resume)
                 return None if job is None else ScheduledWork(did="resumed", job_id=one.id, job=job)
             case "iterations":
-                series = await self._if_over(one.id, self._iterations.get, self._resume_series)
-                did: Literal["resumed", "queued"] = "resumed" if self._starter.resumes else "queued"
+                series = await self._if_over(one.id, self._iterations.get, self._launcher.resume_series)
+                did: Literal["resumed", "queued"] = "resumed" if self._launcher.resumes else "queued"
                 return None if series is None else ScheduledWork(did=did, series_id=one.id, series=series)
             case "schedule":
                 return await self._schedules().attend(one.id)
@@ -305,7 +303,7 @@ class Scheduler:
         """
         events, job_id = step.events, None
         if step.needs_job(task, known):
-            await self._starter.check(task.agent_id)
+            await self._launcher.check(task.agent_id)
             now = self._now()
             # a whole ULID: short ids of one moment may collide, and the Job is created only after this append
             job_id = step.job_id or new_ulid(now).lower()
@@ -317,10 +315,10 @@ class Scheduler:
 
     async def _work(self, task: TaskState, job_id: str, known: Known) -> ScheduledWork:
         if await self._setup().storage.has_job(job_id):
-            job = await self._starter.resume(job_id)
+            job = await self._launcher.resume(job_id)
         else:
             labels = {LABEL: task.task_id, EXPERT_LABEL: task.agent_id}
-            job = await self._starter.start(task.agent_id, query_for(task), job_id=job_id, labels=labels)
+            job = await self._launcher.start(task.agent_id, query_for(task), job_id=job_id, labels=labels)
         task = await self._memory.get(task.task_id)
         step = settled(task, job, self._now())
         if step is not None:

@@ -25,7 +25,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import Setup
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Loaded
-from perstack.engine.schedules.launcher import JobStarter
+from perstack.engine.schedules.launcher import JobLauncher
 from perstack.engine.schedules.schedule_log import ScheduleLog
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
 from perstack.system.concurrency import leaves
@@ -87,12 +87,12 @@ class ScheduleStanding:
 class Schedules:
     """The schedules of a project. Any number of processes may process them at once."""
 
-    def __init__(self, setup: Callable[[], Setup], jobs: Jobs, starter: JobStarter) -> None:
-        """Create; `setup` returns the context in force, and `starter` starts the Jobs."""
+    def __init__(self, setup: Callable[[], Setup], jobs: Jobs, launcher: JobLauncher) -> None:
+        """Create; `setup` returns the context in force, and `launcher` starts the Jobs."""
         now = setup()
         self._setup = setup
         self._jobs = jobs
-        self._starter = starter
+        self._launcher = launcher
         self._log = ScheduleLog(now.storage, now.audit)
 
     @property
@@ -125,7 +125,7 @@ class Schedules:
         if schedule is None:
             return None
         calendar = calendar_of(schedule)
-        loaded, known = await self._log.latest(name), Known(resumes=self._starter.resumes)
+        loaded, known = await self._log.latest(name), Known(resumes=self._launcher.resumes)
         done: ScheduledWork | None = None
         while (step := next_step(_state(loaded), schedule, calendar, known, self._now())) is not None:
             match step:
@@ -136,14 +136,14 @@ class Schedules:
                     if step.did is not None:
                         done = ScheduledWork(did=step.did, schedule=name, occurrence=step.at)
                 case Record():
-                    await self._starter.check(schedule.expert)
+                    await self._launcher.check(schedule.expert)
                     started = (await self._log.add(name, loaded, step.events)).state.current
                     return None if started is None else await self._start(schedule, calendar, started)
                 case TakeUp():
-                    await self._starter.check(schedule.expert)
+                    await self._launcher.check(schedule.expert)
                     return await self._start(schedule, calendar, step.occurrence)
                 case Continue():
-                    job = await self._starter.resume(step.occurrence.job_id)
+                    job = await self._launcher.resume(step.occurrence.job_id)
                     return await self._ended(schedule, calendar, step.occurrence, job, "resumed")
                 case _:
                     assert_never(step)
@@ -177,7 +177,7 @@ class Schedules:
     async def _start(self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence) -> ScheduledWork | None:
         labels = {LABEL: schedule.name}
         try:
-            job = await self._starter.start(schedule.expert, schedule.query, job_id=occurrence.job_id, labels=labels)
+            job = await self._launcher.start(schedule.expert, schedule.query, job_id=occurrence.job_id, labels=labels)
         except UsageError:
             if await job_if_any(self._jobs, occurrence.job_id) is None:
                 raise
