@@ -11,7 +11,7 @@ from perstack.core.audit.verification import Finding, Report, Unchecked
 from perstack.core.base.ids import Owner
 from perstack.engine.anchors.receipts import PublicKey, passed_over, places_of, trusted_of, with_records
 from perstack.engine.anchors.sending import PendingHeads, store_digest
-from perstack.engine.anchors.targets import SECONDS, Anchor, Contents, ReadableAnchor, reason_of
+from perstack.engine.anchors.targets import SECONDS, Anchor, AnchorReader, FileAnchor, reason_of
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
@@ -31,7 +31,7 @@ class Comparing:
         self._anchor = anchor
         self._key = key
         self._whole = whole
-        self._contents: Contents | None = None
+        self._reader: AnchorReader | None = None
         self._problem: str | None = None
 
     async def compared(self, report: Report) -> Report:
@@ -59,7 +59,7 @@ class Comparing:
         """Return a report on owners that the anchor has, and the store lacks without having removed them, or None."""
         try:
             absent = [owner for owner in await self._owners() if not await self._has(owner)]
-            self._contents = None  # read again: an owner removed in the meantime has a record of its removal by now
+            self._reader = None  # read again: an owner removed in the meantime has a record of its removal by now
             findings, unchecked, others = list[Finding](), list[Unchecked](), 0
             for owner in absent:
                 found = await self._lost(owner)
@@ -126,31 +126,29 @@ class Comparing:
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def _records(self, owner: Owner) -> tuple[list[Record], int]:
-        anchor = self._readable()
-        if not self._whole:
-            return await self._read(lambda: anchor.records(owner), SECONDS)
-        contents = await self._all(anchor)
-        return await self._read(lambda: contents.records(owner), SECONDS)
+        reader = await self._opened()
+        return await self._read(lambda: reader.records(owner), SECONDS)
 
     async def _owners(self) -> Sequence[Owner]:
-        contents = await self._all(self._readable())
-        return sorted(await self._read(contents.owners, _SECONDS_WHOLE))
+        reader = await self._opened()
+        return sorted(await self._read(reader.owners, _SECONDS_WHOLE))
 
-    async def _all(self, anchor: ReadableAnchor) -> Contents:
+    async def _opened(self) -> AnchorReader:
+        """Return the reader, which has loaded the anchor for a whole store. Raises the first error again."""
+        if not isinstance(self._anchor, FileAnchor):
+            raise _NotRead(f"the anchor {self._anchor.name} is only sent to: what it has is not compared")
         if self._problem is not None:
             raise _NotRead(self._problem)
-        if self._contents is None:
-            try:
-                self._contents = await self._read(anchor.contents, _SECONDS_WHOLE)
-            except _NotRead as error:
-                self._problem = str(error)
-                raise
-        return self._contents
-
-    def _readable(self) -> ReadableAnchor:
-        if not isinstance(self._anchor, ReadableAnchor):
-            raise _NotRead(f"the anchor {self._anchor.name} is only sent to: what it has is not compared")
-        return self._anchor
+        if self._reader is None:
+            reader = AnchorReader(self._anchor)
+            if self._whole:
+                try:
+                    await self._read(reader.load, _SECONDS_WHOLE)
+                except _NotRead as error:
+                    self._problem = str(error)
+                    raise
+            self._reader = reader
+        return self._reader
 
     async def _read(self, read: Callable[[], Awaitable[_T]], seconds: int) -> _T:
         try:

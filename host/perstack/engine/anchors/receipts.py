@@ -36,7 +36,7 @@ from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
-from perstack.system.clock import SYSTEM, Clock, iso
+from perstack.system.clock import Clock, iso
 from perstack.system.regular_files import read_regular
 from perstack.version import VERSION
 
@@ -154,33 +154,34 @@ def _id_of(key: Ed25519PublicKey) -> str:
     return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Voucher:
-    """The parts of a record in addition to the heads: signer, digests and time."""
+def signed_record(
+    owner: Owner,
+    ends: Sequence[LogEnd],
+    *,
+    signer: Signer | None,
+    lock: bytes | None,
+    clock: Clock,
+    store: bytes | None = None,
+    removed: bool = False,
+) -> bytes:
+    """Return the record of these log ends, in JSON; signed if there is a key.
 
-    signer: Signer | None
-    lock: bytes | None
-    """SHA-256 of perstack.lock; None without one."""
-    store: bytes | None = None
-    """SHA-256 of the storage's location."""
-    clock: Clock = SYSTEM
-
-    def record(self, owner: Owner, ends: Sequence[LogEnd], *, removed: bool = False) -> bytes:
-        """Return the record of these log ends, in JSON; signed if there is a key."""
-        body = statement_of(
-            owner,
-            ends,
-            created_on=iso(self.clock.now(), "milliseconds"),
-            runtime_version=VERSION,
-            lock=self.lock,
-            store=self.store,
-            removed=removed,
-        ).to_json()
-        return body if self.signer is None else self.signer.sign(PAYLOAD_TYPE, body).to_json()
+    `lock` is the SHA-256 of perstack.lock, None without one; `store` that of the storage's location.
+    """
+    body = statement_of(
+        owner,
+        ends,
+        created_on=iso(clock.now(), "milliseconds"),
+        runtime_version=VERSION,
+        lock=lock,
+        store=store,
+        removed=removed,
+    ).to_json()
+    return body if signer is None else signer.sign(PAYLOAD_TYPE, body).to_json()
 
 
-async def receipt_of(storage: Storage, job_id: str, voucher: Voucher) -> bytes:
-    """Return a receipt for the present logs of a Job, in JSON. Raises NotFound, and Damaged for an invalid line."""
+async def checked_ends(storage: Storage, job_id: str) -> list[LogEnd]:
+    """Return the ends of a Job's logs for a receipt. Raises NotFound, and Damaged for an invalid line."""
     ends: list[LogEnd] = []
     for run_id in await run_ids(storage, job_id):
         lines = await storage.read(RunRef(job_id, run_id))
@@ -193,7 +194,7 @@ async def receipt_of(storage: Storage, job_id: str, voucher: Voucher) -> bytes:
             ends.append(LogEnd(run_id, len(lines), places.hashes[-1], places.first))
     if not ends:
         raise NotFound(f"Job {job_id} has no events: there is nothing to vouch for")
-    return voucher.record(Owner("job", job_id), ends)
+    return ends
 
 
 async def ends_at(storage: Storage, owner: Owner, heads: Mapping[str, Head]) -> list[LogEnd]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from perstack.core.audit.receipts import LogEnd
 from perstack.core.base.chain import Head, open_line
 from perstack.core.base.ids import Owner, OwnerKind
-from perstack.engine.anchors.receipts import Signer, Voucher, ends_at, ends_now, lock_digest
+from perstack.engine.anchors.receipts import Signer, ends_at, ends_now, lock_digest, signed_record
 from perstack.engine.anchors.targets import SECONDS, Anchor, reason_of
 from perstack.engine.log.event_log import add_payload
 from perstack.engine.log.storage import OWNER_KINDS, log_of, places_of, space_of
@@ -154,8 +154,16 @@ class Sending:
     async def _keep(self, owner: Owner, ends: Sequence[LogEnd], *, removed: bool = False) -> None:
         """Store a record of these log ends; do nothing if there are no logs."""
         if ends:
-            voucher = Voucher(self._signer(), lock_digest(self._lock), store_digest(self._storage), self._clock)
-            await self._pending(owner.kind).add(owner.id, voucher.record(owner, ends, removed=removed))
+            record = signed_record(
+                owner,
+                ends,
+                signer=self._signer(),
+                lock=lock_digest(self._lock),
+                clock=self._clock,
+                store=store_digest(self._storage),
+                removed=removed,
+            )
+            await self._pending(owner.kind).add(owner.id, record)
 
     async def _send_pending(self, owner: Owner) -> None:
         pending = self._pending(owner.kind)

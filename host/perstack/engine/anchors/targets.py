@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import BinaryIO, Protocol
 
 from perstack.core.audit.receipts import MOST_BYTES, Record, read_record
 from perstack.core.base.ids import Owner, check_job_id
@@ -49,22 +49,14 @@ class FileAnchor:
         """Append a record; it survives power loss when this returns. Raises OSError."""
         await in_daemon_thread(lambda: self._append(job_id, record), "anchor")
 
-    async def records(self, owner: Owner) -> tuple[list[Record], int]:
-        """Return an owner's records in order, and the number of invalid lines; empty without a file. Raises OSError."""
-        return await in_daemon_thread(lambda: _read(self.file_of(owner.id), owner).of(owner), "anchor")
-
-    async def contents(self) -> FileContents | FolderContents:
-        """Return everything in the anchor: of a file as it is now, of a folder read on demand. Raises OSError."""
-        if self._is_folder():
-            return FolderContents(self)
-        return await in_daemon_thread(lambda: FileContents(_read(Path(self.path))), "anchor")
-
-    def _is_folder(self) -> bool:
+    @property
+    def is_folder(self) -> bool:
+        """True if each owner has a file of its own."""
         return self.path.endswith("/") or Path(self.path).is_dir()
 
     def file_of(self, job_id: str) -> Path:
         """Return the file for the records of an owner."""
-        return Path(self.path) / f"{job_id}{_END}" if self._is_folder() else Path(self.path)
+        return Path(self.path) / f"{job_id}{_END}" if self.is_folder else Path(self.path)
 
     def _append(self, job_id: str, record: bytes) -> None:
         path = self.file_of(job_id)
@@ -95,48 +87,52 @@ class _Lines:
         return [read_record(line) for line in self.of_owner.get(owner, ())], self.unread
 
 
-@dataclass(frozen=True, slots=True)
-class FileContents:
-    """The contents of a file when it was read."""
+class AnchorReader:
+    """Reads the records in a file anchor. A file that was loaded is not read again, nor one of a folder by `owners`."""
 
-    lines: _Lines
+    def __init__(self, anchor: FileAnchor) -> None:
+        """Create without reading anything."""
+        self._anchor = anchor
+        self._loaded: _Lines | None = None
+        self._owners_in: dict[Path, frozenset[Owner]] = {}
 
-    async def records(self, owner: Owner) -> tuple[list[Record], int]:
-        """Return the records of an owner, and the number of invalid lines."""
-        return await in_daemon_thread(lambda: self.lines.of(owner), "anchor")
-
-    async def owners(self) -> frozenset[Owner]:
-        """Return all owners with records."""
-        return frozenset(self.lines.of_owner)
-
-
-@dataclass(frozen=True, slots=True)
-class FolderContents:
-    """The contents of a folder. `owners` does not read a file again that `records` has read."""
-
-    anchor: FileAnchor
-    _seen: dict[Path, frozenset[Owner]] = field(default_factory=dict[Path, frozenset[Owner]])
+    async def load(self) -> None:
+        """Read the whole file, for queries about many owners; do nothing for a folder. Raises OSError."""
+        await in_daemon_thread(self._load, "anchor")
 
     async def records(self, owner: Owner) -> tuple[list[Record], int]:
-        """Return the records of an owner, and the number of invalid lines in its file. Raises OSError."""
-        lines = await in_daemon_thread(lambda: self._read(self.anchor.file_of(owner.id)), "anchor")
-        return lines.of(owner)
+        """Return an owner's records in order, and the number of invalid lines; empty without a file. Raises OSError."""
+        return await in_daemon_thread(lambda: self._lines_for(owner).of(owner), "anchor")
 
     async def owners(self) -> frozenset[Owner]:
         """Return all owners with records. Raises OSError."""
         return await in_daemon_thread(self._owners, "anchor")
 
-    def _owners(self) -> frozenset[Owner]:
-        folder = Path(self.anchor.path)
-        for path in sorted(folder.glob(f"*{_END}")) if folder.exists() else ():
-            if path not in self._seen:
-                self._read(path)
-        return frozenset[Owner]().union(*self._seen.values())
+    def _load(self) -> None:
+        if self._loaded is None and not self._anchor.is_folder:
+            self._loaded = _read(Path(self._anchor.path))
 
-    def _read(self, path: Path) -> _Lines:
+    def _lines_for(self, owner: Owner) -> _Lines:
+        if self._loaded is not None:
+            return self._loaded
+        path = self._anchor.file_of(owner.id)
+        return self._read_in_folder(path) if self._anchor.is_folder else _read(path, owner)
+
+    def _owners(self) -> frozenset[Owner]:
+        self._load()
+        if self._loaded is not None:
+            return frozenset(self._loaded.of_owner)
+        folder = Path(self._anchor.path)
+        for path in sorted(folder.glob(f"*{_END}")) if folder.exists() else ():
+            if path not in self._owners_in:
+                self._read_in_folder(path)
+        return frozenset[Owner]().union(*self._owners_in.values())
+
+    def _read_in_folder(self, path: Path) -> _Lines:
         lines = _read(path)
         # each owner has its own file in a folder: ignore records of others, which somebody has put there
-        self._seen[path] = frozenset(owner for owner in lines.of_owner if self.anchor.file_of(owner.id) == path)
+        of_file = (owner for owner in lines.of_owner if self._anchor.file_of(owner.id) == path)
+        self._owners_in[path] = frozenset(of_file)
         return lines
 
 
@@ -193,31 +189,6 @@ class Anchor(Protocol):
 
     async def send(self, job_id: str, record: bytes) -> None:
         """Send one record, which contains no newline. Raises AnchorError or OSError. The caller sets the timeout."""
-        ...
-
-
-@runtime_checkable
-class ReadableAnchor(Anchor, Protocol):
-    """An anchor that can be read again."""
-
-    async def records(self, owner: Owner) -> tuple[list[Record], int]:
-        """Return the records of an owner in order, and the number of invalid lines. Raises OSError."""
-        ...
-
-    async def contents(self) -> Contents:
-        """Return everything in the anchor, for several queries. Raises OSError."""
-        ...
-
-
-class Contents(Protocol):
-    """Everything in an anchor."""
-
-    async def records(self, owner: Owner) -> tuple[list[Record], int]:
-        """Return the same as `ReadableAnchor.records`. Raises OSError."""
-        ...
-
-    async def owners(self) -> frozenset[Owner]:
-        """Return all owners with records. Raises OSError."""
         ...
 
 

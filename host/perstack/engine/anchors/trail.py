@@ -186,9 +186,11 @@ class Auditing:
 
         Raises NotFound, Damaged, and UsageError for a key that cannot be read.
         """
-        from perstack.engine.anchors.receipts import Voucher, lock_digest, receipt_of
+        from perstack.engine.anchors.receipts import checked_ends, lock_digest, signed_record
 
-        return await receipt_of(self._storage, job_id, Voucher(self.signer, lock_digest(self._lock), clock=self._clock))
+        signer, ends = self.signer, await checked_ends(self._storage, job_id)
+        lock = lock_digest(self._lock)
+        return signed_record(Owner("job", job_id), ends, signer=signer, lock=lock, clock=self._clock)
 
     def comparing(self, key: PublicKey | None, *, whole: bool = False) -> Comparing | None:
         """Return a comparison with the anchor; None without an anchor.
