@@ -89,14 +89,6 @@ def test_a_base_tool_keeps_its_name_and_another_skills_tool_of_that_name_gets_a_
     assert RENAMED in [event.message for event in seen.of("skillStderr")]
 
 
-def test_a_model_that_saw_a_base_tool_under_a_prefixed_name_can_still_call_it_so(bench: Bench) -> None:
-    seen = Seen()
-    script = [tool("perstack_base_think", {"thought": "as before"}), text("ok")]
-    wait_for(bench.host(script, with_counter("a"), plugins=(Counter(),)).run("a", "q", on_event=seen))
-    (finished,) = seen.of("finishToolCall")
-    assert (finished.tool_name, finished.is_error) == ("perstack_base_think", False)
-
-
 def test_pick_and_omit_are_globs(bench: Bench) -> None:
     provider = ScriptedProvider([text("ok")])
     skill = PluginSkill(name="mine", plugin="counter", pick=("c*", "b*"), omit=("br*",))

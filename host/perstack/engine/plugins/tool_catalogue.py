@@ -144,9 +144,6 @@ class Catalogue:
         self._revealed = RevealedTools(self._division.deferred, revealed)
         self._kept: KeptTools | None = None
         self._by_name = {one.spec.name: one for one in named}
-        shared = Counter(one.spec.name for one in offered)
-        # Runs of versions that renamed both tools of a shared name know the host's by its prefixed name
-        self._former = {one.prefixed_name: one for one in named if one.rank == 0 and shared[one.spec.name] > 1}
         if self._division.deferred:
             self._by_name[SEARCH_TOOL] = builtin_tool(self._division.shown[-1], self._search)
         self._missing = missing or {}
@@ -195,7 +192,7 @@ class Catalogue:
 
     async def decide(self, call: ToolCallPart) -> DecidedCall:
         """Return the decision about a call; an invalid call is refused with a message for the model."""
-        offered = self._by_name.get(call.tool_name) or self._former.get(call.tool_name)
+        offered = self._by_name.get(call.tool_name)
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
             problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
