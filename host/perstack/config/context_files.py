@@ -24,7 +24,7 @@ from perstack.core.definitions.agent_skills import (
 )
 from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, Unread, assembled
 from perstack.dataclass import dataclass
-from perstack.system.regular_files import FOLDER, NotRegular, TooLarge, opened, read_below
+from perstack.system.regular_files import FOLDER, REAL_FOLDER, NotRegular, TooLarge, opened, read_below
 
 # AGENTS.md files, from the top of the repository down to the workspace.
 
@@ -150,7 +150,7 @@ def _below(handle: int, above: str, left: list[int], level: int) -> Iterator[Ski
     for name in names:
         status = os.stat(name, dir_fd=handle, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
-            inner = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+            inner = os.open(name, REAL_FOLDER, dir_fd=handle)
             try:
                 yield from _below(inner, f"{above}{name}/", left, level + 1)
             finally:

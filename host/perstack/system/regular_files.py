@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+"""Flags to open a folder."""
+REAL_FOLDER = FOLDER | os.O_NOFOLLOW
+"""Flags to open a folder that must not be a link."""
 _SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
 
@@ -87,7 +90,7 @@ def read_below(folder: Path, path: str, most: int) -> bytes:
     handle = os.open(folder, FOLDER)
     try:
         for part in above:
-            inner = os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+            inner = os.open(part, REAL_FOLDER, dir_fd=handle)
             os.close(handle)
             handle = inner
         with opened(name, handle) as file:

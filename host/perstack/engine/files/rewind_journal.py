@@ -17,17 +17,14 @@ from pydantic import Field, ValidationError
 from perstack.core.base.records import Fact, falsy
 from perstack.errors import StorageError
 from perstack.system.files import FILE_MODE, FOLDER_MODE, sync, sync_directory
-from perstack.system.regular_files import TooLarge, open_regular, opened, read_regular, read_rest
+from perstack.system.regular_files import FOLDER, REAL_FOLDER, TooLarge, open_regular, opened, read_regular, read_rest
 
 # Paths relative to an open handle of the workspace. No link is followed: programs may put one there at any time.
-
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-_PIECE = 1 << 20
 
 
 def open_root(workspace: Path) -> int:
     """Open the workspace's folder, whose own path may contain links. Raises OSError."""
-    return os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return os.open(workspace, FOLDER)
 
 
 @contextmanager
@@ -40,7 +37,7 @@ def parent_of(root: int, path: bytes) -> Generator[tuple[int, bytes]]:
     handle = os.dup(root)
     try:
         for part in above:
-            inner = os.open(part, FOLDER, dir_fd=handle)
+            inner = os.open(part, REAL_FOLDER, dir_fd=handle)
             os.close(handle)
             handle = inner
         yield handle, name

@@ -20,7 +20,6 @@ from perstack.core.base.file_names import STAGING, spelled, unspelled
 from perstack.core.files.tree_diff import Change, Kept, KeptWhy, RewindPlan
 from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, digest_of
 from perstack.engine.files.rewind_journal import (
-    FOLDER,
     Journal,
     JournalFile,
     Rewound,
@@ -34,6 +33,7 @@ from perstack.engine.files.rewind_journal import (
 )
 from perstack.errors import Conflict, StorageError
 from perstack.system.files import sync
+from perstack.system.regular_files import REAL_FOLDER
 
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
 
@@ -80,7 +80,7 @@ class Looked:
     def _clear_folder(self, change: Change, folder: int, name: bytes, found: os.stat_result | None) -> bool:
         if found is None or not stat.S_ISDIR(found.st_mode):
             raise _changed(change.path)
-        handle = os.open(name, FOLDER, dir_fd=folder)
+        handle = os.open(name, REAL_FOLDER, dir_fd=folder)
         try:
             with os.scandir(handle) as entries:
                 names = [os.fsencode(entry.name) for entry in entries]
@@ -290,7 +290,7 @@ def _remove_folder(folder: int, name: bytes) -> None:
 def _make_again(folder: int, name: bytes, mode: int) -> None:
     if not make_folder(folder, name):
         return
-    handle = os.open(name, FOLDER, dir_fd=folder)
+    handle = os.open(name, REAL_FOLDER, dir_fd=folder)
     try:
         os.fchmod(handle, mode)
     finally:
@@ -393,7 +393,7 @@ class Restorer:
         name = STAGING + secrets.token_hex(6)
         self._write(Journal(workspace=str(self._file.workspace), staging=name, phase="clearing"))
         os.mkdir(name, 0o700, dir_fd=self._root)
-        self._staging = os.open(name, FOLDER, dir_fd=self._root)
+        self._staging = os.open(name, REAL_FOLDER, dir_fd=self._root)
 
     def ready(self, files: Iterable[tuple[Step, bytes, int]], links: Iterable[tuple[Step, bytes]] = ()) -> None:
         """Stage files, with content and permissions, and links, with their targets. Raises OSError."""
@@ -434,7 +434,7 @@ class Restorer:
         if journal is None:
             return None
         try:
-            self._staging = os.open(journal.staging, FOLDER, dir_fd=self._root)
+            self._staging = os.open(journal.staging, REAL_FOLDER, dir_fd=self._root)
         except OSError as error:
             if journal.phase == "clearing" and error.errno == errno.ENOENT:
                 self._file.remove()

@@ -34,6 +34,7 @@ from perstack.core.runs.step_events import MOST_NAMED, NotRecorded
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.system.clock import SYSTEM
+from perstack.system.regular_files import REAL_FOLDER
 
 # Reading of files that may change at any time.
 #
@@ -42,7 +43,6 @@ from perstack.system.clock import SYSTEM
 _OF_THE_SYSTEM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """Errors of the system's resources, which say nothing about the file."""
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
 _TRIES = 3
@@ -216,7 +216,7 @@ class Walker:
         """
         try:
             top = os.path.realpath(os.fsencode(self._top))
-            handle = os.open(top, FOLDER)
+            handle = os.open(top, REAL_FOLDER)
         except OSError as error:
             check_system(error)
             raise CannotTake(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
@@ -357,7 +357,7 @@ class _Walk:
         if depth >= DEEPEST or len(place) + len(name) + 2 > LONGEST_PATH:
             return _left_out(name, "tooDeep")
         try:
-            inner = os.open(name, FOLDER, dir_fd=handle)
+            inner = os.open(name, REAL_FOLDER, dir_fd=handle)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -477,7 +477,7 @@ def _top_rules(top: bytes, handle: int) -> Rules:
         folder = b"/" + b"/".join(parts[: len(parts) - up])
         name = parts[len(parts) - up - 1] if up < len(parts) else b""
         try:
-            at = os.open(folder, FOLDER)
+            at = os.open(folder, REAL_FOLDER)
         except OSError:
             break
         try:
@@ -492,11 +492,11 @@ def _top_rules(top: bytes, handle: int) -> Rules:
 
 def _excluded(repository: int) -> bytes | None:
     try:
-        git = os.open(b".git", FOLDER, dir_fd=repository)
+        git = os.open(b".git", REAL_FOLDER, dir_fd=repository)
     except OSError:
         return None  # a file in a git worktree, whose repository is in another folder
     try:
-        info = os.open(b"info", FOLDER, dir_fd=git)
+        info = os.open(b"info", REAL_FOLDER, dir_fd=git)
     except OSError:
         return None
     finally:
