@@ -122,8 +122,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look often."""
     monkeypatch.setattr("perstack.engine.runs.remote_delegates._LOOK_AGAIN", 0.005)
     monkeypatch.setattr("perstack.engine.runs.remote_delegates._LOOKS_FOR_ORDERS_EACH", 0.1)
-    monkeypatch.setattr("perstack.engine.log.run_log._LOOK_AGAIN", 0.01)
-    monkeypatch.setattr("perstack.engine.workers.worker._LOOKS_EACH", 0.02)
+    monkeypatch.setattr("perstack.engine.log.run_log._POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr("perstack.engine.workers.worker.CLAIM_POLL_INTERVAL_S", 0.02)
 
 
 @pytest.mark.parametrize("workers", [1, 2], ids=["one-worker", "two-workers"])

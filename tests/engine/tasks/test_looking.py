@@ -160,7 +160,7 @@ def test_a_page_of_jobs_that_never_began_hides_none_that_is_due(bench: Bench, mo
     async def work() -> None:
         limited = bench.host([fail(429, "come back", retry_after=3600)], expert("a"))
         job = await limited.run("a", "q")
-        monkeypatch.setattr("perstack.engine.schedules.scheduler._PAGE", 3)
+        monkeypatch.setattr("perstack.engine.schedules.scheduler._ITEMS_PER_PAGE", 3)
         for number in range(4):
             await limited.storage.create_job(f"empty{number}")
         bench.clock.move(3_700_000)

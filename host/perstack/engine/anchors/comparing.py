@@ -16,7 +16,7 @@ from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
-_SECONDS_WHOLE = 120
+_WHOLE_TIMEOUT_S = 120
 """Timeout in seconds for reading a whole anchor."""
 
 _T = TypeVar("_T")
@@ -131,7 +131,7 @@ class Comparing:
 
     async def _owners(self) -> Sequence[Owner]:
         reader = await self._opened()
-        return sorted(await self._read(reader.owners, _SECONDS_WHOLE))
+        return sorted(await self._read(reader.owners, _WHOLE_TIMEOUT_S))
 
     async def _opened(self) -> AnchorReader:
         """Return the reader, which has loaded the anchor for a whole store. Raises the first error again."""
@@ -143,7 +143,7 @@ class Comparing:
             reader = AnchorReader(self._anchor)
             if self._whole:
                 try:
-                    await self._read(reader.load, _SECONDS_WHOLE)
+                    await self._read(reader.load, _WHOLE_TIMEOUT_S)
                 except _NotRead as error:
                     self._problem = str(error)
                     raise

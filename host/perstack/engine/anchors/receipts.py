@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 #
 # `cryptography` is imported when a key is read: a project without a key never imports it.
 
-_MOST_BYTES = 1 << 16
+_MAX_KEY_BYTES = 1 << 16
 FROM_FILE = "file:"
 FROM_ENV = "env:"
-_HOW = "make one with: openssl genpkey -algorithm ed25519 -out KEY.pem"
+_HOW_TO_MAKE_KEY = "make one with: openssl genpkey -algorithm ed25519 -out KEY.pem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ def read_signer(setting: str, env: Mapping[str, str]) -> Signer:
     try:
         key = load_pem_private_key(pem, None)
     except (ValueError, TypeError):  # TypeError: it is encrypted
-        raise UsageError(f"{place} is not an unencrypted private key in PEM; {_HOW}") from None
+        raise UsageError(f"{place} is not an unencrypted private key in PEM; {_HOW_TO_MAKE_KEY}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{place} is a key of another algorithm than Ed25519; {_HOW}")
+        raise UsageError(f"{place} is a key of another algorithm than Ed25519; {_HOW_TO_MAKE_KEY}")
     return Signer(key, _id_of(key.public_key()))
 
 
@@ -143,7 +143,7 @@ def _private_pem(setting: str, env: Mapping[str, str]) -> tuple[str, bytes]:
 
 def _read(path: Path, place: str) -> bytes:
     try:
-        return read_regular(path, _MOST_BYTES)
+        return read_regular(path, _MAX_KEY_BYTES)
     except OSError as error:
         raise UsageError(f"{place} cannot be read: {error.strerror or type(error).__name__}") from None
 

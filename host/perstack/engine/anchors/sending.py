@@ -30,8 +30,8 @@ from perstack.system.user import notice
 # A record is stored before it is sent and until it has arrived, so that no crash and no failing anchor loses it. An
 # expected record is an empty log: if its driver is killed before it makes the record, a later process does.
 
-_TRIES = 5
-_MOST_JOBS = 1000
+_MAX_ATTEMPTS = 5
+_MAX_OWNERS = 1000
 
 
 class PendingHeads:
@@ -49,12 +49,12 @@ class PendingHeads:
     async def add(self, job_id: str, record: bytes) -> None:
         """Store a record, a JSON object; it survives power loss when this returns. Raises StorageError."""
         ref = log_of(job_id)
-        for attempt in range(_TRIES):
+        for attempt in range(_MAX_ATTEMPTS):
             try:
                 await self.expect(job_id)
                 await add_payload(self._space, ref, record)
             except (Conflict, NotFound):  # another process added or removed at the same time
-                if attempt == _TRIES - 1:
+                if attempt == _MAX_ATTEMPTS - 1:
                     raise
             else:
                 return
@@ -65,7 +65,7 @@ class PendingHeads:
 
     async def jobs(self) -> tuple[str, ...]:
         """Return the ids of owners with records or empty entries, at most a thousand."""
-        return (await self._space.jobs(limit=_MOST_JOBS)).ids
+        return (await self._space.jobs(limit=_MAX_OWNERS)).ids
 
     async def has(self, job_id: str) -> bool:
         """Return whether an owner has records or an empty entry."""

@@ -28,10 +28,10 @@ from perstack.ports.environment import inherited
 from perstack.system.concurrency import in_daemon_thread
 from perstack.system.files import sync
 
-_MOST_READ = 256 << 20
+_MAX_FILE_BYTES = 256 << 20
 """Maximum bytes of a file; a larger one raises OSError."""
 
-_END = ".jsonl"
+_FILE_SUFFIX = ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class FileAnchor:
 
     def file_of(self, job_id: str) -> Path:
         """Return the file for the records of an owner."""
-        return Path(self.path) / f"{job_id}{_END}" if self.is_folder else Path(self.path)
+        return Path(self.path) / f"{job_id}{_FILE_SUFFIX}" if self.is_folder else Path(self.path)
 
     def _append(self, job_id: str, record: bytes) -> None:
         path = self.file_of(job_id)
@@ -123,7 +123,7 @@ class AnchorReader:
         if self._loaded is not None:
             return frozenset(self._loaded.of_owner)
         folder = Path(self._anchor.path)
-        for path in sorted(folder.glob(f"*{_END}")) if folder.exists() else ():
+        for path in sorted(folder.glob(f"*{_FILE_SUFFIX}")) if folder.exists() else ():
             if path not in self._owners_in:
                 self._read_in_folder(path)
         return frozenset[Owner]().union(*self._owners_in.values())
@@ -145,8 +145,8 @@ def _read(path: Path, only: Owner | None = None) -> _Lines:
     found = _Lines()
     with os.fdopen(fd, "rb") as file:
         _check_file(fd)
-        if os.fstat(fd).st_size > _MOST_READ:
-            raise OSError(errno.EFBIG, f"it has more than {_MOST_READ:,} bytes: name a folder, for a file a Job")
+        if os.fstat(fd).st_size > _MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {_MAX_FILE_BYTES:,} bytes: name a folder, for a file a Job")
         for line in _lines(file):
             try:
                 owner = read_record(line).owner

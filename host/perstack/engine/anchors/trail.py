@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 Check: TypeAlias = "Callable[[str], Awaitable[Report]]"
 """A function that makes the report of a Job. Raises NotFound."""
 
-_GRACE = 2.0
+_BACKLOG_GRACE_S = 2.0
 """Seconds that a stop waits for records that earlier processes left to be sent."""
 
 
@@ -133,7 +133,7 @@ class Auditing:
 
         async def at_stop() -> None:
             # otherwise the process of a short Job would end before earlier records are sent
-            await asyncio.wait({earlier}, timeout=_GRACE)
+            await asyncio.wait({earlier}, timeout=_BACKLOG_GRACE_S)
             earlier.cancel()
             await asyncio.wait({earlier})
             await sending.heads(owner, job.heads)

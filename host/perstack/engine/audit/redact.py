@@ -27,12 +27,12 @@ from perstack.ports.storage import Erases, KeepsCopies, Redacts, RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import this_process
 
-_SHORTEST = 4
+_MIN_SEARCHED_CHARACTERS = 4
 """Minimum characters of a text that is searched for: a shorter one occurs everywhere."""
-_SHORT = 8
+_MIN_CONTAINED_CHARACTERS = 8
 """Characters below which a text counts as a copy only if it is the whole text: it occurs in many others."""
-_MOST = 100
-_SNAPSHOTS = (b'"type":"recordSnapshot"', b'"type":"startRewind"', b'"type":"finishRewind"')
+_MAX_COPIES = 100
+_SNAPSHOT_EVENTS = (b'"type":"recordSnapshot"', b'"type":"startRewind"', b'"type":"finishRewind"')
 """Markers in the lines of events that name a tree."""
 
 
@@ -52,7 +52,7 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
     Without `fields`, all texts except settings are searched for. Whole texts are searched for: partial quotes are not
     found. Data that cannot be read is skipped.
     """
-    texts = frozenset(text for text in texts_taken(event, fields) if len(text) >= _SHORTEST)
+    texts = frozenset(text for text in texts_taken(event, fields) if len(text) >= _MIN_SEARCHED_CHARACTERS)
     forms = tuple(form for text in texts for form in _forms(text))
     found: list[str] = []
     raw = _raw(texts)
@@ -67,7 +67,7 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
                 for of in await job_ids(space):
                     found += [f"{kind} {of}, event {seq}" for seq in await _places(space, of, forms)]
     blobs, shared = await _blobs(storage, event, raw, forms)
-    return Traces(tuple(dict.fromkeys((*found, *shared)))[:_MOST], tuple(blobs))
+    return Traces(tuple(dict.fromkeys((*found, *shared)))[:_MAX_COPIES], tuple(blobs))
 
 
 def _forms(text: str) -> tuple[bytes, ...]:
@@ -110,8 +110,8 @@ def _having(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
 def _repeats(event: StoredEvent, texts: Iterable[str]) -> bool:
     """Return whether a text occurs in a field of the event that could be redacted, and not only as a name."""
     own = texts_taken(event, fields_taken(event))
-    whole = (text for text in texts if len(text) < _SHORT)
-    within = [text for text in texts if len(text) >= _SHORT]
+    whole = (text for text in texts if len(text) < _MIN_CONTAINED_CHARACTERS)
+    within = [text for text in texts if len(text) >= _MIN_CONTAINED_CHARACTERS]
     return not own.isdisjoint(whole) or any(text in one or _quoted(text) in one for text in within for one in own)
 
 
@@ -138,7 +138,9 @@ async def _held(storage: Storage, job_id: str) -> dict[str, str]:
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
         lines, _ = await readable(storage, ref)
-        parsed = [_parsed(ref, seq, lines[seq - 1]) for seq in await asyncio.to_thread(_having, lines, _SNAPSHOTS)]
+        parsed = [
+            _parsed(ref, seq, lines[seq - 1]) for seq in await asyncio.to_thread(_having, lines, _SNAPSHOT_EVENTS)
+        ]
         events += filter(None, parsed)
     if not events:
         return {}
@@ -148,7 +150,7 @@ async def _held(storage: Storage, job_id: str) -> dict[str, str]:
 
 
 def _raw(texts: Iterable[str]) -> tuple[bytes, ...]:
-    long = [text for text in texts if len(text) >= _SHORT]
+    long = [text for text in texts if len(text) >= _MIN_CONTAINED_CHARACTERS]
     return tuple({form for text in long for form in (*_forms(text), text.encode("utf-8", "replace"))})
 
 

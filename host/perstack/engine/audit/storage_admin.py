@@ -95,9 +95,9 @@ def _nearest(path: Path) -> Path:
     return next(one for one in (path, *path.parents) if one.exists())
 
 
-_RECORDS = 500
-_BLOBS = 50
-"""Maximum blobs in memory at a time. Of records there may be more than `_RECORDS`, because an append is not split."""
+_RECORDS_PER_READ = 500
+_MAX_BLOBS_IN_MEMORY = 50
+"""Maximum blobs in memory. There may be more records than `_RECORDS_PER_READ`, because an append is not split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +214,8 @@ class _Copying:
             raise UsageError(f"{self._source.location}: this storage cannot list its blobs: it cannot be copied from")
         there = set(await self._target.blobs(self._owner.id)) if isinstance(self._target, Erases) else set[str]()
         missing = [name for name in await self._source.blobs(self._owner.id) if name not in there]
-        for first in range(0, len(missing), _BLOBS):
-            names = missing[first : first + _BLOBS]
+        for first in range(0, len(missing), _MAX_BLOBS_IN_MEMORY):
+            names = missing[first : first + _MAX_BLOBS_IN_MEMORY]
             await keep_blobs(
                 self._target, self._owner.id, [await self._source.blob(self._owner.id, name) for name in names]
             )
@@ -223,7 +223,7 @@ class _Copying:
 
     async def _copy_log(self, run: RunRef) -> None:
         seq = 0
-        while there := await self._target.read(run, seq, _RECORDS):
+        while there := await self._target.read(run, seq, _RECORDS_PER_READ):
             here = await self._source.read(run, seq, len(there))
             for at, (old, new) in enumerate(zip(there, here, strict=False), seq + 1):
                 if old != new:
@@ -232,11 +232,11 @@ class _Copying:
             if len(here) < len(there):
                 raise self._other(run, seq - len(there) + len(here))
         while True:
-            records = await self._source.read(run, seq, _RECORDS)
+            records = await self._source.read(run, seq, _RECORDS_PER_READ)
             if not records:
                 return
             whole = _whole_appends(records)
-            if not whole:  # a single append has more records than `_RECORDS`
+            if not whole:  # a single append has more records than `_RECORDS_PER_READ`
                 records = await self._source.read(run, seq, open_line(records[0]).batch)
                 whole = [records]
             for append in whole:

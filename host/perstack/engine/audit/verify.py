@@ -250,7 +250,7 @@ def _check_summary(check: Check, written: bytes, summary: JobSummary, *, is_driv
         check.found("", 0, f"job.json {words}")
 
 
-_MENTION = re.compile(r"blob:([0-9a-f]{64})\b")
+_BLOB_MENTION = re.compile(r"blob:([0-9a-f]{64})\b")
 """How a text refers to a blob with content that was too long for it."""
 _OUTPUT_FILE = re.compile(r'"outputFile": ?"blob:([0-9a-f]{64})"\}?')
 
@@ -355,7 +355,7 @@ def _take_down_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall
     _take_down_blobs(check, ref, seq, event.contents)
     for part in event.contents:
         if isinstance(part, TextPart):
-            for name in _MENTION.findall(part.text):
+            for name in _BLOB_MENTION.findall(part.text):
                 check.mentions.setdefault(name, (ref.run_id, seq))
             if (ref.run_id, event.tool_call_id) in check.programs:
                 for name in _OUTPUT_FILE.findall(part.text):

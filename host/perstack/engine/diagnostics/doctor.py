@@ -93,7 +93,7 @@ async def run_program(setup: Setup, expert: Expert, argv: Sequence[str]) -> Trie
 
 # Providers and their models.
 
-_SECONDS = 10.0
+_MODEL_LIST_TIMEOUT_S = 10.0
 """Timeout in seconds for a provider's list of models."""
 
 
@@ -141,11 +141,11 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
     is_configured = factory.is_configured(env) or factory.name == RECORDED
     models, problem = tuple[OfferedModel, ...](), ""
     try:
-        models = tuple(await asyncio.wait_for(asyncio.to_thread(offered_models, factory, env), _SECONDS))
+        models = tuple(await asyncio.wait_for(asyncio.to_thread(offered_models, factory, env), _MODEL_LIST_TIMEOUT_S))
     except PerstackError as error:
         problem = str(error)
     except TimeoutError:
-        problem = f"gave no list of models in {_SECONDS:.0f} s"
+        problem = f"gave no list of models in {_MODEL_LIST_TIMEOUT_S:.0f} s"
     return ProviderState(
         name=factory.name,
         is_configured=is_configured,
@@ -161,7 +161,7 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
 _PACKAGE = "perstack"
 _OLDEST_PYTHON = (3, 11)
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+).*;.*extra\s*==\s*['\"]([^'\"]+)['\"]")
-_ROOM = 1_000_000_000
+_MIN_FREE_BYTES = 1_000_000_000
 """Free bytes on the disk of the state below which a problem is reported."""
 
 
@@ -247,7 +247,7 @@ def _place(path: Path) -> Finding:
     if not os.access(folder, os.W_OK | os.X_OK):
         remedy = f"let {_user()} write to {folder}, or name another place as the storage"
         return Finding("state", "problem", f"{text}, not to be written to", remedy)
-    if free < _ROOM:
+    if free < _MIN_FREE_BYTES:
         return Finding("state", "problem", text, "make room on that disk, or remove old Jobs")
     return Finding("state", "ok", text)
 

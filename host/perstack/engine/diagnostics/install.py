@@ -19,7 +19,7 @@ from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Give, Note
 from perstack.ports.skill import LoginFactory, SkillContext, SkillFactory, Toolset
 
-_PATIENCE = 120_000
+_ANSWER_TIMEOUT_MS = 120_000
 """Milliseconds that a skill without a `timeout` may take; plugins may have shorter limits of their own."""
 
 
@@ -120,7 +120,7 @@ async def _toolset(
     factories: Sequence[SkillFactory], context: SkillContext, definition: Skill, agreement: Agreement
 ) -> Toolset:
     # a skill's timeout is for connecting only, and listing the tools comes after it
-    seconds = 2 * (getattr(definition, "timeout", None) or _PATIENCE // 2) / 1000
+    seconds = 2 * (getattr(definition, "timeout", None) or _ANSWER_TIMEOUT_MS // 2) / 1000
     try:
         async with asyncio.timeout(seconds):
             session = await opened(factories, definition, context, agreement)

@@ -21,15 +21,15 @@ from perstack.ports.storage import RunRef
 
 # Changes of files between two trees of a Job, with lines where they can be compared.
 
-_MOST_READ = 512 << 20
+_MAX_DIFF_BYTES = 512 << 20
 """Bytes of all files that one diff reads; files after that are named without lines."""
-_AT_ONCE = 256 << 10
+_MAX_INLINE_BYTES = 256 << 10
 """Bytes above which two files are compared in a thread."""
 
 
 async def file_diffs(trees: Trees, changes: Sequence[Change]) -> tuple[FileDiff, ...]:
     """Return each change with its lines, or without if the content is no longer stored. Raises StorageError."""
-    effort, left, found = Effort(EFFORT), _MOST_READ, list[FileDiff]()
+    effort, left, found = Effort(EFFORT), _MAX_DIFF_BYTES, list[FileDiff]()
     for change in changes:
         sizes = [compared_bytes(entry) for entry in (change.old, change.new)]
         size = sum(each or 0 for each in sizes)
@@ -37,7 +37,7 @@ async def file_diffs(trees: Trees, changes: Sequence[Change]) -> tuple[FileDiff,
         if None not in sizes and size <= left and change.kind != "mode":
             left -= size
             old, new = await _content(trees, change.old), await _content(trees, change.new)
-        if size > _AT_ONCE:
+        if size > _MAX_INLINE_BYTES:
             found.append(await asyncio.to_thread(file_diff, change, old, new, effort))
         else:
             found.append(file_diff(change, old, new, effort))
@@ -53,10 +53,10 @@ async def _content(trees: Trees, entry: Entry | None) -> bytes | None:
         return None
 
 
-_SNAPSHOTS = (b'{"type":"recordSnapshot"', b'{"type":"startRewind"', b'{"type":"finishRewind"')
-_RESULT = b'{"type":"finishToolCall"'
-_BEGUN = (b'{"type":"startRun"', b'{"type":"resumeRun"')
-_CALLED = b'{"type":"callDelegate"'
+_SNAPSHOT_EVENTS = (b'{"type":"recordSnapshot"', b'{"type":"startRewind"', b'{"type":"finishRewind"')
+_RESULT_EVENT = b'{"type":"finishToolCall"'
+_BEGIN_EVENTS = (b'{"type":"startRun"', b'{"type":"resumeRun"')
+_DELEGATION_EVENT = b'{"type":"callDelegate"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ def shots_of(job_id: str, logs: Sequence[RunLog]) -> list[Shot]:
     for log in logs:
         has_worked = has_snapshot = False
         for seq, line in enumerate(log.lines, 1):
-            if line.startswith(_RESULT):
+            if line.startswith(_RESULT_EVENT):
                 has_worked = True
-            elif line.startswith(_BEGUN):
+            elif line.startswith(_BEGIN_EVENTS):
                 has_snapshot = False
-            elif line.startswith(_SNAPSHOTS):
+            elif line.startswith(_SNAPSHOT_EVENTS):
                 event = _event(job_id, log.run_id, seq, line)
                 if not isinstance(event, RecordSnapshot | StartRewind | FinishRewind):
                     break
@@ -127,7 +127,7 @@ def _callers(job_id: str, logs: Iterable[RunLog]) -> dict[str, tuple[str, int]]:
     found: dict[str, tuple[str, int]] = {}
     for log in logs:
         for seq, line in enumerate(log.lines, 1):
-            event = _event(job_id, log.run_id, seq, line) if line.startswith(_CALLED) else None
+            event = _event(job_id, log.run_id, seq, line) if line.startswith(_DELEGATION_EVENT) else None
             if isinstance(event, CallDelegate):
                 found.update({one.run_id: (log.run_id, event.step_number) for one in event.delegates})
     return found

@@ -85,7 +85,7 @@ def write_file(handle: int, name: bytes, data: bytes, mode: int) -> None:
         os.close(fd)
 
 
-_MOST_BYTES = 1 << 30
+_MAX_JOURNAL_BYTES = 1 << 30
 
 
 class Step(Fact):
@@ -148,7 +148,7 @@ class JournalFile:
     def read(self) -> Journal | None:
         """Return the journal; None without one. Raises StorageError."""
         try:
-            journal = Journal.model_validate_json(read_regular(self.path, _MOST_BYTES))
+            journal = Journal.model_validate_json(read_regular(self.path, _MAX_JOURNAL_BYTES))
         except FileNotFoundError:
             return None
         except TooLarge:

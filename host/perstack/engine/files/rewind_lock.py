@@ -100,9 +100,9 @@ def lock_path(storage: Storage, workspace: Path) -> Path:
 
 # Repair: a rewind that was killed is completed or undone before a Job is driven.
 
-_PATIENCE = 10.0
+_REWIND_TIMEOUT_S = 10.0
 """Seconds to wait for a rewind that is under way."""
-_PAUSE = 0.05
+_RETRY_INTERVAL_S = 0.05
 
 Settle = Callable[[], Awaitable[str | None]]
 """A function that completes or undoes a rewind of the workspace that was cut short, and returns a notice if it did."""
@@ -118,7 +118,7 @@ async def on_whole_files(
     `lease`.
     """
     journal, lock = journal_path(storage, workspace), lock_path(storage, workspace)
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _REWIND_TIMEOUT_S
     async with AsyncExitStack() as held:
         while True:
             try:
@@ -133,7 +133,7 @@ async def on_whole_files(
             except Occupied:
                 if time.monotonic() > until:
                     raise
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_RETRY_INTERVAL_S)
         yield
 
 

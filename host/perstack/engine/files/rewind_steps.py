@@ -35,7 +35,7 @@ from perstack.errors import Conflict, StorageError
 from perstack.system.files import sync
 from perstack.system.regular_files import REAL_FOLDER
 
-_NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
+_NOT_A_FOLDER_ERRORS = (errno.ENOTDIR, errno.ELOOP)
 
 
 class Looked:
@@ -132,7 +132,7 @@ class Looked:
             with parent_of(self._root, path) as (folder, name):
                 found = status_at(folder, name)
         except OSError as error:
-            if error.errno in (errno.ENOENT, *_NO_FOLDER):
+            if error.errno in (errno.ENOENT, *_NOT_A_FOLDER_ERRORS):
                 return False
             raise
         return found is not None and stat.S_ISDIR(found.st_mode) and found.st_dev == self._device
@@ -142,7 +142,7 @@ class Looked:
             with parent_of(self._root, path) as (folder, name):
                 return status_at(folder, name) is not None
         except OSError as error:
-            if error.errno in (errno.ENOENT, *_NO_FOLDER):
+            if error.errno in (errno.ENOENT, *_NOT_A_FOLDER_ERRORS):
                 return False  # it is below something that was checked already, or will be removed
             raise
 
@@ -211,7 +211,7 @@ def _changed(path: bytes) -> Conflict:
 
 # Steps. Each can be repeated after a crash: it skips what is already done.
 
-_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+_NO_HARD_LINK_ERRORS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 
 def make(root: int, staging: int, step: Step) -> None:
@@ -304,7 +304,7 @@ def _keep(folder: int, name: bytes, staging: int, old: bytes) -> None:
     try:
         os.link(name, old, src_dir_fd=folder, dst_dir_fd=staging, follow_symlinks=False)
     except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
+        if error.errno not in _NO_HARD_LINK_ERRORS:
             raise
         os.rename(name, old, src_dir_fd=folder, dst_dir_fd=staging)
 
@@ -317,7 +317,7 @@ def _place(source: int, name: bytes, target: int, at: bytes) -> None:
         if not _is_same(source, name, target, at):
             raise
     except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
+        if error.errno not in _NO_HARD_LINK_ERRORS:
             raise
         if status_at(target, at) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), at) from None
@@ -355,7 +355,7 @@ def _is_same(one: int, name: bytes, other: int, at: bytes) -> bool:
 # New files are first written to a staging folder in the workspace, on the same file system. A full disk fails
 # then, before anything was touched. What follows are renames, recorded in a journal.
 
-_MOST_BYTES = 1 << 40
+_MAX_FILE_BYTES = 1 << 40
 
 
 class Restorer:
@@ -466,7 +466,7 @@ class Restorer:
         for step in self._now.steps:
             if step.act == "put" and step.digest:
                 try:
-                    content = read_file(self._at_hand, b"new-%d" % step.number, _MOST_BYTES)
+                    content = read_file(self._at_hand, b"new-%d" % step.number, _MAX_FILE_BYTES)
                 except FileNotFoundError:
                     continue  # it is already in place
                 except OSError:

@@ -21,8 +21,8 @@ from perstack.errors import PerstackError
 from perstack.ports.storage import Erases, Storage
 from perstack.system.concurrency import uninterrupted
 
-_MOST_FILES = 500
-_MOST_BYTES = 16 << 20
+_MAX_COUNTED_FILES = 500
+_MAX_COUNTED_BYTES = 16 << 20
 """Above this many changed files, or bytes in them, lines are not counted."""
 
 
@@ -108,7 +108,7 @@ class WorkspaceSnapshots:
         """Return the added and removed lines of text files; None if there are too many files, or one cannot be read."""
         counted = [one for one in changes if one.kind != "mode" and not isinstance(one.old or one.new, LeftOut)]
         sizes = [entry.size for one in counted for entry in (one.old, one.new) if isinstance(entry, File)]
-        if len(counted) > _MOST_FILES or sum(sizes) > _MOST_BYTES:
+        if len(counted) > _MAX_COUNTED_FILES or sum(sizes) > _MAX_COUNTED_BYTES:
             return None
         try:
             pairs = [(await self._text(one.old), await self._text(one.new)) for one in counted]

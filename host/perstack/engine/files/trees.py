@@ -15,7 +15,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.storage import Storage
 
-_NO_FOLDER = Folder()
+_EMPTY_FOLDER = Folder()
 
 
 class Trees:
@@ -52,8 +52,8 @@ class Trees:
             self._check_place(pair.path, pair.depth)
             if pair.old == pair.new:
                 continue
-            before = _NO_FOLDER if pair.old is None else await self.folder(pair.old)
-            after = _NO_FOLDER if pair.new is None else await self.folder(pair.new)
+            before = _EMPTY_FOLDER if pair.old is None else await self.folder(pair.old)
+            after = _EMPTY_FOLDER if pair.new is None else await self.folder(pair.new)
             seen += len(before.entries) + len(after.entries)
             self._check_count(seen, 2 * MOST_ENTRIES)
             compared = compare(pair, before, after)

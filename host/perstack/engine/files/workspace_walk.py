@@ -40,12 +40,12 @@ from perstack.system.regular_files import REAL_FOLDER
 #
 # Everything is opened relative to an open folder. No link is followed, and special files do not block.
 
-_OF_THE_SYSTEM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+_RESOURCE_ERRORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """Errors of the system's resources, which say nothing about the file."""
 
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_PIECE = 1 << 20
-_TRIES = 3
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_READ_BYTES = 1 << 20
+_MAX_READS = 3
 """Attempts to read a file that changes while it is read."""
 
 Stamp = tuple[int, int, int, int, int, int]
@@ -79,7 +79,7 @@ def stamp_of(found: os.stat_result) -> Stamp:
 def read_file(name: bytes, folder: int, most: int) -> Content | Unread:
     """Read a file of an open folder, of at most `most` bytes. Raises StorageError if the system lacks resources."""
     try:
-        file = os.open(name, _FILE, dir_fd=folder)
+        file = os.open(name, _FILE_FLAGS, dir_fd=folder)
     except FileNotFoundError:
         return Unread(None)
     except OSError as error:
@@ -96,7 +96,7 @@ def read_file(name: bytes, folder: int, most: int) -> Content | Unread:
 
 def check_system(error: OSError) -> None:
     """Raise StorageError if the error is about the system's resources: a later attempt may read the file."""
-    if error.errno in _OF_THE_SYSTEM:
+    if error.errno in _RESOURCE_ERRORS:
         words = (error.strerror or str(error)).lower()
         raise StorageError(f"the workspace cannot be recorded now: {words}; then resume") from error
 
@@ -111,7 +111,7 @@ def read_link(name: bytes, folder: int) -> bytes | None:
 
 def _read(file: int, most: int) -> Content | Unread:
     content: Content | None = None
-    for _ in range(_TRIES):
+    for _ in range(_MAX_READS):
         before = os.fstat(file)
         if not stat.S_ISREG(before.st_mode):
             return Unread(None)
@@ -133,7 +133,7 @@ def _all(file: int, most: int, expected: int) -> bytes:
     if len(first) == expected:
         return first
     data = bytearray(first)
-    while len(data) <= most and (piece := os.read(file, min(_PIECE, most + 1 - len(data)))):
+    while len(data) <= most and (piece := os.read(file, min(_READ_BYTES, most + 1 - len(data)))):
         data += piece
     return bytes(data)
 
@@ -147,14 +147,14 @@ def _stamp(name: bytes, folder: int) -> Stamp | None:
 
 _BATCH_BYTES = 32 << 20
 _BATCH_BLOBS = 5_000
-_PAUSE = 0.2
+_YIELD_INTERVAL_S = 0.2
 """Seconds after which a walk yields, so that the caller can check whether it is still wanted."""
-_TICK = 100_000_000
+_TICK_NS = 100_000_000
 """Nanoseconds: longer than a clock tick of most file systems."""
-_COARSE_TICK = 2_100_000_000
+_COARSE_TICK_NS = 2_100_000_000
 """Nanoseconds: the same for file systems with a resolution of one or two seconds."""
-_SECOND = 1_000_000_000
-_MOST_ABOVE = 40
+_SECOND_NS = 1_000_000_000
+_MAX_PARENTS = 40
 
 Batch = list[tuple[str, bytes]]
 """Blobs that may be new, each with its digest."""
@@ -394,7 +394,7 @@ class _Walk:
 
     def _pause(self) -> Generator[Batch]:
         """Yield an empty batch from time to time; blobs are collected, because storing a batch costs a sync."""
-        if time.monotonic() - self._since > _PAUSE:
+        if time.monotonic() - self._since > _YIELD_INTERVAL_S:
             yield []
             self._since = time.monotonic()
 
@@ -411,7 +411,7 @@ class _Walk:
 
     def _is_racy(self, stamp: Stamp) -> bool:
         latest = max(stamp[0], stamp[1])
-        tick = _TICK if stamp[0] % _SECOND or stamp[1] % _SECOND else _COARSE_TICK
+        tick = _TICK_NS if stamp[0] % _SECOND_NS or stamp[1] % _SECOND_NS else _COARSE_TICK_NS
         return latest + tick >= self._began
 
 
@@ -473,7 +473,7 @@ def _top_rules(top: bytes, handle: int) -> Rules:
     """Return the ignore rules at the workspace's folder, which may be anywhere in a repository."""
     parts = [part for part in top.split(b"/") if part]
     above: list[tuple[bytes, bytes | None]] = []
-    for up in range(min(len(parts), _MOST_ABOVE) + 1):
+    for up in range(min(len(parts), _MAX_PARENTS) + 1):
         folder = b"/" + b"/".join(parts[: len(parts) - up])
         name = parts[len(parts) - up - 1] if up < len(parts) else b""
         try:

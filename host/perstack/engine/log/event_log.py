@@ -90,9 +90,9 @@ S = TypeVar("S")
 E = TypeVar("E", bound=Fact)
 E_co = TypeVar("E_co", bound=Fact, covariant=True)
 
-_PAGE = 10_000
+_EVENTS_PER_READ = 10_000
 
-_AT_ONCE = 500
+_EVENTS_PER_TURN = 500
 """Events that are folded before other tasks of the event loop run."""
 
 
@@ -200,7 +200,7 @@ class EventLog(Generic[S, E]):
         """
         seq, last = after, None if limit is None else after + limit
         while last is None or seq < last:
-            size = _PAGE if last is None else min(_PAGE, last - seq)
+            size = _EVENTS_PER_READ if last is None else min(_EVENTS_PER_READ, last - seq)
             lines, damage = await readable(self._storage, ref, seq, size)
             for line in lines:
                 sealed = open_line(line)  # the storage has checked it against the chain
@@ -223,7 +223,7 @@ class EventLog(Generic[S, E]):
             async for one in events:
                 state = await self._after(ref, state, one.event, one.head)
                 yield one, state
-                if one.head.seq % _AT_ONCE == 0:  # a long log takes seconds: let other tasks run
+                if one.head.seq % _EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
                     await asyncio.sleep(0)
 
     async def readable(self, ref: RunRef) -> Readable[S, E]:

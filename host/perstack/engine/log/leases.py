@@ -38,11 +38,11 @@ def programs_of(storage: Storage) -> Path | None:
 #
 # A request names the holder of the lease, so that a late request does not stop the next holder.
 
-_LOOKS_EACH = 0.5
+_POLL_INTERVAL_S = 0.5
 """Seconds between two polls of a driver."""
-_PATIENCE = 30.0
+_STOP_TIMEOUT_S = 30.0
 """Seconds to wait for the driver to stop: one poll, and cleaning up."""
-_WAITS_EACH = 0.1
+_STOP_CHECK_INTERVAL_S = 0.1
 
 
 class StopRequests:
@@ -63,9 +63,9 @@ class StopRequests:
             await space.create_job(job_id)
         try:
             await space.put_summary(job_id, holder.encode())
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
                 while await self._is_driven(job_id, holder):  # noqa: ASYNC110 - no event comes from another process
-                    await asyncio.sleep(_WAITS_EACH)
+                    await asyncio.sleep(_STOP_CHECK_INTERVAL_S)
         except TimeoutError as error:
             raise Conflict(
                 f"Job {job_id} was asked to stop, and {holder} has not stopped it: try again, or end that process"
@@ -78,7 +78,7 @@ class StopRequests:
         """Wait until this holder is requested to stop the Job."""
         space = self._space
         while True:
-            await asyncio.sleep(_LOOKS_EACH)
+            await asyncio.sleep(_POLL_INTERVAL_S)
             with suppress(StorageError):  # retry at the next poll
                 if await space.has_job(job_id) and await space.summary(job_id) == holder.encode():
                     return
@@ -88,8 +88,8 @@ class StopRequests:
         return info is not None and info.holder == holder
 
 
-_SPACE = "delegates"
-_STOPS = "delegatestops"
+_LEASE_SPACE = "delegates"
+_STOP_SPACE = "delegatestops"
 
 
 class Holders:
@@ -97,8 +97,8 @@ class Holders:
 
     def __init__(self, storage: Storage) -> None:
         """Open the space of the leases and the requests to stop."""
-        self._space = storage.space(_SPACE)
-        self._requests = StopRequests(storage, _STOPS, self._space)
+        self._space = storage.space(_LEASE_SPACE)
+        self._requests = StopRequests(storage, _STOP_SPACE, self._space)
 
     @asynccontextmanager
     async def held(self, run_id: str, holder: str) -> AsyncGenerator[None]:

@@ -240,11 +240,11 @@ async def derive(storage: Storage, job_id: str) -> Derived:
 
 # Following a Job that another process drives.
 
-_LOOK_AGAIN = 0.1
+_POLL_INTERVAL_S = 0.1
 """Seconds between two reads of the logs."""
-_LOOK_AFTER_SILENCE = 1.0
+_ANNOUNCED_POLL_INTERVAL_S = 1.0
 """Seconds between two reads if the storage reports new events."""
-_PAGE = 2_000
+_EVENTS_PER_READ = 2_000
 """Events that are read together: checking them blocks the event loop for a moment."""
 
 
@@ -271,15 +271,15 @@ async def watch_job(
                 log, ref, is_more = run_logs(storage), RunRef(job_id, run_id), True
                 while is_more:
                     began = seen.get(run_id, 0)
-                    async with aclosing(log.events(ref, after=began, limit=_PAGE)) as lines:
+                    async with aclosing(log.events(ref, after=began, limit=_EVENTS_PER_READ)) as lines:
                         async for line in lines:
                             seen[run_id] = line.seq
                             yield line
-                    is_more = seen.get(run_id, 0) - began == _PAGE
+                    is_more = seen.get(run_id, 0) - began == _EVENTS_PER_READ
             on_caught_up()
             if not goes_on:
                 return
-            await (asyncio.sleep(_LOOK_AGAIN) if watch is None else watch.wait(_LOOK_AFTER_SILENCE))
+            await (asyncio.sleep(_POLL_INTERVAL_S) if watch is None else watch.wait(_ANNOUNCED_POLL_INTERVAL_S))
 
 
 def watching(storage: Storage, job_id: str) -> AbstractAsyncContextManager[Watch | None]:

@@ -25,7 +25,7 @@ from perstack.system.concurrency import uninterrupted
 
 # job.json of a driven Job: updated while it runs, and once more at its end.
 
-_EVERY = 0.1
+_WRITE_INTERVAL_S = 0.1
 """Minimum seconds between two writes while a Job runs."""
 
 
@@ -61,7 +61,7 @@ class JobSummaryFile:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 return  # a failed write hides the cancellation
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(_WRITE_INTERVAL_S)
 
     async def write(self, *, is_driven: bool) -> JobSummary:
         """Write the Job's summary and return it. Raises StorageError."""

@@ -36,7 +36,7 @@ def places_of(storage: Storage) -> tuple[Path, ...]:
 
 # Blobs of one Job, as skills and providers see them.
 
-_AT_ONCE = 8
+_CONCURRENT_UPLOADS = 8
 """Concurrent uploads to a storage that takes blobs one by one."""
 
 
@@ -45,8 +45,8 @@ async def keep_blobs(storage: Storage, job_id: str, blobs: Sequence[bytes]) -> N
     if isinstance(storage, SharesBlobs):
         await storage.put_blobs(job_id, blobs)
         return
-    for first in range(0, len(blobs), _AT_ONCE):
-        await asyncio.gather(*(storage.put_blob(job_id, data) for data in blobs[first : first + _AT_ONCE]))
+    for first in range(0, len(blobs), _CONCURRENT_UPLOADS):
+        await asyncio.gather(*(storage.put_blob(job_id, data) for data in blobs[first : first + _CONCURRENT_UPLOADS]))
 
 
 class JobBlobs:
@@ -216,8 +216,8 @@ def space_of(storage: Storage, kind: OwnerKind) -> Storage:
 # It is created with the first order and stored beside the Jobs. A copy of a storage made Job by Job has another name; a
 # backup of the whole storage has the same.
 
-_SPACE = "identity"
-_LOG = log_of("storage")
+_IDENTITY_SPACE = "identity"
+_IDENTITY_LOG = log_of("storage")
 
 
 class _Named(BaseModel):
@@ -229,7 +229,7 @@ class _Named(BaseModel):
 async def name_of(storage: Storage) -> str | None:
     """Return the storage's name; None if it has none yet. Raises StorageError."""
     try:
-        lines = await storage.space(_SPACE).read(_LOG, limit=1)
+        lines = await storage.space(_IDENTITY_SPACE).read(_IDENTITY_LOG, limit=1)
         return _Named.model_validate_json(open_line(lines[0]).payload).name if lines else None
     except (NotFound, ValidationError):
         return None
@@ -242,20 +242,20 @@ async def named(storage: Storage) -> str | None:
     """
     if (found := await name_of(storage)) is not None:
         return found
-    space = storage.space(_SPACE)
+    space = storage.space(_IDENTITY_SPACE)
     with suppress(Conflict):
-        await space.create_job(_LOG.job_id)
+        await space.create_job(_IDENTITY_LOG.job_id)
     with suppress(Conflict):
-        await add_payload(space, _LOG, _Named(name=secrets.token_hex(16)).model_dump_json().encode())
+        await add_payload(space, _IDENTITY_LOG, _Named(name=secrets.token_hex(16)).model_dump_json().encode())
     return await name_of(storage)
 
 
 # Ids as people type them: complete, an unambiguous prefix, or `@last`.
 
-_LAST = r"@last(?:~([0-9]{1,9}))?((?:-[0-9]+){0,2})"
-_TYPED = r"[A-Za-z0-9_-]{1,160}"
-_MOST_ID = 128
-_SHOWN = 10
+_LAST_PATTERN = r"@last(?:~([0-9]{1,9}))?((?:-[0-9]+){0,2})"
+_ID_PATTERN = r"[A-Za-z0-9_-]{1,160}"
+_MAX_ID_CHARACTERS = 128
+_MAX_MATCHES_SHOWN = 10
 
 
 async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
@@ -265,12 +265,12 @@ async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("
     returned unchanged: the lookup reports it. Raises UsageError that lists all matches of an ambiguous prefix, and
     NotFound if there are not so many.
     """
-    last = re.fullmatch(_LAST, typed)
+    last = re.fullmatch(_LAST_PATTERN, typed)
     if last is not None:
         return await _nth(storage, int(last[1] or 0), kinds[0]) + last[2]
-    if re.fullmatch(_TYPED, typed) is None:
+    if re.fullmatch(_ID_PATTERN, typed) is None:
         return typed
-    heads = [head for head in (typed, *_heads(typed)) if len(head) <= _MOST_ID]
+    heads = [head for head in (typed, *_heads(typed)) if len(head) <= _MAX_ID_CHARACTERS]
     for head in heads:
         for kind in kinds:
             if await space_of(storage, kind).has_job(head):
@@ -298,8 +298,8 @@ def _heads(typed: str) -> list[str]:
 
 
 def _ambiguous(typed: str, fitting: list[str]) -> UsageError:
-    more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
-    every = ", ".join(sorted(fitting)[:_SHOWN])
+    more = f" and {len(fitting) - _MAX_MATCHES_SHOWN} more" if len(fitting) > _MAX_MATCHES_SHOWN else ""
+    every = ", ".join(sorted(fitting)[:_MAX_MATCHES_SHOWN])
     return UsageError(f"{typed} fits {every}{more}: type more of the one that you mean")
 
 
@@ -321,7 +321,7 @@ async def _nth(storage: Storage, number: int, kind: OwnerKind) -> str:
 
 def last_typed(typed: str) -> int | None:
     """Return the number in `@last~N`, 0 for `@last`; None for an id."""
-    last = re.fullmatch(_LAST, typed)
+    last = re.fullmatch(_LAST_PATTERN, typed)
     return None if last is None or last[2] else int(last[1] or 0)
 
 

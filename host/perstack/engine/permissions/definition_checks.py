@@ -37,7 +37,7 @@ from perstack.support.variables import filled_address, meant_by, variables_in
 
 # Permission rules that can never match or never decide are reported: a rule without effect misleads.
 
-_TIE = "never decides anything: the same rule is in ask, and of two that are equal the one that asks wins"
+_SAME_RULE_IN_ASK = "never decides anything: the same rule is in ask, and of two that are equal the one that asks wins"
 _LISTS = ("deny", "ask", "allow")
 
 
@@ -80,7 +80,7 @@ def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, deni
             denied = [*denied_above, *(table.deny[:index] if name == "deny" else table.deny)]
             found = _problem(read_rule(text), reach) or _shadow(text, denied)
             if found is None and name == "allow" and text in table.ask:
-                found = _TIE
+                found = _SAME_RULE_IN_ASK
             if found is not None:
                 report.warn((*at, name, index), f"`{text}` {found}")
 
@@ -162,7 +162,7 @@ def _is_within(wide: str, narrow: str) -> bool:
     return wide == narrow or Glob(wide).matches(narrow)
 
 
-_FINISHING = "attemptCompletion"
+_FINISHING_TOOL = "attemptCompletion"
 """Both the kind and the name of the tool that ends a Run."""
 
 
@@ -260,7 +260,7 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
     elif isinstance(factory, KnownTools):
         specs = factory.known_tools(skill)
         _check_choice(skill, at, report, [spec.name for spec in specs])
-        finishing = [spec.name for spec in specs if spec.kind == _FINISHING]
+        finishing = [spec.name for spec in specs if spec.kind == _FINISHING_TOOL]
         if finishing and not any(picked(name, skill.pick, skill.omit) for name in finishing):
             key = "omit" if any(picked(name, skill.pick, ()) for name in finishing) else "pick"
             report.error((*at, key), f"leaves no `{finishing[0]}`, so that the Expert has no way to finish")

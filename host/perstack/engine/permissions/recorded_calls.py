@@ -112,11 +112,11 @@ def tools_of_skill(factories: Sequence[SkillFactory], skill: Skill) -> tuple[Too
 
 _OTHER_VERSION = "ruled on by another version of perstack, and otherwise by this one"
 _NO_TOOL = "of a plugin that is not there now, or does not say what its tools' arguments are"
-_OF_FILES = "decided otherwise than the rules make it now, and where its paths led then is not recorded"
+_DEPENDS_ON_FILES = "decided otherwise than the rules make it now, and where its paths led then is not recorded"
 _NO_APPROVAL = "by an approval that may have been redacted since"
-_OF_SECRETS = "ruled on with the values of secrets, which are not recorded"
+_DEPENDS_ON_SECRETS = "ruled on with the values of secrets, which are not recorded"
 _NO_RULES = "under rules that this version cannot read"
-_OF_APPROVALS = (b'{"type":"requestApproval"', b'{"type":"decideApproval"')
+_APPROVAL_EVENTS = (b'{"type":"requestApproval"', b'{"type":"decideApproval"')
 
 
 class RulesCheck:
@@ -177,7 +177,7 @@ class RulesCheck:
         if found is None:
             return None
         if run.start.mask_secrets and _has_placeholder(part):
-            self._pass_over(_OF_SECRETS)
+            self._pass_over(_DEPENDS_ON_SECRETS)
         elif decided.approved_by and not self._approvals.is_whole:
             self._pass_over(_NO_APPROVAL)
         elif run.start.runtime_version != VERSION:
@@ -185,7 +185,7 @@ class RulesCheck:
         elif found.is_certain:
             return found.words
         else:
-            self._pass_over(_OF_FILES)
+            self._pass_over(_DEPENDS_ON_FILES)
         return None
 
     def _pass_over(self, why: str) -> None:
@@ -262,7 +262,7 @@ def _has_placeholder(part: ToolCallPart) -> bool:
 def _standing_in(lines: Iterable[bytes]) -> Iterator[Standing]:
     places: dict[str, tuple[str, ...]] = {}
     for line in lines:
-        event = _event(line) if line.startswith(_OF_APPROVALS) else None
+        event = _event(line) if line.startswith(_APPROVAL_EVENTS) else None
         if isinstance(event, RequestApproval):
             places[event.tool_call_id] = event.leads_to
         elif isinstance(event, DecideApproval) and event.decision == "job":
@@ -271,7 +271,7 @@ def _standing_in(lines: Iterable[bytes]) -> Iterator[Standing]:
 
 
 def _is_taken_out(line: bytes) -> bool:
-    return line.startswith(_OF_APPROVALS) and _event(line) is None
+    return line.startswith(_APPROVAL_EVENTS) and _event(line) is None
 
 
 def _event(line: bytes) -> StoredEvent | None:

@@ -33,8 +33,8 @@ from perstack.errors import StorageError, UsageError
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Page, RunRef, Storage
 
-_PAGE = 200
-_AT_ONCE = 20
+_JOBS_PER_PAGE = 200
+_JOBS_PER_BATCH = 20
 """Jobs that are held in memory and judged in one call of a thread."""
 
 
@@ -88,14 +88,14 @@ class Backtest:
         """Yield the result for every Job written to since a time (milliseconds since 1970; 0 for all), latest first."""
         after: str | None = None
         while True:
-            page = await storage.jobs(limit=_PAGE, after=after)
+            page = await storage.jobs(limit=_JOBS_PER_PAGE, after=after)
             read: list[_Read] = []
             for job_id in page.ids:
                 if since and await _is_older(storage, job_id, since):
                     page = Page(())
                     break
                 read.append(await _logs(storage, job_id))
-                if len(read) == _AT_ONCE:
+                if len(read) == _JOBS_PER_BATCH:
                     for tested in await asyncio.to_thread(self._all, read, since):
                         yield tested
                     read = []

@@ -19,9 +19,9 @@ from perstack.engine.plugins.tool_catalogue import Offered, builtin_tool
 from perstack.ports.skill import ToolCall, ToolResult
 from perstack.ports.storage import RunRef, Storage
 
-_MOST_RUNS = 50
+_MAX_RUNS_SEARCHED = 50
 """Runs, each continued from the one before, that one search reads at most."""
-_LONGEST_NOTE = 2_000
+_MAX_NOTE_CHARACTERS = 2_000
 
 
 @cache
@@ -34,7 +34,7 @@ def pin_spec() -> ToolSpec:
         " Pin little.",
         input_schema={
             "type": "object",
-            "properties": {"note": {"type": "string", "minLength": 1, "maxLength": _LONGEST_NOTE}},
+            "properties": {"note": {"type": "string", "minLength": 1, "maxLength": _MAX_NOTE_CHARACTERS}},
             "required": ["note"],
         },
         skill_name=PIN_TOOL,
@@ -73,7 +73,7 @@ class _HistorySearch:
         wanted = Wanted.of(call.args)
         found: list[Entry] = []
         place: tuple[RunRef, int | None] | None = (self._ref, None)
-        for _ in range(_MOST_RUNS):
+        for _ in range(_MAX_RUNS_SEARCHED):
             if place is None:
                 break
             entries, place = await self._entries(*place, wanted)

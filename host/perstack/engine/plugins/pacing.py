@@ -36,9 +36,9 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Generation, Provider, endpoint_id
 from perstack.system.user import notice
 
-_SHOWN_AFTER = 0.5
+_SHOWN_AFTER_S = 0.5
 """Seconds of waiting after which a person is shown that a Run waits."""
-_GRACE = 0.25
+_GRACE_S = 0.25
 """Seconds after the end of a rate limit for which the queue position of a rejected generation is kept."""
 
 _tickets = count(1)
@@ -92,7 +92,7 @@ class Gate:
         for place in tuple(self._line):
             now = loop.time()
             if place.turn is None:  # rejected, and not retried yet
-                kept_until = self.pace.held_until + _GRACE
+                kept_until = self.pace.held_until + _GRACE_S
                 if now < kept_until:
                     self._timer = loop.call_at(kept_until, self.advance)
                     return
@@ -160,7 +160,7 @@ class Place:
         self.tokens, self.turn = tokens, loop.create_future()
         turn = self.turn
         self._gate.join(self)
-        timer = None if turn.done() else loop.call_later(_SHOWN_AFTER, self._show)
+        timer = None if turn.done() else loop.call_later(_SHOWN_AFTER_S, self._show)
         try:
             await turn
         except asyncio.CancelledError:

@@ -20,9 +20,9 @@ from perstack.system.processes import owned, started
 MOST_OUTPUT = 16 << 20
 """Maximum bytes that a program may write to stdout."""
 
-_MOST_ERROR = 400
-_CHUNK = 1 << 16
-_CHUNKS_LEFT = 32
+_MAX_ERROR_CHARACTERS = 400
+_CHUNK_BYTES = 1 << 16
+_MAX_CHUNKS_AFTER_END = 32
 """Chunks read after the program has ended: more than a pipe holds, but bounded, as a process left behind may write on.
 """
 
@@ -119,13 +119,13 @@ class _Output:
         """Keep only the end of the output."""
 
         def keep() -> None:
-            del self._data[: -4 * _MOST_ERROR]
+            del self._data[: -4 * _MAX_ERROR_CHARACTERS]
 
         self._begin(keep)
 
     def finished(self) -> bytes:
         """Return the kept output, including what is still in the pipe."""
-        for _ in range(_CHUNKS_LEFT):
+        for _ in range(_MAX_CHUNKS_AFTER_END):
             if self._is_full or not self._take():
                 break
         return bytes(self._data)
@@ -139,7 +139,7 @@ class _Output:
     def _take(self) -> bool:
         """Read one chunk; return False if there is none."""
         try:
-            chunk = os.read(self._pipe, _CHUNK)
+            chunk = os.read(self._pipe, _CHUNK_BYTES)
         except BlockingIOError:
             return False
         if not chunk:
@@ -159,4 +159,4 @@ def _and(words: str) -> str:
 
 def _words(err: _Output) -> str:
     lines = err.finished().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][-_MOST_ERROR:] if lines else ""
+    return lines[-1][-_MAX_ERROR_CHARACTERS:] if lines else ""

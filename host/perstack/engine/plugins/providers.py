@@ -37,7 +37,7 @@ from perstack.system.user import notice
 
 # Cost of a generation and context size of its model, as far as the provider's plugin knows.
 
-_MANY = 1_000_000
+_TOKENS_COMPARED = 1_000_000
 """Tokens: the sample size from which the price of one token is derived."""
 
 
@@ -96,12 +96,12 @@ class Prices:
             return None
         costs: list[float] = []
         kinds = (Usage.of(sent, 0), Usage.of(sent, 0, cached=sent), Usage.of(sent, 0, cache_writes=sent))
-        for usage in (*kinds, Usage.of(sent, _MANY)):
+        for usage in (*kinds, Usage.of(sent, _TOKENS_COMPARED)):
             cost, _ = await self._looked_up(provider, loading, model, usage)
             if cost is None:
                 return None
             costs.append(cost)
-        return nano(max(costs[:3])), nano(max(0.0, costs[3] - costs[0]) / _MANY)
+        return nano(max(costs[:3])), nano(max(0.0, costs[3] - costs[0]) / _TOKENS_COMPARED)
 
     def _is_reported(self, provider: str) -> bool:
         factory = self._providers.get(provider)
@@ -119,7 +119,7 @@ class Prices:
             return None, None
 
 
-_NAMED = 3
+_MAX_NAMED = 3
 """Ways to configure a provider that an error message lists at most."""
 
 
@@ -261,5 +261,5 @@ class ProviderPool:
         for factory in factories:
             if factory.is_configured(self._env):
                 return factory
-        ways = ", or ".join(factory.how_to_configure for factory in factories[:_NAMED])
+        ways = ", or ".join(factory.how_to_configure for factory in factories[:_MAX_NAMED])
         raise MissingCredential(f"no model provider is set up: {ways}", next_steps=(Look("providers"),))

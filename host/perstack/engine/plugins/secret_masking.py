@@ -37,11 +37,11 @@ from perstack.ports.skill import BlobStore, Sample, Sampler, SampleRequest, Tool
 _PLACEHOLDER = re.compile(r"\[secret:(\d{1,9})\]")
 NUMBERS_PER_PROCESS = 10_000
 """Values that one process may number; further values become `[redacted]` and cannot be filled in."""
-_SHORTEST_KNOWN = 8
+_MIN_KNOWN_CHARACTERS = 8
 """Minimum characters of a value that is masked wherever it occurs: a shorter one may occur in any text."""
-_LONG = 20_000
+_LONG_TEXT_CHARACTERS = 20_000
 """Characters from which a text is masked in a thread instead of on the event loop."""
-_LONGEST_IN_PASSING = 200_000
+_MAX_INLINE_CHARACTERS = 200_000
 _PLAIN = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
 """Text that no shell interprets."""
 _CODE_FOLLOWS = r"-[A-Za-z]*[ce]|--(?:eval|command|exec)"
@@ -71,7 +71,7 @@ class SecretVault:
 
     def masked_in_passing(self, text: str) -> str:
         """Return a masked text that is not recorded: values without a number, and very long texts, are `[redacted]`."""
-        if len(text) > _LONGEST_IN_PASSING:
+        if len(text) > _MAX_INLINE_CHARACTERS:
             return REDACTED
         return Hiding(self._known(), self._number_of).text(text)
 
@@ -202,7 +202,9 @@ class MaskedCall:
         if isinstance(part, TextPart):
             text = part.text
             masked = (
-                self._vault.masked(text) if len(text) < _LONG else await asyncio.to_thread(self._vault.masked, text)
+                self._vault.masked(text)
+                if len(text) < _LONG_TEXT_CHARACTERS
+                else await asyncio.to_thread(self._vault.masked, text)
             )
             return part if masked == text else TextPart(text=masked)
         return self._file(part)
@@ -252,4 +254,4 @@ def _strictness(decided: DecidedCall) -> int:
 
 def _is_telling(value: str) -> bool:
     """Return whether a value may be masked wherever it occurs: long enough, and not a plain word."""
-    return len(value) >= _SHORTEST_KNOWN and not value.isalpha()
+    return len(value) >= _MIN_KNOWN_CHARACTERS and not value.isalpha()

@@ -29,9 +29,9 @@ from perstack.system.regular_files import TooLarge, read_below
 MOST_FILES = 1_000
 MOST_BYTES = 16 << 20
 """Maximum bytes of all skills of one Job."""
-_AT_ONCE = 8
-_EXECUTABLE = 0o500
-_ORDINARY = 0o400
+_CONCURRENT_BLOBS = 8
+_PROGRAM_MODE = 0o500
+_FILE_MODE = 0o400
 
 
 class CarriedFile(Fact):
@@ -149,8 +149,8 @@ def _is_program(path: Path) -> bool:
 
 async def _blobs(storage: Storage, job_id: str, skill: CarriedSkill) -> list[bytes]:
     contents: list[bytes] = []
-    for first in range(0, len(skill.files), _AT_ONCE):
-        some = skill.files[first : first + _AT_ONCE]
+    for first in range(0, len(skill.files), _CONCURRENT_BLOBS):
+        some = skill.files[first : first + _CONCURRENT_BLOBS]
         contents += await asyncio.gather(*(storage.blob(job_id, file.sha256) for file in some))
     for file, data in zip(skill.files, contents, strict=True):
         if sha256(data).hexdigest() != file.sha256:
@@ -185,7 +185,7 @@ def _write(folder: Path, skill: CarriedSkill, contents: list[bytes]) -> None:
                 path = made / folder.name / file.path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-                path.chmod(_EXECUTABLE if file.is_executable else _ORDINARY)
+                path.chmod(_PROGRAM_MODE if file.is_executable else _FILE_MODE)
             if folder.parent.exists():
                 folder.parent.rename(made / ".old")
             (made / folder.name).rename(_made(folder.parent) / folder.name)

@@ -23,7 +23,7 @@ SKILL_NAME = "agentSkills"
 
 MOST_CHARACTERS = 100_000
 """Characters that one call returns at most: about 25,000 tokens."""
-_MOST_NAMED = 100
+_MAX_FILES_NAMED = 100
 
 
 def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
@@ -111,8 +111,8 @@ def _files(folder: SkillFolder) -> str:
     beside = [one for one in folder.files if one.path != skill_file_of(folder)]
     if not beside:
         return "there are no files beside its SKILL.md."
-    named = ", ".join(f"{one.path} ({one.size:,} bytes)" for one in beside[:_MOST_NAMED])
-    more = f" and {len(beside) - _MOST_NAMED} more" if len(beside) > _MOST_NAMED else ""
+    named = ", ".join(f"{one.path} ({one.size:,} bytes)" for one in beside[:_MAX_FILES_NAMED])
+    more = f" and {len(beside) - _MAX_FILES_NAMED} more" if len(beside) > _MAX_FILES_NAMED else ""
     return f"the files beside its SKILL.md are {named}{more}."
 
 

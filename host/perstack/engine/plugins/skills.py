@@ -165,10 +165,10 @@ PATIENCE = 10.0
 
 _T = TypeVar("_T")
 
-_NOTHING = Toolset()
-_LONGEST_GUIDANCE = 8_000
+_NO_TOOLS = Toolset()
+_MAX_GUIDANCE_CHARACTERS = 8_000
 """Maximum characters of a skill's instructions: the model reads them at every step."""
-_LONGEST_PROBLEM = 2_000
+_MAX_PROBLEM_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class _Up:
     """A skill with its tools, or without a session and with the reason."""
 
     session: SkillSession | None
-    toolset: Toolset = _NOTHING
+    toolset: Toolset = _NO_TOOLS
     problem: str = ""
 
 
@@ -467,7 +467,7 @@ class RunSkills:
                 missing[name] = f"skill {name!r} is being connected to"
                 if work.done():
                     missing[name] = work.result().problem
-                    unreachable[name] = missing[name][:_LONGEST_PROBLEM]
+                    unreachable[name] = missing[name][:_MAX_PROBLEM_CHARACTERS]
                     guidance.append(f"The tools of skill {name} are not there: {unreachable[name]}")
                 continue
             tools = skill_tools(definition, session, toolset.specs)
@@ -535,13 +535,13 @@ def _result(task: asyncio.Task[_T]) -> _T | None:
 
 
 def _bounded(text: str) -> str:
-    return text if len(text) <= _LONGEST_GUIDANCE else text[:_LONGEST_GUIDANCE] + " …"
+    return text if len(text) <= _MAX_GUIDANCE_CHARACTERS else text[:_MAX_GUIDANCE_CHARACTERS] + " …"
 
 
 def _played_search(played: Mapping[str, Toolset]) -> list[Offered]:
     """Return the recorded tool search of a Run that used it: without opened skills there may be nothing to defer."""
-    specs = played.get(SEARCH_TOOL, _NOTHING).specs
-    return [Offered(spec, PlayedSession(_NOTHING), spec.name) for spec in specs]
+    specs = played.get(SEARCH_TOOL, _NO_TOOLS).specs
+    return [Offered(spec, PlayedSession(_NO_TOOLS), spec.name) for spec in specs]
 
 
 def _is_lazy(definition: Skill) -> bool:

@@ -59,14 +59,14 @@ if TYPE_CHECKING:
     from perstack.engine.iterations.iterations import Iterations
     from perstack.engine.schedules.schedules import Schedules
 
-_AT_ONCE = 8
+_CONCURRENT_ITEMS = 8
 
-_PAGE = 500
+_ITEMS_PER_PAGE = 500
 
-_LOOKS_AGAIN = 1.0
+_MIN_PASS_INTERVAL_S = 1.0
 """Minimum seconds between two passes, if the second was requested."""
 
-_CLEANS_EACH = 3_600_000
+_RETENTION_INTERVAL_MS = 3_600_000
 """Milliseconds between two applications of `[retention]`, for which all Jobs have to be listed."""
 
 _T = TypeVar("_T")
@@ -108,7 +108,7 @@ class Scheduler:
         self._setup = setup
         self._launcher = launcher
         self._soon = asyncio.Event()
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._turn = asyncio.Semaphore(_CONCURRENT_ITEMS)
         self._busy: set[_Due] = set()
 
     async def once(self) -> tuple[ScheduledWork, ...]:
@@ -146,7 +146,7 @@ class Scheduler:
                     if one not in self._busy:
                         self._busy.add(one)
                         group.create_task(look_after(one))
-                if self._now() - cleaned >= _CLEANS_EACH:
+                if self._now() - cleaned >= _RETENTION_INTERVAL_MS:
                     cleaned = self._now()
                     async for removed in self._not_retained():
                         on_woken(removed)
@@ -157,7 +157,7 @@ class Scheduler:
         self._soon.set()
 
     async def _until_next(self, seconds: float) -> None:
-        first = min(seconds, _LOOKS_AGAIN)
+        first = min(seconds, _MIN_PASS_INTERVAL_S)
         await asyncio.sleep(first)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds - first):
@@ -191,7 +191,7 @@ class Scheduler:
 
     async def _due_jobs(self, now: int) -> list[str]:
         found: list[str] = []
-        async for page in pages(lambda after: self._jobs.list(limit=_PAGE, after=after)):
+        async for page in pages(lambda after: self._jobs.list(limit=_ITEMS_PER_PAGE, after=after)):
             # workers handle submitted Jobs
             found += [job.id for job in page.jobs if is_over(job, now) and job.queued is None]
             if are_old(page.jobs, now):
@@ -200,7 +200,7 @@ class Scheduler:
 
     async def _due_iterations(self, now: int) -> list[SeriesSummary]:
         found: list[SeriesSummary] = []
-        async for page in pages(lambda after: self._iterations.list(limit=_PAGE, after=after)):
+        async for page in pages(lambda after: self._iterations.list(limit=_ITEMS_PER_PAGE, after=after)):
             found += [one for one in page.series if one.damaged or (one.status == "paused" and is_over(one, now))]
             if are_old(page.series, now):
                 break

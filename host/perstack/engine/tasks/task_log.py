@@ -37,10 +37,10 @@ from perstack.next_steps import Look
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
 
-_TRIES = 50
+_MAX_ATTEMPTS = 50
 """Attempts to append a change; after a conflict it is decided again on the new state."""
 
-_ENTRY = Entry(frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt")))
+_INDEX = Entry(frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt")))
 
 
 TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
@@ -55,7 +55,7 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     summary=summary_of,
     damaged=damaged_task,
     jobs=lambda task: () if task.job_id is None else (task.job_id,),
-    keeping=_ENTRY,
+    keeping=_INDEX,
 )
 
 
@@ -84,7 +84,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
 
         Raises NotFound, the errors of `decide`, and Conflict if the version is not, or is no longer, the expected one.
         """
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             loaded = await self.load(task_id)
             _check_version(loaded.state, expected_version)
             events = decide(loaded.state)
@@ -176,7 +176,7 @@ def _parsed(entries: Iterable[bytes]) -> list[Row]:
         rows: list[Row] = from_json(b"[" + b",".join(whole) + b"]")
     except ValueError:
         rows = []
-    if len(rows) == len(whole) and all(map(_ENTRY.reads, rows)):
+    if len(rows) == len(whole) and all(map(_INDEX.reads, rows)):
         return rows
     found: list[Row] = []
     for entry in whole:

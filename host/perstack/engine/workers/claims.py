@@ -31,8 +31,8 @@ from perstack.system.clock import Clock
 
 # Retries for a dispatcher that cannot be reached.
 
-_FIRST_PAUSE = 0.2
-_LONGEST_PAUSE = 5.0
+_FIRST_RETRY_S = 0.2
+_LONGEST_RETRY_S = 5.0
 
 _T = TypeVar("_T")
 
@@ -64,7 +64,7 @@ class Reaching:
             text = f"the dispatcher does not answer, and is asked again: {error_text(error)}"
             facts = {"dispatcher": self._location, "error": error_text(error)}
             self._tell(News(event="unreachable", level="warning", text=text, facts=facts))
-        self._pause = min(max(self._pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+        self._pause = min(max(self._pause * 2, _FIRST_RETRY_S), _LONGEST_RETRY_S)
         return self._pause * random.uniform(0.7, 1.0)  # noqa: S311 - so that workers do not all retry at once
 
     def answered(self) -> None:
@@ -76,7 +76,7 @@ class Reaching:
             )
 
 
-_MOST_REMEMBERED = 1_000
+_MAX_COUNTED_JOBS = 1_000
 """Maximum number of Jobs for which failed attempts to begin are counted."""
 
 
@@ -311,7 +311,7 @@ class Claims:
     async def _after(self, held: Held, outcome: Outcome) -> Done | Again:
         order, begun = held.claim.order, outcome.came not in ("busy", "unreachable")
         tries = self._tries.pop(order.key, 0)
-        if not begun and len(self._tries) < _MOST_REMEMBERED:
+        if not begun and len(self._tries) < _MAX_COUNTED_JOBS:
             self._tries[order.key] = tries + 1
         reason, now = "" if outcome.error is None else error_text(outcome.error), self._clock.now()
         if order.run_id is None:

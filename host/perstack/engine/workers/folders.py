@@ -21,7 +21,7 @@ from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
 from perstack.system.concurrency import uninterrupted
 from perstack.system.user import this_process
 
-_MARK = ".perstack-workspaces"
+_MARKER_FILE = ".perstack-workspaces"
 """Marker file in a root that belongs to workers."""
 
 
@@ -37,9 +37,9 @@ class JobFolders:
         self.root = root.absolute()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            if not (self.root / _MARK).exists() and any(self.root.iterdir()):
+            if not (self.root / _MARKER_FILE).exists() and any(self.root.iterdir()):
                 raise UsageError(f"{root} is not empty: name a folder that is for workers alone")
-            (self.root / _MARK).touch()
+            (self.root / _MARKER_FILE).touch()
         except OSError as error:
             raise _unusable(root, error) from error
 

@@ -102,9 +102,11 @@ async def _fail(jobs: Jobs, loaded: LoadedJob, run: Run, clock: Clock) -> None:
     await session.flush()
 
 
-_FACT = 1_000_000
+_WORK_PER_FACT = 1_000_000
 """Work that an event of a series counts for: more than any of its Jobs can do."""
-_WHY = "all workers that took them over, one after the other, ended or fell silent at this place: see why, then resume"
+_POISON_SERIES_ERROR = (
+    "all workers that took them over, one after the other, ended or fell silent at this place: see why, then resume"
+)
 
 
 class Drive(Protocol):
@@ -188,7 +190,7 @@ class Ordered:
             in_hand = 0 if served.in_hand is None else await work_of(self._jobs, served.in_hand.job_id)
         except NotFound:
             in_hand = 0
-        return facts * _FACT + in_hand
+        return facts * _WORK_PER_FACT + in_hand
 
     async def is_poison(self, served: Served, order: Order, live: Callable[[], Awaitable[frozenset[str]]]) -> bool:
         """Return whether it ends whichever worker drives it. `live` is called for the existing workers if needed."""
@@ -199,7 +201,7 @@ class Ordered:
     async def stop_for_good(self, served: Served, order: Order) -> Served:
         """Record that it failed, because it ends every worker. Raises Conflict while it is driven."""
         if isinstance(served, SeriesState):
-            return await self._iterations.fail(served.id, _WHY)
+            return await self._iterations.fail(served.id, _POISON_SERIES_ERROR)
         if order.run_id is not None:
             return await stop_run_for_good(self._jobs, served.id, order.run_id, self._clock)
         return await stop_for_good(self._jobs, served.id, self._clock)

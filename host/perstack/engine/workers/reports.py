@@ -47,7 +47,7 @@ class Outcome:
     """Whether it was stopped because it ends every worker."""
 
 
-_LONGEST = 500
+_MAX_ERROR_CHARACTERS = 500
 
 Level = Literal["info", "warning", "error"]
 Kind = Literal[
@@ -96,7 +96,7 @@ Tell = Callable[[News], None]
 def error_text(error: BaseException | str) -> str:
     """Return an error as one line, without secrets."""
     text = one_line(masked_error(str(error))) or type(error).__name__
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_ERROR_CHARACTERS else f"{text[: _MAX_ERROR_CHARACTERS - 1]}…"
 
 
 def news_of_taken(claim: Claim, served: Served) -> News:

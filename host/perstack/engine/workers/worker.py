@@ -53,9 +53,9 @@ from perstack.system.concurrency import uninterrupted
 SILENT_AFTER = 10.0
 """Seconds without an answer after which the dispatcher or storage counts as unavailable."""
 
-_HEALTH_CHECK_EACH = 2.0
-_PATIENCE = 5.0
-_NO_JOB = "health"
+_HEALTH_CHECK_INTERVAL_S = 2.0
+_ANSWER_TIMEOUT_S = 5.0
+_PROBE_JOB_ID = "health"
 
 
 class Health:
@@ -84,26 +84,26 @@ class Health:
         """Ask the storage periodically, until cancelled."""
         while True:
             try:
-                async with asyncio.timeout(_PATIENCE):
-                    await self._storage.has_job(_NO_JOB)
+                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                    await self._storage.has_job(_PROBE_JOB_ID)
             except Exception:  # noqa: BLE001, S110 - a storage may raise anything; only its silence counts
                 pass
             else:
                 self._answered["storage"] = time.monotonic()
-            await asyncio.sleep(_HEALTH_CHECK_EACH)
+            await asyncio.sleep(_HEALTH_CHECK_INTERVAL_S)
 
 
 _T = TypeVar("_T")
 
-_LOOKS_EACH = 1.0
+CLAIM_POLL_INTERVAL_S = 1.0
 """Seconds after which a worker asks for a Job without a notification."""
-_LOOKS_AFTER_EACH = 10_000
+DUE_SCAN_INTERVAL_MS = 10_000
 """Milliseconds between two passes of the scheduler."""
-_SWEEPS_EACH = 60.0
+SWEEP_INTERVAL_S = 60.0
 """Seconds between two sweeps for Jobs without an order, for which all submitted Jobs are listed."""
-_LATER = 1_000
+_RELEASE_DELAY_MS = 1_000
 """Milliseconds for which a Job is left to other workers if this one already holds its maximum of Jobs."""
-_BEAT_PATIENCE = 5.0
+_HEARTBEAT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,12 +236,12 @@ class Worker:
 
     async def _put_back(self, seat: Seat, claim: Claim) -> None:
         """Release the claim with a delay: this worker holds its maximum of Jobs, including those that only wait."""
-        again = replace(claim.order, due=max(claim.order.due, self._clock.now() + _LATER))
+        again = replace(claim.order, due=max(claim.order.due, self._clock.now() + _RELEASE_DELAY_MS))
         release = asyncio.create_task(self._reaching.until_done(lambda: seat.release(claim, again)))
         self._returning.add(release)
         release.add_done_callback(self._returning.discard)
         await asyncio.shield(release)
-        await self._until_leaving(asyncio.sleep(_LATER / 4_000))
+        await self._until_leaving(asyncio.sleep(_RELEASE_DELAY_MS / 4_000))
 
     async def _claimed(self, seat: Seat) -> Claim | None:
         """Return the next claim. The request is never cancelled; a claim that arrives too late is released."""
@@ -261,7 +261,7 @@ class Worker:
         """Wait for claims that are being released, while the seat is still open."""
         if not self._returning:
             return
-        done, late = await uninterrupted(asyncio.wait(self._returning, timeout=_PATIENCE))
+        done, late = await uninterrupted(asyncio.wait(self._returning, timeout=_ANSWER_TIMEOUT_S))
         for one in late:
             one.cancel()
         for one in done:
@@ -274,7 +274,7 @@ class Worker:
                 await seat.release(claim, claim.order)
 
     async def _waited(self, seat: Seat) -> None:
-        seconds, soonest = _LOOKS_EACH, self._claims.soonest
+        seconds, soonest = CLAIM_POLL_INTERVAL_S, self._claims.soonest
         if soonest is not None:
             self._claims.soonest = None
             seconds = min(seconds, max(0.01, (soonest - self._clock.now()) / 1000))
@@ -291,7 +291,7 @@ class Worker:
         await self._emptied(self._settings.drain)
         self._claims.leave_now()
         if seeing:
-            _, late = await asyncio.wait(seeing, timeout=_PATIENCE)
+            _, late = await asyncio.wait(seeing, timeout=_ANSWER_TIMEOUT_S)
             for one in late:
                 one.cancel()
 
@@ -308,7 +308,7 @@ class Worker:
         while True:
             began = time.monotonic()
             try:
-                async with asyncio.timeout(_BEAT_PATIENCE):
+                async with asyncio.timeout(_HEARTBEAT_TIMEOUT_S):
                     lost = await seat.beat()
             except DispatcherError as error:
                 self._reaching.failed(error)
@@ -326,11 +326,11 @@ class Worker:
         while True:
             try:
                 # paused Jobs have orders
-                await self._scheduler.watch(_LOOKS_AFTER_EACH, self._tell_of_work, with_jobs=False)
+                await self._scheduler.watch(DUE_SCAN_INTERVAL_MS, self._tell_of_work, with_jobs=False)
             except Exception as error:  # noqa: BLE001 - no error of the scheduler may stop the driving of Jobs
                 text = f"what is due could not be looked after: {error_text(error)}"
                 self._tell(News(event="failed", level="error", text=text, facts={"error": error_text(error)}))
-            await asyncio.sleep(_LOOKS_AFTER_EACH / 1000)
+            await asyncio.sleep(DUE_SCAN_INTERVAL_MS / 1000)
 
     async def _sweep(self) -> None:
         """Queue recorded Jobs that have no order: the process that recorded them may have died before queueing them."""
@@ -344,7 +344,7 @@ class Worker:
                 self._tell(News(event="failed", level="warning", text=text, facts={"error": error_text(error)}))
             took = time.monotonic() - began
             # workers must not sweep at the same moment, nor spend more than 5 % of their time on it
-            await asyncio.sleep(max(_SWEEPS_EACH, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
+            await asyncio.sleep(max(SWEEP_INTERVAL_S, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
 
     def _seen_to(self, order: Order) -> None:
         """Start the scheduler's next pass early, because a task or schedule may have waited for this Job."""
