@@ -26,12 +26,12 @@ from perstack.config.project import ProjectPlace, check_workspace, find_place, n
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import dispatching_of, open_state
 from perstack.engine.context.host_context import Setup
 from perstack.engine.diagnostics.experts import Experts
 from perstack.engine.diagnostics.skills import Skills
-from perstack.engine.files.rewind_lock import put_right
+from perstack.engine.files.rewind_lock import repair_on_open
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
@@ -118,7 +118,7 @@ class Host:
         if storage is None or isinstance(storage, str):
             storage = open_state(loaded, project, place, storage, given, agreement)
         clock = SYSTEM if clock is None else clock
-        audit = Auditing(storage, project, folder, given, clock, agreement)
+        audit = AuditTrail(storage, project, folder, given, clock, agreement)
         kept = given.without(audit.key_variable)
         self._setup = Setup(
             project=project,
@@ -177,7 +177,7 @@ class Host:
 
     async def __aenter__(self) -> Host:
         """Finish or undo an interrupted rewind of the workspace."""
-        await put_right(self.storage, self.workspace, self.jobs.settle_rewind)
+        await repair_on_open(self.storage, self.workspace, self.jobs.settle_rewind)
         return self
 
     async def __aexit__(

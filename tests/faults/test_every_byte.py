@@ -14,7 +14,7 @@ from terminal import Terminal
 from workload import spread
 
 from perstack.core.definitions.project import Project
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.jobs.queries import JobQueries
 from perstack.engine.plugins.registry import Plugins, load_plugins
 from perstack.engine.tasks.memory import ExecutionMemory
@@ -53,7 +53,7 @@ def store(tmp_path: Path, storage: str) -> Path:
 
 async def asked(plugins: Plugins, storage: Storage) -> Answers:
     """Everything that a person may look at."""
-    looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins, Path())
+    looking = JobQueries(storage, AuditTrail(storage, Project(), Path(), {}), plugins, Path())
     memory = ExecutionMemory(storage)
     said, errors = dict[str, object](), dict[str, PerstackError]()
 

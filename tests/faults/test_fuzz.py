@@ -46,7 +46,7 @@ from perstack.doors.cli.param_types import (
 from perstack.doors.http.routes import routes
 from perstack.doors.mcp import server as server_side
 from perstack.doors.mcp.greeting import greet, offers_roots
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.jobs.queries import JobQueries
 from perstack.engine.plugins.registry import load_plugins
 from perstack.engine.tasks.memory import ExecutionMemory
@@ -171,7 +171,7 @@ def test_a_log_with_any_event_is_read_or_refused() -> None:
             await storage.append(RunRef("job", "job-1"), 0, sealed)
         except Conflict:
             return  # the storage takes no line that is not an object
-        looking = JobQueries(storage, Auditing(storage, Project(), Path(), {}), plugins, Path())
+        looking = JobQueries(storage, AuditTrail(storage, Project(), Path(), {}), plugins, Path())
         for ask in (looking.load, looking.job, looking.verify, looking.replay, looking.document):
             with suppress(PerstackError):
                 await ask("job")

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from hosting import until_it_crashes
 from working import worker_of
 
-from perstack.engine.workers.reports import News
+from perstack.engine.workers.reports import WorkerReport
 from perstack.engine.workers.worker import Worker
 from perstack.host import Host
 from perstack.ports.dispatcher import Claim, Order, Seat
@@ -184,7 +184,7 @@ class Mortal:
     worker: Worker
     host: Host
     life: Life
-    news: list[News]
+    news: list[WorkerReport]
     task: asyncio.Task[None]
 
 
@@ -193,7 +193,7 @@ async def mortal_at_work(
     life: Life, orders: InMemoryOrders, make: Callable[[Life, MortalDispatcher], Host], **settings: object
 ) -> AsyncGenerator[Mortal]:
     """Run a worker with that life during the block. At the end it leaves, unless it is dead."""
-    dispatcher, news = MortalDispatcher(orders, life), list[News]()
+    dispatcher, news = MortalDispatcher(orders, life), list[WorkerReport]()
     host = make(life, dispatcher)
     worker = worker_of(host, dispatcher, news.append, name=life.name, **settings)
 

@@ -13,7 +13,7 @@ from perstack.config.load import load_usable
 from perstack.config.trust import TrustStore
 from perstack.core.definitions.permissions import Permissions
 from perstack.doors.tui.app import StartApp
-from perstack.engine.permissions.live_project import LiveProject
+from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.host import Host
 from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
@@ -397,7 +397,7 @@ def changed(bench: Bench, host: Host, more: str) -> StartApp:
     """Return the program with a definition that was extended after its start."""
     file = bench.workspace / "perstack.toml"
     file.write_text('[experts.writer]\ndescription = "Writes haiku"\ninstruction = "You write."\n')
-    live = LiveProject(load_usable(file), TrustStore(bench.workspace / "trust"))
+    live = ReloadedProject(load_usable(file), TrustStore(bench.workspace / "trust"))
     host.use(live.loaded.project)
     file.write_text(file.read_text() + more)
     return StartApp(host, live)

@@ -14,7 +14,7 @@ from terminal import Terminal
 from perstack.config.load import load_usable
 from perstack.core.jobs.summary import JobSummary
 from perstack.engine.workers.orders import Drive
-from perstack.engine.workers.reports import News
+from perstack.engine.workers.reports import WorkerReport
 from perstack.engine.workers.worker import Worker, WorkerSettings
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher, Order
@@ -54,7 +54,11 @@ async def queued(bench: Bench, job_id: str) -> Engine:
 
 
 def worker_of(
-    host: Host, dispatcher: Dispatcher, tell: Callable[[News], None], drive: Drive | None = None, **settings: object
+    host: Host,
+    dispatcher: Dispatcher,
+    tell: Callable[[WorkerReport], None],
+    drive: Drive | None = None,
+    **settings: object,
 ) -> Worker:
     """Return a worker of that Host, not running yet."""
     return Worker(
@@ -76,13 +80,13 @@ class AtWork:
     worker: Worker
     host: Host
     task: asyncio.Task[None]
-    news: list[News] = field(default_factory=list)
+    news: list[WorkerReport] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def of(self, *kinds: str) -> list[News]:
+    def of(self, *kinds: str) -> list[WorkerReport]:
         return [one for one in self.news if one.event in kinds]
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: WorkerReport) -> None:
         self.news.append(news)
         self.changed.set()
 
@@ -98,7 +102,7 @@ class AtWork:
             while all(line.event.type != "startGeneration" for line in await self.host.events(run_id)):
                 await asyncio.sleep(0.01)  # a poll, bounded above
 
-    async def until(self, kind: str, count: int = 1, seconds: float = 10) -> News:
+    async def until(self, kind: str, count: int = 1, seconds: float = 10) -> WorkerReport:
         """Wait for the `count`-th news of that kind, and return it."""
         return (await self.when(lambda: len(self.of(kind)) >= count, seconds) or self.of(kind))[count - 1]
 

@@ -11,7 +11,7 @@ from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_ru
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.permissions.calls import PolicyCall, policy_call
 from perstack.core.permissions.decisions import decide_call
-from perstack.engine.permissions.rulings import resolver
+from perstack.engine.permissions.rulings import path_resolver
 from perstack.errors import DefinitionError
 from perstack_base.tools import SPECS
 
@@ -136,7 +136,7 @@ def test_a_path_is_matched_where_it_leads(tmp_path):
     (tmp_path / "work" / "secrets").mkdir(parents=True)
     (tmp_path / "work" / "door").symlink_to("secrets")
     (tmp_path / "work" / "out").symlink_to(tmp_path)
-    resolve = resolver(tmp_path / "work")
+    resolve = path_resolver(tmp_path / "work")
     denies = rules(deny=("readTextFile(secrets/**)", f"readTextFile({tmp_path}/other/**)"))
     denied = ["door/a", "a/../secrets/b", f"{tmp_path}/work/secrets/c", "out/other/x", "../other/x", "secrets/./d"]
     for path in denied:
@@ -148,7 +148,7 @@ def test_a_path_is_matched_where_it_leads(tmp_path):
 def test_an_allow_rule_needs_all_names_of_a_path_and_any_path_of_a_move_is_enough_to_deny(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "l").symlink_to("../private")
-    resolve = resolver(tmp_path)
+    resolve = path_resolver(tmp_path)
     asks = rules(default="ask", allow=("readTextFile(docs/**)", "moveFile(docs/**)"), deny=("moveFile(keys/**)",))
     assert decided(asks, call("readTextFile", resolve, path="docs/a")) == "allow"
     assert decided(asks, call("readTextFile", resolve, path="docs/l")) == "ask"

@@ -13,7 +13,7 @@ from shell_lines import ALLOWED, ASK, ASKED, DENIED, DENY, OF_BASH, OF_ONE_SHELL
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.permissions.calls import PolicyCall, policy_call
 from perstack.core.permissions.decisions import decide_call
-from perstack.engine.permissions.rulings import resolver
+from perstack.engine.permissions.rulings import path_resolver
 from perstack_base.tools import SPECS
 
 BASE = {spec.name: spec for spec in SPECS}
@@ -239,7 +239,7 @@ def traced(text: str, folder: Path) -> list[PolicyCall]:
     words = ["strace", "-f", "-qq", "-s", "9999", "-e", "trace=execve,openat", "-o", str(log), "bash", "-c", text]
     subprocess.run(words, cwd=work, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
     calls: list[PolicyCall] = []
-    resolve = resolver(work)
+    resolve = path_resolver(work)
     programs: dict[str, str] = {}
     for entry in log.read_text(errors="replace").splitlines():
         found = _EXECVE.match(entry)

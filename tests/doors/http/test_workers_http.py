@@ -19,7 +19,7 @@ from perstack.doors.cli.worker import json_line, text_line
 from perstack.doors.http.connections import Address
 from perstack.doors.http.metrics import figures
 from perstack.doors.http.worker_health import app_of, served
-from perstack.engine.workers.reports import MOST_MODELS, OTHERS, News, Tally
+from perstack.engine.workers.reports import MOST_MODELS, OTHERS, WorkerCounters, WorkerReport
 from perstack.engine.workers.worker import SILENT_AFTER
 from perstack.testing.scripted import text, tool, turn
 
@@ -72,7 +72,7 @@ def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) 
 
 
 def test_names_of_models_are_bounded_and_every_token_is_in_one_kind() -> None:
-    tally = Tally()
+    tally = WorkerCounters()
     for number in range(MOST_MODELS + 20):
         tally.add(Usage.of(10, 5, reasoning=2, cached=4), f'p/m"\n{number}')
     page = figures(tally, None, 0).decode()
@@ -85,7 +85,7 @@ def test_names_of_models_are_bounded_and_every_token_is_in_one_kind() -> None:
 
 
 def test_a_line_is_one_line_for_people_and_one_object_for_programs() -> None:
-    news = News(
+    news = WorkerReport(
         event="ended", level="warning", job="haiku", text="failed:\x1b[2J two\nlines", facts={"steps": 3, "job": 1}
     )
     assert text_line(news, 0).endswith("warning: job haiku failed: [2J two lines")

@@ -76,7 +76,7 @@ def test_the_history_lists_jobs_newest_first_filters_and_opens_one(bench: Bench)
 def test_a_broken_definition_is_shown_with_its_line_and_the_last_good_one_stays(bench: Bench) -> None:
     from perstack.config.load import load_usable
     from perstack.doors.tui.app import StartApp
-    from perstack.engine.permissions.live_project import LiveProject
+    from perstack.engine.permissions.live_project import ReloadedProject
 
     good = '[experts.writer]\ndescription = "Writes haiku"\ninstruction = "You write."\n'
     file = bench.workspace / "perstack.toml"
@@ -84,7 +84,7 @@ def test_a_broken_definition_is_shown_with_its_line_and_the_last_good_one_stays(
 
     async def person() -> None:
         host = bench.host([text("Hm.")], WRITER)
-        app = StartApp(host, LiveProject(load_usable(file)))
+        app = StartApp(host, ReloadedProject(load_usable(file)))
         async with started(host, app=app, notices=True) as screen:
             await screen.sees("Writes haiku")
             file.write_text(good + "x = [\n")

@@ -8,7 +8,7 @@ from starting import started
 from perstack.config.load import load_usable
 from perstack.config.trust import TrustStore
 from perstack.doors.tui.app import StartApp
-from perstack.engine.permissions.live_project import LiveProject
+from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.testing.scripted import text, tool, turn
 
 GUEST = expert("guest", description="Asks first", ask=True)
@@ -73,7 +73,7 @@ def test_what_a_changed_definition_executes_is_used_when_a_person_agrees(bench: 
 
     async def person() -> None:
         host = bench.host([text("Hm.")], WRITER)
-        live = LiveProject(load_usable(file), TrustStore(bench.workspace / "trust"))
+        live = ReloadedProject(load_usable(file), TrustStore(bench.workspace / "trust"))
         async with started(host, app=StartApp(host, live)) as screen:
             await screen.sees("Writes haiku")
             file.write_text(plain.replace("haiku", "verse") + skill)

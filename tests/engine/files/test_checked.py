@@ -6,7 +6,7 @@ from hosting import Bench, Seen, expert, recording, wait_for
 
 from perstack.core.base.actor import By
 from perstack.core.files.trees import Below, File, digest_of, folder_blob, folder_of
-from perstack.engine.files.trees import Part, Trees, parts_of
+from perstack.engine.files.trees import SnapshotBlob, Trees, blobs_of_trees
 from perstack.host import Host
 from perstack.ports.storage import Erases, Measures, Storage
 from perstack.testing.scripted import text, tool, turn
@@ -67,7 +67,7 @@ def test_a_redaction_names_the_snapshots_of_every_job_that_hold_the_text_and_lea
 
 
 def test_a_tree_of_a_stranger_is_named_and_never_followed_without_end(bench: Bench) -> None:
-    async def work() -> list[Part]:
+    async def work() -> list[SnapshotBlob]:
         storage: Storage = bench.host([], expert("a")).storage
         await storage.create_job("job")
         deep = await storage.put_blob("job", folder_blob(folder_of([])))
@@ -76,7 +76,9 @@ def test_a_tree_of_a_stranger_is_named_and_never_followed_without_end(bench: Ben
         bad = await storage.put_blob("job", b'{"tree":1,"entries":[["..","folder","' + b"0" * 64 + b'"]]}')
         text_blob = await storage.put_blob("job", b"no tree at all")
         return [
-            part async for part in parts_of(Trees(storage, "job"), [deep, bad, text_blob, "0" * 64]) if part.problem
+            part
+            async for part in blobs_of_trees(Trees(storage, "job"), [deep, bad, text_blob, "0" * 64])
+            if part.problem
         ]
 
     deep, bad, plain, missing = wait_for(work())

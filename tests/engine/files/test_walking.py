@@ -24,7 +24,7 @@ from perstack.core.files.ignore_rules import rules_at
 from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, digest_of
 from perstack.engine.files.snapshots import WorkspaceSnapshots
 from perstack.engine.files.trees import Trees
-from perstack.engine.files.workspace_walk import CannotTake
+from perstack.engine.files.workspace_walk import SnapshotUnavailable
 from perstack.ports.storage import Storage
 
 MOST = 5_000
@@ -286,7 +286,7 @@ def test_a_workspace_that_is_gone_cannot_be_taken_and_a_run_goes_on_without(benc
 
     async def work() -> None:
         await storage.create_job("job")
-        with pytest.raises(CannotTake, match="no such file"):
+        with pytest.raises(SnapshotUnavailable, match="no such file"):
             await WorkspaceSnapshots(storage, "job", tmp_path / "gone", ()).take(SnapshotPolicy())
 
     wait_for(work())

@@ -13,7 +13,7 @@ from hosting import Bench, expert, until_it_crashes, wait_for
 from perstack.core.definitions.experts import Iterate
 from perstack.core.iterations.state import SeriesState, StartSeries, StoredSeriesEvent
 from perstack.core.runs.events import Event
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.iterations.series_log import SeriesLog
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
@@ -141,7 +141,7 @@ def test_cancelling_is_recorded_as_a_pause(bench: Bench) -> None:
 def test_a_log_that_does_not_say_the_definition_takes_todays_and_keeps_it(bench: Bench) -> None:
     async def work() -> None:
         storage = bench.host([]).storage
-        log = SeriesLog(storage, Auditing.off(storage))
+        log = SeriesLog(storage, AuditTrail.off(storage))
         await log.reserve("it")
         settings = Iterate(evaluator=MEASURE, max_iterations=1)
         await log.append(

@@ -7,8 +7,8 @@ from hosting import wait_for
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.tasks.events import CreateTask, PauseTask, StartTask, TaskConfig
-from perstack.engine.anchors.trail import Auditing
-from perstack.engine.log.event_log import DoesNotFollow
+from perstack.engine.anchors.trail import AuditTrail
+from perstack.engine.log.event_log import InvalidTransition
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.engine.tasks.task_log import TaskLog
 from perstack.errors import Damaged, NotFound
@@ -21,13 +21,13 @@ CREATED = CreateTask(task_id="t", timestamp=1, name="t", state={}, config=TaskCo
 def test_an_event_that_cannot_follow_is_refused_before_it_is_written() -> None:
     async def work() -> None:
         storage = InMemoryStorage(InMemoryStore())
-        log = TaskLog(storage, Auditing.off(storage))
-        with pytest.raises(DoesNotFollow, match=r"task t, event 1: .*the first is not createTask"):
+        log = TaskLog(storage, AuditTrail.off(storage))
+        with pytest.raises(InvalidTransition, match=r"task t, event 1: .*the first is not createTask"):
             await log.create([StartTask(task_id="t", timestamp=1)])
         with pytest.raises(NotFound):
             await log.load("t")
         await log.create([CREATED])
-        with pytest.raises(DoesNotFollow, match=r"task t, event 3: .*a second createTask"):
+        with pytest.raises(InvalidTransition, match=r"task t, event 3: .*a second createTask"):
             await log.change("t", lambda _: [StartTask(task_id="t", timestamp=2), CREATED], None)
         assert await log.events("t") == [CREATED]
         assert (await log.load("t")).state.status == "created"

@@ -17,7 +17,7 @@ from perstack.core.definitions.experts import Budget, ProviderSetting
 from perstack.core.definitions.models import ProviderLimits
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.queue.rate_limit import MOST_FAILURES
-from perstack.engine.plugins.pacing import place_at
+from perstack.engine.plugins.pacing import ticket_for
 from perstack.errors import ProviderError
 from perstack.host import Host
 from perstack.ports.provider import endpoint_id
@@ -158,7 +158,7 @@ async def _line(answers: list[float], limits: ProviderLimits, runs: int) -> tupl
     moments: list[float] = []
 
     async def one(number: int) -> None:
-        with place_at(provider, "p", limits, lambda waiting: None) as place:
+        with ticket_for(provider, "p", limits, lambda waiting: None) as place:
             await place.enter(1)
             entered.append(number)
             moments.append(asyncio.get_running_loop().time())
@@ -189,12 +189,12 @@ def test_one_that_is_sent_away_keeps_its_place_and_one_that_is_cancelled_holds_u
         sent_away = ProviderError("slow down", status_code=429, is_retryable=True, retry_after=0.05)
 
         async def later(name: str) -> None:
-            with place_at(provider, "p", ProviderLimits(name="p"), lambda waiting: None) as place:
+            with ticket_for(provider, "p", ProviderLimits(name="p"), lambda waiting: None) as place:
                 await place.enter(1)
                 order.append(name)
                 place.ended(None)
 
-        with place_at(provider, "p", ProviderLimits(name="p"), lambda waiting: None) as first:
+        with ticket_for(provider, "p", ProviderLimits(name="p"), lambda waiting: None) as first:
             await first.enter(1)
             first.ended(sent_away)
             async with asyncio.TaskGroup() as group:

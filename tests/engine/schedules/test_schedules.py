@@ -116,12 +116,12 @@ def test_a_process_that_dies_between_the_decision_and_the_job_loses_and_doubles_
         host = await seen(bench, host_of(bench, every_minute(cron="0 * * * *")))
         bench.clock.move(60 * MINUTE)
         with pytest.raises(asyncio.CancelledError):
-            await dying(host, at).attend("s")
+            await dying(host, at).process_due("s")
         assert len(await jobs_of(host)) == (at == "after")
         other = host_of(bench, every_minute(cron="0 * * * *"))
-        assert await other.schedules.attend("s") is None  # whoever was to begin it may be about to
+        assert await other.schedules.process_due("s") is None  # whoever was to begin it may be about to
         bench.clock.move(31_000)
-        done = await other.schedules.attend("s")
+        done = await other.schedules.process_due("s")
         assert (done is not None) is (at == "before")
         (job,) = await jobs_of(other)
         assert job.status == "completed"
@@ -143,12 +143,12 @@ def test_a_job_that_was_interrupted_is_resumed(bench: Bench) -> None:
                 return await host.run(expert_key, query, job_id=job_id, labels=labels, on_event=on_event)
 
         stopping = Stopping(host.jobs, lambda: host.iterations, host._now, queue=False)
-        work = asyncio.create_task(Schedules(host._now, host.jobs, stopping).attend("s"))
+        work = asyncio.create_task(Schedules(host._now, host.jobs, stopping).process_due("s"))
         await begun.wait()
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
-        done = await host.schedules.attend("s")
+        done = await host.schedules.process_due("s")
         assert done is not None
         assert done.did == "resumed"
         assert [job.status for job in await jobs_of(host)] == ["completed"]
@@ -308,7 +308,7 @@ def test_a_submitter_that_dies_leaves_one_order(bench: Bench, at: str) -> None:
         host = await seen(bench, host_of(bench, hourly, dispatcher=dispatcher))
         bench.clock.move(60 * MINUTE)
         with pytest.raises(asyncio.CancelledError):
-            await Schedules(host._now, host.jobs, Dying(host, at, queue=True)).attend("s")
+            await Schedules(host._now, host.jobs, Dying(host, at, queue=True)).process_due("s")
         bench.clock.move(31_000)
         other = host_of(bench, hourly, dispatcher=dispatcher)
         await other.schedules.once()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hosting import Bench, expert, wait_for
 
-from perstack.engine.schedules.scheduler import ScheduledWork
+from perstack.engine.schedules.scheduler import DueWorkResult
 from perstack.errors import StorageError
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
@@ -56,9 +56,9 @@ class Failing(CrashingStorage):
             raise error
 
 
-async def watched(host: Host, look: Callable[[asyncio.Queue[ScheduledWork]], Awaitable[None]]) -> None:
+async def watched(host: Host, look: Callable[[asyncio.Queue[DueWorkResult]], Awaitable[None]]) -> None:
     """Watch while `look` is at work, and see that it was that which ended the watch."""
-    woken = asyncio.Queue[ScheduledWork]()
+    woken = asyncio.Queue[DueWorkResult]()
     watching = asyncio.ensure_future(host.scheduler.watch(1, woken.put_nowait))
     looking = asyncio.ensure_future(look(woken))
     await asyncio.wait({watching, looking}, return_when=asyncio.FIRST_COMPLETED)
@@ -82,7 +82,7 @@ def test_a_list_that_cannot_be_had_is_told_and_had_at_a_later_look(tmp_path: Pat
     storage = Failing(InMemoryStorage())
     host = Bench(tmp_path, "failing:").host([text("Done.")], expert("fixer"), plugins=(storage,))
 
-    async def look(woken: asyncio.Queue[ScheduledWork]) -> None:
+    async def look(woken: asyncio.Queue[DueWorkResult]) -> None:
         storage.failing["entries"] = error
         told = await woken.get()
         assert (told.did, told.task_id) == ("failed", None)
@@ -105,7 +105,7 @@ def test_what_fails_for_one_task_interrupts_no_job_and_is_tried_again(tmp_path: 
     bench = Bench(tmp_path, "failing:")
     host = bench.host(script, expert("slow"), expert("quick"), plugins=(storage,))
 
-    async def look(woken: asyncio.Queue[ScheduledWork]) -> None:
+    async def look(woken: asyncio.Queue[DueWorkResult]) -> None:
         await due(host, "long", "slow")
         while (await host.tasks.get("long")).job_id is None:
             await asyncio.sleep(0.001)

@@ -12,13 +12,13 @@ from hosting import Bench, expert, wait_for
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.skills import PluginSkill
 from perstack.core.tasks.events import TaskConfig, WaitingFor, WakeTask
-from perstack.engine.schedules.scheduler import ScheduledWork
+from perstack.engine.schedules.scheduler import DueWorkResult
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, Turn, fail, text, tool, turn
 
 
-def did(woken: tuple[ScheduledWork, ...]) -> list[tuple[str, str]]:
+def did(woken: tuple[DueWorkResult, ...]) -> list[tuple[str, str]]:
     return [(one.task_id, one.did) for one in woken]
 
 
@@ -38,7 +38,7 @@ def test_a_scheduled_wait_is_resumed_when_it_is_over_and_not_before(bench: Bench
 
 def test_a_watch_resumes_what_becomes_due_until_it_is_cancelled(bench: Bench) -> None:
     async def work() -> None:
-        host, woken = bench.host([]), asyncio.Queue[ScheduledWork]()
+        host, woken = bench.host([]), asyncio.Queue[DueWorkResult]()
         watching = asyncio.ensure_future(host.scheduler.watch(1, woken.put_nowait))
         for task in ("one", "two"):
             await host.tasks.create(task, start=True)
@@ -221,7 +221,7 @@ def test_a_job_that_was_never_begun_is_replaced_after_a_while(bench: Bench) -> N
 
 def test_a_watch_tells_once_what_goes_wrong_again_and_again(bench: Bench) -> None:
     async def work() -> None:
-        host, woken = bench.host([]), asyncio.Queue[ScheduledWork]()
+        host, woken = bench.host([]), asyncio.Queue[DueWorkResult]()
         for task, command in (("bad", "nosuch-program"), ("marks", "echo >> marks; false")):
             await host.tasks.create(task, start=True)
             waits = WaitingFor(command=("sh", "-c", command) if task == "marks" else (command,))

@@ -11,7 +11,7 @@ from hosting import Bench, expert, opened, wait_for
 
 from perstack.core.definitions.project import Workspace
 from perstack.engine.audit.storage_admin import copy_storage
-from perstack.engine.log.leases import Holders
+from perstack.engine.log.leases import DelegateLeases
 from perstack.errors import Conflict
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
@@ -60,7 +60,7 @@ def test_while_a_text_is_taken_out_of_a_delegate_that_waits_nobody_takes_it_up(f
             rest.worker.leave()
             await rest.task
             host = fleet.host()
-            async with Holders(host.storage).none_driven("job", "a redaction", ["job-5"]):
+            async with DelegateLeases(host.storage).lease_all_idle("job", "a redaction", ["job-5"]):
                 with pytest.raises(Conflict, match="driven by a redaction"):
                     await host.jobs.serve("job", worker="other", run_id="job-5")
             assert "job-5" not in await left(host)
@@ -129,7 +129,7 @@ def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
             await rest.task
         fleet.script = {"[[boss]]": [BOSS[0], text("Other.")], "[[helper]]": [text("Never.")]}
         host = fleet.host()
-        async with Holders(host.storage).held("job-5", "a frozen worker"):
+        async with DelegateLeases(host.storage).lease("job-5", "a frozen worker"):
             await host.jobs.continue_job("boss", "Do other things.", job_id="job")
         before = await lines(host)
         await fleet.host().jobs.serve("job", worker="other", run_id="job-5")

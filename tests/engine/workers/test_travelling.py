@@ -14,7 +14,7 @@ from skilled import load, make
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.engine.plugins import skill_bundles
-from perstack.engine.plugins.agent_skills import LaidOut, relocated
+from perstack.engine.plugins.agent_skills import UnpackedSkill, relocated
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
@@ -216,9 +216,9 @@ GITHUB_TOKEN = "ghp_26C7e42F292c6912E7710c838347Ae178B4a"
 
 
 def test_programs_may_read_what_they_could_read_where_it_was() -> None:
-    beside = LaidOut("/away/pdf", Path("/cache/1/pdf"), in_workspace=False)
-    inside = LaidOut("/work/csv", Path("/cache/2/csv"), in_workspace=True)
-    other = LaidOut("/other/xls", Path("/cache/3/xls"), in_workspace=False)
+    beside = UnpackedSkill("/away/pdf", Path("/cache/1/pdf"), in_workspace=False)
+    inside = UnpackedSkill("/work/csv", Path("/cache/2/csv"), in_workspace=True)
+    other = UnpackedSkill("/other/xls", Path("/cache/3/xls"), in_workspace=False)
     policy = SandboxPolicy(runtime="bubblewrap", readable=("/away/pdf", "/data"))
     there = relocated(policy, (beside, inside, other))
     assert there is not None

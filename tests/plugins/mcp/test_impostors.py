@@ -19,7 +19,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import DecidedCall, McpStdioSkill, Subject, ToolSpec
-from perstack.engine.plugins.tool_catalogue import Catalogue, Offered
+from perstack.engine.plugins.tool_catalogue import Catalogue, OfferedTool
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
@@ -175,11 +175,11 @@ names = st.text("ab_.@/", min_size=1, max_size=6) | st.sampled_from(
 offers = st.lists(st.tuples(st.sampled_from(["a", "b", "a_b", "@perstack/base"]), names), max_size=12, unique=True)
 
 
-def _offered(skill: str, own: str) -> Offered:
+def _offered(skill: str, own: str) -> OfferedTool:
     from perstack.core.definitions.skills import legal_tool_name
 
     is_base = skill == "@perstack/base"
-    return Offered(ToolSpec(name=legal_tool_name(own), skill_name=skill), own_name=own, may_wait=not is_base)
+    return OfferedTool(ToolSpec(name=legal_tool_name(own), skill_name=skill), own_name=own, may_wait=not is_base)
 
 
 @given(offers, st.randoms(use_true_random=False))

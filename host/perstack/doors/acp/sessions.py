@@ -14,7 +14,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.doors.operations.jobs import answered, is_elsewhere
 from perstack.engine.log.emitter import OnEvent
-from perstack.engine.permissions.live_project import LiveProject
+from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.clock import new_ids
@@ -109,7 +109,7 @@ class Sessions:
         self._make_host = make_host
         self._expert = expert
         self._hosts: dict[Path, Host] = {}
-        self._live: dict[Path, LiveProject] = {}  # the live definition of each workspace
+        self._live: dict[Path, ReloadedProject] = {}  # the live definition of each workspace
         self._sessions: dict[str, Session] = {}
 
     def new(self, cwd: str) -> Session:
@@ -141,12 +141,12 @@ class Sessions:
         workspace = Path(cwd).resolve()
         if workspace not in self._hosts:
             host, loaded = self._make_host(workspace)
-            self._hosts[workspace], self._live[workspace] = host, LiveProject(loaded)
+            self._hosts[workspace], self._live[workspace] = host, ReloadedProject(loaded)
         elif self._live[workspace].refresh():
             self._hosts[workspace].use(self._live[workspace].loaded.project)
         return self._hosts[workspace]
 
-    def live(self, session: Session) -> LiveProject:
+    def live(self, session: Session) -> ReloadedProject:
         """Return the definition of a session's workspace, read again if it changed."""
         folder = next(folder for folder, host in self._hosts.items() if host is session.host)
         self.host(str(folder))

@@ -149,12 +149,12 @@ class _Place:
     async def _within(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
         """Return Runs or checkpoints of the Job on the line, the one the typed text begins with, or the latest."""
         from perstack.engine.jobs.reader import JobReader
-        from perstack.engine.log.storage import nth_job, whole_id
+        from perstack.engine.log.storage import nth_latest_job, resolve_id
 
         named = next((value for name in _JOBS_ON_THE_LINE if isinstance(value := self._given.get(name), str)), None)
         ids = (await storage.jobs(limit=MAX_COMPARED_IDS)).ids
         begun = max((one for one in ids if typed.startswith(f"{one}-")), key=len, default=None)
-        job = await whole_id(storage, named) if named else begun or await nth_job(storage, 0)
+        job = await resolve_id(storage, named) if named else begun or await nth_latest_job(storage, 0)
         if kind == "run":
             found = (await storage.runs(job, limit=MAX_COMPARED_IDS)).ids
         else:
@@ -181,10 +181,12 @@ _JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")
 
 
 async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:
-    from perstack.engine.log.storage import nth_job, space_of
+    from perstack.engine.log.storage import nth_latest_job, space_of
 
     if typed.startswith("@"):
-        ids = [await nth_job(storage, number) for number in range(min(3, len((await storage.jobs(limit=3)).ids)))]
+        ids = [
+            await nth_latest_job(storage, number) for number in range(min(3, len((await storage.jobs(limit=3)).ids)))
+        ]
         names = ["@last", *(f"@last~{number}" for number in range(1, 3))]
         return [(name, await _about(storage, "job", one)) for name, one in zip(names, ids, strict=False)]
     found: list[tuple[str, str]] = []

@@ -25,7 +25,7 @@ from perstack.doors.cli.options import (
 from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
-from perstack.engine.diagnostics.prompt_preview import Sent
+from perstack.engine.diagnostics.prompt_preview import PromptPreview
 
 
 @click.group("expert")
@@ -67,7 +67,7 @@ def show_command(expert: str, as_delegate: bool, as_json: bool, options: HostOpt
     _print(expert, sent, as_delegate=as_delegate)
 
 
-def _as_json(expert: str, sent: Sent, *, as_delegate: bool) -> JsonObject:
+def _as_json(expert: str, sent: PromptPreview, *, as_delegate: bool) -> JsonObject:
     tokens = sent.tokens()
     return {
         "expert": expert,
@@ -99,7 +99,7 @@ def _as_json(expert: str, sent: Sent, *, as_delegate: bool) -> JsonObject:
     }
 
 
-def _knowledge(sent: Sent) -> JsonObject:
+def _knowledge(sent: PromptPreview) -> JsonObject:
     if not sent.knowledge:
         return {}
     return {
@@ -118,7 +118,7 @@ def _knowledge(sent: Sent) -> JsonObject:
     }
 
 
-def _print(expert: str, sent: Sent, *, as_delegate: bool) -> None:
+def _print(expert: str, sent: PromptPreview, *, as_delegate: bool) -> None:
     tokens = sent.tokens()
     on = "no provider that could be used" if sent.model is None else f"{sent.provider}/{sent.model}"
     out(f"{expert}, as a {'delegate' if as_delegate else 'Coordinator'}, on {on}")

@@ -21,7 +21,7 @@ from perstack.doors.cli.options import HostOptions, definition_options, json_opt
 from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import Screen, confirm, data, err, out
 from perstack.doors.shared.text import count
-from perstack.engine.permissions.rule_testing import Otherwise, Tested
+from perstack.engine.permissions.rule_testing import BacktestResult, ChangedRuling
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ def test_command(
 
     TOOL is written as in rules: TOOL, SKILL/TOOL or delegate/EXPERT. Nothing is started or run.
     """
-    from perstack.engine.permissions.rule_testing import try_call
+    from perstack.engine.permissions.rule_testing import judge_call
     from perstack.engine.plugins.registry import load_plugins
 
     definition = DefinitionFile(options.find().required())
     folder = options.find().workspace(definition.project, options.workspace_path)
-    tried = try_call(definition, load_plugins().skills, folder, expert, tool, _object(args), above=under)
+    tried = judge_call(definition, load_plugins().skills, folder, expert, tool, _object(args), above=under)
     ruling = tried.ruling
     if as_json:
         found = {
@@ -107,7 +107,7 @@ class _Totals:
     unknown: int = 0
     unreadable: int = 0
 
-    def add(self, tested: Tested) -> None:
+    def add(self, tested: BacktestResult) -> None:
         self.jobs += 1
         self.calls += tested.calls
         self.unknown += tested.unknown
@@ -133,7 +133,7 @@ class _Totals:
             err(f"note: {count(self.unknown, 'call')} not tried: the arguments were taken out of the log")
 
 
-def _is_denied(one: Otherwise) -> bool:
+def _is_denied(one: ChangedRuling) -> bool:
     return one.call.ran and one.ruling.decision == "deny"
 
 
@@ -149,14 +149,14 @@ async def _backtested(host: Host, options: HostOptions, rules: _File, since: int
     return totals
 
 
-def _tell(one: Otherwise) -> None:
+def _tell(one: ChangedRuling) -> None:
     about = f" {one.ruling.subject}" if one.ruling.subject not in ("", one.call.tool) else ""
     place = f"{one.run_id} step {one.call.step} {one.expert_key}"
     said = f"{one.call.decision} -> {one.ruling.decision}: {one.call.tool}{about} ({one.ruling.said})"
     out(one_line(f"{place}: {said}"))
 
 
-def _to_json(one: Otherwise) -> JsonObject:
+def _to_json(one: ChangedRuling) -> JsonObject:
     return {
         "jobId": one.job_id,
         "runId": one.run_id,

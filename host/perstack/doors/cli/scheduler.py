@@ -19,7 +19,7 @@ from perstack.doors.shared.signals import INTERRUPTED, on_stop_signals
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
-    from perstack.engine.schedules.schedules import ScheduledWork, ScheduleStanding
+    from perstack.engine.schedules.schedules import DueWorkResult, ScheduleStatus
     from perstack.host import Host
 
 
@@ -33,7 +33,7 @@ def schedules_command(as_json: bool, options: HostOptions) -> None:
     Job. Starts nothing: `perstack task run-due --watch` does, on any number of machines.
     """
 
-    async def look(host: Host) -> tuple[ScheduleStanding, ...]:
+    async def look(host: Host) -> tuple[ScheduleStatus, ...]:
         return await host.schedules.list() if host.project.schedules else ()
 
     standings = options.change(look)
@@ -49,7 +49,7 @@ def schedules_command(as_json: bool, options: HostOptions) -> None:
             err(f"schedule {one.schedule.name}: {one_line(one.error)}")
 
 
-def _to_json(one: ScheduleStanding) -> JsonObject:
+def _to_json(one: ScheduleStatus) -> JsonObject:
     schedule, last = one.schedule, one.last
     started: JsonObject = {}
     if last is not None:
@@ -71,7 +71,7 @@ def _to_json(one: ScheduleStanding) -> JsonObject:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _print(standings: tuple[ScheduleStanding, ...]) -> None:
+def _print(standings: tuple[ScheduleStatus, ...]) -> None:
     rows = [
         (
             one.schedule.name,
@@ -87,13 +87,13 @@ def _print(standings: tuple[ScheduleStanding, ...]) -> None:
     table(Screen.of_stdout(), ("name", "cron", "zone", "next", "last", "status", "Job"), rows, drops=(2, 4, 6, 1))
 
 
-def _moment(one: ScheduleStanding, at: int | None) -> str:
+def _moment(one: ScheduleStatus, at: int | None) -> str:
     from perstack.config.calendar import calendar_of
 
     return "-" if at is None else calendar_of(one.schedule).shown(at)
 
 
-def _status(one: ScheduleStanding) -> str:
+def _status(one: ScheduleStatus) -> str:
     if one.error is not None:
         return "error"
     if one.last is None:
@@ -156,7 +156,7 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
                 return INTERRUPTED if interval is None else 0
 
 
-def _say(one: ScheduledWork, *, as_json: bool) -> None:
+def _say(one: DueWorkResult, *, as_json: bool) -> None:
     if as_json:
         task: JsonObject = {} if one.task is None else {"status": one.task.status, "jobId": one.task.job_id}
         if one.job_id is not None:
@@ -177,7 +177,7 @@ def _say(one: ScheduledWork, *, as_json: bool) -> None:
     say(f"{_name(one)}: {one.did}{now}{asks}{wrong}")
 
 
-def _name(one: ScheduledWork) -> str:
+def _name(one: DueWorkResult) -> str:
     if one.schedule is not None:
         return f"schedule {one.schedule}" if one.job_id is None else f"schedule {one.schedule}, Job {one.job_id}"
     if one.job_id is not None:

@@ -31,7 +31,7 @@ from perstack.doors.cli.terminal import Screen, data, err, out, table
 from perstack.doors.shared.signals import leave, on_stop_signals
 from perstack.doors.shared.text import ago, count, local_time
 from perstack.engine.context.job_limit import slots_for
-from perstack.engine.workers.reports import News
+from perstack.engine.workers.reports import WorkerReport
 from perstack.errors import PerstackError, UsageError
 from perstack.system.clock import SYSTEM
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perstack.engine.workers.folders import JobFolders
-    from perstack.engine.workers.reports import Tell
+    from perstack.engine.workers.reports import Report
     from perstack.engine.workers.worker import Worker, WorkerSettings
     from perstack.host import Host
     from perstack.ports.dispatcher import Load, WorkerInfo
@@ -153,7 +153,7 @@ async def _work(
     from perstack.engine.workers.folders import JobFolders
     from perstack.engine.workers.worker import Worker
 
-    def tell(news: News) -> None:
+    def tell(news: WorkerReport) -> None:
         now = host.clock.now()
         err(json_line(news, worker.name, now) if as_json else text_line(news, now))
 
@@ -186,19 +186,23 @@ async def _work(
         await _until_it_left(worker, settings.drain)
 
 
-async def _look_through(folders: JobFolders, tell: Tell) -> None:
+async def _look_through(folders: JobFolders, tell: Report) -> None:
     """Check the folders of earlier Jobs in the background: an earlier worker may have left thousands."""
-    from perstack.engine.workers.reports import News, error_text
+    from perstack.engine.workers.reports import WorkerReport, error_text
 
     try:
         strange = await folders.look_through()
     except PerstackError as error:
-        tell(News(event="failed", level="warning", text=f"folders could not be looked through: {error_text(error)}"))
+        tell(
+            WorkerReport(
+                event="failed", level="warning", text=f"folders could not be looked through: {error_text(error)}"
+            )
+        )
         return
     if strange:
         names = ", ".join(strange[:_MOST_NAMED]) + (" …" if len(strange) > _MOST_NAMED else "")
         words = f"{folders.root} has folders of Jobs that are not in the storage, which stay: {names}"
-        tell(News(event="strange", level="warning", text=words, facts={"folders": list(strange)}))
+        tell(WorkerReport(event="strange", level="warning", text=words, facts={"folders": list(strange)}))
 
 
 async def _until_it_left(worker: Worker, drain: float) -> None:
@@ -274,14 +278,14 @@ def _as_json(one: WorkerInfo) -> dict[str, object]:
 # Log lines of a worker: text for people, or JSON objects for programs.
 
 
-def text_line(news: News, now: int) -> str:
+def text_line(news: WorkerReport, now: int) -> str:
     """Return the line for people; `now` is in milliseconds since 1970."""
     about = "" if news.job is None else f"job {news.job} "
     level = "" if news.level == "info" else f"{news.level}: "
     return one_line(f"{local_time(now):%H:%M:%S} {level}{about}{news.text}")
 
 
-def json_line(news: News, worker: str, now: int) -> str:
+def json_line(news: WorkerReport, worker: str, now: int) -> str:
     """Return the JSON line: `time`, `level`, `event`, `worker`, `job` if there is one, `text`, and other facts."""
     moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     said: dict[str, JsonValue] = {"time": moment, "level": news.level, "event": news.event, "worker": worker}

@@ -8,14 +8,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from perstack.engine.workers.reports import Tally
+from perstack.engine.workers.reports import WorkerCounters
 from perstack.ports.dispatcher import Load
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Figures(Collector):
-    def __init__(self, tally: Tally, load: Load | None, now: int) -> None:
+    def __init__(self, tally: WorkerCounters, load: Load | None, now: int) -> None:
         self._tally = tally
         self._load = load
         self._now = now
@@ -44,7 +44,7 @@ class _Figures(Collector):
         yield _gauge("perstack_jobs_oldest_seconds", "For how long the one has waited that has waited longest.", oldest)
 
 
-def figures(tally: Tally, load: Load | None, now: int) -> bytes:
+def figures(tally: WorkerCounters, load: Load | None, now: int) -> bytes:
     """Return all metrics. `load` is None if the dispatcher did not answer; `now` is in milliseconds since 1970."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(tally, load, now))

@@ -24,7 +24,7 @@ from perstack.engine.jobs.attachments import Attachable
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.reader import JobPage
 from perstack.engine.log.emitter import OnEvent
-from perstack.engine.permissions.live_project import LiveProject
+from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 
@@ -44,7 +44,7 @@ class Definitions:
         self._host = host
         self._only = only_experts(loaded.project, only)
         self._taken = tuple(taken)
-        self.live = LiveProject(loaded)  # the definition itself, with its problems
+        self.live = ReloadedProject(loaded)  # the definition itself, with its problems
         self.experts = self._offered()  # the offered Experts by the names of their tools
 
     def check_offered(self, key: str) -> None:

@@ -30,7 +30,7 @@ from perstack.doors.tui.view.lines import EACH, FIRST, Tab, problem_lines, tabs_
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.doors.tui.widgets.lines import Bar, LinesView
 from perstack.doors.tui.widgets.pane import JobPane
-from perstack.engine.permissions.live_project import LiveProject
+from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import PerstackError
 from perstack.host import Host
 
@@ -101,7 +101,7 @@ class StartApp(App[int]):
     def __init__(
         self,
         host: Host,
-        live: LiveProject | None = None,
+        live: ReloadedProject | None = None,
         *,
         expert: str | None = None,
         query: str | None = None,
@@ -298,14 +298,14 @@ class StartApp(App[int]):
 
     # --- the definition -------------------------------------------------------------------------------------------
 
-    async def _follow_definition(self, live: LiveProject) -> None:
+    async def _follow_definition(self, live: ReloadedProject) -> None:
         """Read the definition again when its files change. Runs until cancelled."""
         async for is_new in changes_of(live):
             if is_new:
                 self._use(live)
             self._show_problem()
 
-    def _use(self, live: LiveProject) -> None:
+    def _use(self, live: ReloadedProject) -> None:
         self.host.use(live.loaded.project)
         for pane in self._panes:
             pane.update()
@@ -505,7 +505,7 @@ def run_start(
             typed = [one.query for one in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs) if one.query]
             app = StartApp(
                 host,
-                LiveProject(loaded),
+                ReloadedProject(loaded),
                 expert=expert,
                 query=query,
                 job_id=job_id,

@@ -26,7 +26,7 @@ from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.tui.view.styled_text import Style
 from perstack.doors.tui.view.transcript import Transcript
 from perstack.engine.log.emitter import OnEvent
-from perstack.engine.permissions.live_project import LiveProject
+from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.host import Host
 from perstack.next_steps import NextStep, Resume
@@ -38,14 +38,14 @@ _CHECK_INTERVAL_S = 1.0  # minimum seconds between two checks of the files
 _PAUSE_FACTOR = 50  # minimum pause after a check, as a multiple of its duration
 
 
-def nothing_held(live: LiveProject | None) -> str:
+def nothing_held(live: ReloadedProject | None) -> str:
     """Return why there is no change that the user could accept."""
     if live is not None and live.problem is not None:
         return "perstack.toml is broken: there is nothing to agree to."
     return "The definition in force is the one of the file."
 
 
-async def changes_of(live: LiveProject) -> AsyncGenerator[bool]:
+async def changes_of(live: ReloadedProject) -> AsyncGenerator[bool]:
     """Check the definition's files until cancelled; after each check, yield whether another definition is used."""
 
     def look() -> tuple[tuple[tuple[str, ...], ...], float]:

@@ -9,9 +9,9 @@ from typing import TypeVar
 from perstack.core.audit.receipts import Record, read_record, removed_lives
 from perstack.core.audit.verification import Finding, Report, Unchecked
 from perstack.core.base.ids import Owner
-from perstack.engine.anchors.receipts import PublicKey, passed_over, places_of, trusted_of, with_records
-from perstack.engine.anchors.sending import PendingHeads, store_digest
-from perstack.engine.anchors.targets import SECONDS, Anchor, AnchorReader, FileAnchor, reason_of
+from perstack.engine.anchors.receipts import PublicKey, log_hashes, trusted_records, with_records, with_unchecked
+from perstack.engine.anchors.sending import AnchorOutbox, store_digest
+from perstack.engine.anchors.targets import TIMEOUT_S, Anchor, AnchorReader, FileAnchor, reason_of
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
@@ -22,7 +22,7 @@ _WHOLE_TIMEOUT_S = 120
 _T = TypeVar("_T")
 
 
-class Comparing:
+class AnchorComparison:
     """One comparison with an anchor: of one owner, or of a `whole` store, for which the anchor is read once."""
 
     def __init__(self, storage: Storage, anchor: Anchor, key: PublicKey | None, *, whole: bool) -> None:
@@ -41,21 +41,21 @@ class Comparing:
         owner, name = Owner(report.kind, report.job_id), self._anchor.name
         try:
             records, unread = await self._records(owner)
-        except _NotRead as error:
-            return passed_over(report, str(error))
+        except AnchorUnreadable as error:
+            return with_unchecked(report, str(error))
         try:
             # read the logs after the anchor: those of a running Job then contain at least what was anchored
-            logs = await places_of(self._storage, owner)
-            waits = await PendingHeads(self._storage, owner.kind).has(owner.id)
+            logs = await log_hashes(self._storage, owner)
+            waits = await AnchorOutbox(self._storage, owner.kind).has(owner.id)
         except StorageError as error:
-            return passed_over(report, f"the anchor {name} is not compared with what cannot be read: {error}")
+            return with_unchecked(report, f"the anchor {name} is not compared with what cannot be read: {error}")
         if waits:
-            report = passed_over(report, f"the anchor {name} has not taken the latest heads yet")
+            report = with_unchecked(report, f"the anchor {name} has not taken the latest heads yet")
         if unread:
-            report = passed_over(report, f"lines of the anchor {name} that are not records: {unread:,}")
+            report = with_unchecked(report, f"lines of the anchor {name} that are not records: {unread:,}")
         return with_records(report, name, records, self._key, logs)
 
-    async def lost(self) -> Report | None:
+    async def missing_owners(self) -> Report | None:
         """Return a report on owners that the anchor has, and the store lacks without having removed them, or None."""
         try:
             absent = [owner for owner in await self._owners() if not await self._has(owner)]
@@ -66,7 +66,7 @@ class Comparing:
                 findings += found.findings
                 unchecked += found.unchecked
                 others += found.elsewhere
-        except _NotRead as error:
+        except AnchorUnreadable as error:
             words = f"{error}; whether anything was removed is not known"
             findings, unchecked, others = [], [Unchecked("anchor", "", 1, words)], 0
         if others:
@@ -76,12 +76,12 @@ class Comparing:
             return None
         return Report(self._storage.location, 0, 0, tuple(findings), tuple(unchecked), kind="store")
 
-    async def absent(self, of: str) -> Report | None:
+    async def missing(self, of: str) -> Report | None:
         """Return a report on an id that is not in the store; None unless the anchor has it without a removal."""
         for kind in OWNER_KINDS:
             try:
                 found = await self._lost(Owner(kind, of))
-            except _NotRead:
+            except AnchorUnreadable:
                 return None
             if found.findings:
                 return Report(of, 0, 0, tuple(found.findings), tuple(found.unchecked), kind=kind)
@@ -91,7 +91,7 @@ class Comparing:
         """Return what the anchor's records say about an owner that is not in the store."""
         records, _ = await self._records(owner)
         source = f"the anchor {self._anchor.name}"
-        trusted, findings = trusted_of(owner, self._anchor.name, records, self._key)
+        trusted, findings = trusted_records(owner, self._anchor.name, records, self._key)
         findings = [Finding(owner.id, 0, one.message) for one in findings]
         gone = removed_lives(trusted)
         left = [record for record in trusted if record.life not in gone]
@@ -116,18 +116,18 @@ class Comparing:
     async def _waiting(self, owner: Owner) -> list[Record]:
         """Return the valid records in the outbox."""
         found: list[Record] = []
-        for data in await PendingHeads(self._storage, owner.kind).of(owner.id):
+        for data in await AnchorOutbox(self._storage, owner.kind).of(owner.id):
             try:
                 found.append(read_record(data))
             except ValueError:
                 continue
-        return trusted_of(owner, "", found, self._key)[0]
+        return trusted_records(owner, "", found, self._key)[0]
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def _records(self, owner: Owner) -> tuple[list[Record], int]:
         reader = await self._opened()
-        return await self._read(lambda: reader.records(owner), SECONDS)
+        return await self._read(lambda: reader.records(owner), TIMEOUT_S)
 
     async def _owners(self) -> Sequence[Owner]:
         reader = await self._opened()
@@ -136,15 +136,15 @@ class Comparing:
     async def _opened(self) -> AnchorReader:
         """Return the reader, which has loaded the anchor for a whole store. Raises the first error again."""
         if not isinstance(self._anchor, FileAnchor):
-            raise _NotRead(f"the anchor {self._anchor.name} is only sent to: what it has is not compared")
+            raise AnchorUnreadable(f"the anchor {self._anchor.name} is only sent to: what it has is not compared")
         if self._problem is not None:
-            raise _NotRead(self._problem)
+            raise AnchorUnreadable(self._problem)
         if self._reader is None:
             reader = AnchorReader(self._anchor)
             if self._whole:
                 try:
                     await self._read(reader.load, _WHOLE_TIMEOUT_S)
-                except _NotRead as error:
+                except AnchorUnreadable as error:
                     self._problem = str(error)
                     raise
             self._reader = reader
@@ -155,10 +155,12 @@ class Comparing:
             async with asyncio.timeout(seconds):
                 return await read()
         except OSError as error:
-            raise _NotRead(f"the anchor {self._anchor.name} cannot be read: {reason_of(error, seconds)}") from error
+            raise AnchorUnreadable(
+                f"the anchor {self._anchor.name} cannot be read: {reason_of(error, seconds)}"
+            ) from error
 
 
-class _NotRead(Exception):
+class AnchorUnreadable(Exception):
     """The reason why an anchor cannot be compared with."""
 
 

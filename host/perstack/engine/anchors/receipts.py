@@ -211,7 +211,7 @@ async def ends_at(storage: Storage, owner: Owner, heads: Mapping[str, Head]) -> 
 
 async def ends_now(storage: Storage, owner: Owner) -> list[LogEnd]:
     """Return the ends of an owner's logs as they are now, up to the first invalid line; empty if there are no logs."""
-    logs = await places_of(storage, owner)
+    logs = await log_hashes(storage, owner)
     return [LogEnd(run_id, len(log.hashes), log.hashes[-1], log.first) for run_id, log in logs.items() if log.hashes]
 
 
@@ -223,7 +223,7 @@ def lock_digest(path: Path | None) -> bytes | None:
         return None
 
 
-async def places_of(storage: Storage, owner: Owner) -> dict[str, LogPlaces]:
+async def log_hashes(storage: Storage, owner: Owner) -> dict[str, LogPlaces]:
     """Return the hashes of an owner's logs, up to the first invalid line; empty if the owner does not exist."""
     space = space_of(storage, owner.kind)
     try:
@@ -268,7 +268,7 @@ def with_records(
     if report.kind == "store":
         raise ValueError("a store as a whole has no logs")
     owner = Owner(report.kind, report.job_id)
-    trusted, findings = trusted_of(owner, source, records, key)
+    trusted, findings = trusted_records(owner, source, records, key)
     in_force = left_in_force(trusted, owner, logs)
     for record in in_force:
         found = against_receipt(record.statement, logs, f"the anchor {source}")
@@ -295,7 +295,7 @@ def with_records(
     )
 
 
-def trusted_of(
+def trusted_records(
     owner: Owner, source: str, records: Sequence[Record], key: PublicKey | None
 ) -> tuple[list[Record], list[Finding]]:
     """Return the valid records, and a finding for each other one. With a key, a valid record is signed by it."""
@@ -322,7 +322,7 @@ def signature_problem(record: Record, key: PublicKey | None) -> str | None:
     return None
 
 
-def passed_over(report: Report, words: str) -> Report:
+def with_unchecked(report: Report, words: str) -> Report:
     """Return the report with a note that a part of the anchor could not be checked."""
     return replace(report, unchecked=(*report.unchecked, _unchecked("anchor", 1, words)))
 

@@ -1,6 +1,6 @@
 """Send log heads to an anchor, through an outbox that survives crashes.
 
-An error of an anchor never fails a Job, nor delays its stop beyond `SECONDS`: it becomes a notice on stderr, and the
+An error of an anchor never fails a Job, nor delays its stop beyond `TIMEOUT_S`: it becomes a notice on stderr, and the
 record is sent again at the next start or stop.
 """
 
@@ -16,9 +16,9 @@ from perstack.core.audit.receipts import LogEnd
 from perstack.core.base.chain import Head, open_line
 from perstack.core.base.ids import Owner, OwnerKind
 from perstack.engine.anchors.receipts import Signer, ends_at, ends_now, lock_digest, signed_record
-from perstack.engine.anchors.targets import SECONDS, Anchor, reason_of
+from perstack.engine.anchors.targets import TIMEOUT_S, Anchor, reason_of
 from perstack.engine.log.event_log import add_payload
-from perstack.engine.log.storage import OWNER_KINDS, log_of, places_of, space_of
+from perstack.engine.log.storage import OWNER_KINDS, local_paths, log_of, space_of
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
@@ -34,7 +34,7 @@ _MAX_ATTEMPTS = 5
 _MAX_OWNERS = 1000
 
 
-class PendingHeads:
+class AnchorOutbox:
     """Records that an anchor has not accepted yet. Several processes may add, send and remove at once."""
 
     def __init__(self, storage: Storage, kind: OwnerKind) -> None:
@@ -78,7 +78,7 @@ class PendingHeads:
             await self._space.delete_job(job_id, expected=expected)
 
 
-class Sending:
+class AnchorSender:
     """A sender of records to one anchor. No method raises: errors become notices."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Sending:
         """Create an empty outbox entry for an owner whose heads will be sent."""
         await self._try(_heads_of(owner), lambda: self._pending(owner.kind).expect(owner.id))
 
-    async def heads(self, owner: Owner, heads: Mapping[str, Head]) -> None:
+    async def send_heads(self, owner: Owner, heads: Mapping[str, Head]) -> None:
         """Store and send the heads that this process has written, by Run, of an owner that has stopped."""
 
         async def send() -> None:
@@ -110,7 +110,7 @@ class Sending:
 
         await self._try(_heads_of(owner), send)
 
-    async def as_it_is(self, owner: Owner) -> None:
+    async def send_current(self, owner: Owner) -> None:
         """Store and send the heads that the owner's logs have now."""
 
         async def send() -> None:
@@ -119,7 +119,7 @@ class Sending:
 
         await self._try(_heads_of(owner), send)
 
-    async def removal(self, owner: Owner) -> None:
+    async def keep_removal(self, owner: Owner) -> None:
         """Store the record of a removal, with the last heads. `left` sends it."""
 
         async def keep() -> None:
@@ -127,11 +127,11 @@ class Sending:
 
         await self._try(f"the removal of {_named(owner)}", keep)
 
-    async def left(self, owner: Owner) -> None:
+    async def send_kept(self, owner: Owner) -> None:
         """Send the stored records of an owner."""
         await self._try(_heads_of(owner), lambda: self._send_pending(owner))
 
-    async def earlier(self) -> None:
+    async def send_backlog(self) -> None:
         """Send all stored records, except those that the driver of a leased owner is about to send."""
 
         async def send() -> None:
@@ -172,12 +172,12 @@ class Sending:
             await self._anchor.send(owner.id, record)
         await pending.remove(owner.id, len(records))
 
-    def _pending(self, kind: OwnerKind) -> PendingHeads:
-        return PendingHeads(self._storage, kind)
+    def _pending(self, kind: OwnerKind) -> AnchorOutbox:
+        return AnchorOutbox(self._storage, kind)
 
     async def _try(self, what: str, send: Callable[[], Awaitable[None]]) -> None:
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(TIMEOUT_S):
                 await send()
         except Exception as error:  # noqa: BLE001 - no fault of an anchor may end a Job
             words = f"the anchor {self._anchor.name} did not take {what}: {reason_of(error)}"
@@ -186,7 +186,7 @@ class Sending:
 
 def store_digest(storage: Storage) -> bytes:
     """Return the SHA-256 of the storage's location."""
-    places = places_of(storage)
+    places = local_paths(storage)
     return sha256((str(places[0].resolve()) if places else storage.location).encode()).digest()
 
 

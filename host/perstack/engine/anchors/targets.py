@@ -22,7 +22,7 @@ from perstack.core.audit.receipts import MOST_BYTES, Record, read_record
 from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.definitions.keys import wrong_anchor
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.programs import ask_program
+from perstack.engine.plugins.programs import run_program
 from perstack.errors import PerstackError, SkillError, UsageError
 from perstack.ports.environment import inherited
 from perstack.system.concurrency import in_daemon_thread
@@ -171,7 +171,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
             yield line.strip()
 
 
-SECONDS = 10
+TIMEOUT_S = 10
 """Timeout in seconds for sending records at a stop, and for reading those of one owner."""
 
 
@@ -209,7 +209,7 @@ class HttpsAnchor:
 
         try:
             async with (
-                httpx.AsyncClient(timeout=SECONDS) as client,
+                httpx.AsyncClient(timeout=TIMEOUT_S) as client,
                 client.stream(
                     "POST", self.url, content=record, headers={"content-type": "application/json"}
                 ) as response,
@@ -237,7 +237,7 @@ class ProgramAnchor:
         """Run the program with a reduced environment. Any exit status but 0 is an error."""
         env = inherited(self.env) | {"PERSTACK_JOB_ID": job_id}
         try:
-            said = await ask_program("it", self.argv, self.directory, env, SECONDS * 1000, record + b"\n")
+            said = await run_program("it", self.argv, self.directory, env, TIMEOUT_S * 1000, record + b"\n")
         except SkillError as error:
             raise AnchorError(str(error)) from error
         if said.status:
@@ -257,7 +257,7 @@ def anchor_of(setting: str | tuple[str, ...], directory: Path, env: Mapping[str,
     return HttpsAnchor(setting)
 
 
-def reason_of(error: Exception, seconds: int = SECONDS) -> str:
+def reason_of(error: Exception, seconds: int = TIMEOUT_S) -> str:
     """Return why an anchor failed, as text; `seconds` is the timeout that applied."""
     if isinstance(error, TimeoutError):
         return f"it did not answer within {seconds} s"

@@ -40,9 +40,9 @@ from perstack.system.concurrency import uninterrupted
 if TYPE_CHECKING:
     from perstack.config.trust import Agreement
     from perstack.core.audit.verification import Report
-    from perstack.engine.anchors.comparing import Comparing
+    from perstack.engine.anchors.comparing import AnchorComparison
     from perstack.engine.anchors.receipts import PublicKey, Signer
-    from perstack.engine.anchors.sending import Sending
+    from perstack.engine.anchors.sending import AnchorSender
     from perstack.engine.anchors.targets import Anchor
 
 Check: TypeAlias = "Callable[[str], Awaitable[Report]]"
@@ -52,7 +52,7 @@ _BACKLOG_GRACE_S = 2.0
 """Seconds that a stop waits for records that earlier processes left to be sent."""
 
 
-class Auditing:
+class AuditTrail:
     """The anchor and the signing key of one project. Without `[audit]` all methods do nothing."""
 
     def __init__(
@@ -96,13 +96,13 @@ class Auditing:
         return _files(self._named_anchor)
 
     @classmethod
-    def off(cls, storage: Storage) -> Auditing:
+    def off(cls, storage: Storage) -> AuditTrail:
         """Return the audit trail of a project without `[audit]`, which does nothing."""
         return cls(storage, Project(), Path(), {})
 
-    def naming(self, anchor: str) -> Auditing:
+    def with_anchor(self, anchor: str) -> AuditTrail:
         """Return an object with another anchor, for comparisons."""
-        return Auditing(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {}, self._clock)
+        return AuditTrail(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {}, self._clock)
 
     def check(self) -> None:
         """Raise UsageError if the key cannot be read, or the anchor is invalid or not agreed to."""
@@ -121,7 +121,7 @@ class Auditing:
     # --- writing and removing -------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def kept(self, job: Job) -> AsyncGenerator[None]:
+    async def anchored(self, job: Job) -> AsyncGenerator[None]:
         """Send unsent records during the block, and the heads of this Job at its end."""
         sending = self._sending
         if sending is None:
@@ -129,14 +129,14 @@ class Auditing:
             return
         owner = Owner("job", job.id)
         await sending.expect(owner)
-        earlier = asyncio.create_task(sending.earlier())
+        earlier = asyncio.create_task(sending.send_backlog())
 
         async def at_stop() -> None:
             # otherwise the process of a short Job would end before earlier records are sent
             await asyncio.wait({earlier}, timeout=_BACKLOG_GRACE_S)
             earlier.cancel()
             await asyncio.wait({earlier})
-            await sending.heads(owner, job.heads)
+            await sending.send_heads(owner, job.heads)
 
         doubtful = False
         try:
@@ -154,14 +154,14 @@ class Auditing:
         if self._sending is not None:
             await self._sending.expect(owner)
 
-    async def stopped(self, owner: Owner, head: Head) -> None:
+    async def at_rest(self, owner: Owner, head: Head) -> None:
         """Send the head of a task, series or schedule that has stopped, and all unsent records."""
         if self._sending is not None:
-            await self._sending.heads(owner, {run_id_of(owner.id, 1): head})
-            await self._sending.earlier()
+            await self._sending.send_heads(owner, {run_id_of(owner.id, 1): head})
+            await self._sending.send_backlog()
 
     @asynccontextmanager
-    async def removing(self, owner: Owner) -> AsyncGenerator[None]:
+    async def anchored_removal(self, owner: Owner) -> AsyncGenerator[None]:
         """Record the removal of all logs of an owner before the block, and send the record after it.
 
         The record is stored first, so that no crash leaves a removal that looks like tampering. If the block raises,
@@ -171,13 +171,13 @@ class Auditing:
         if sending is None:
             yield
             return
-        await sending.removal(owner)
+        await sending.keep_removal(owner)
         try:
             yield
         except BaseException:
-            await uninterrupted(sending.as_it_is(owner))
+            await uninterrupted(sending.send_current(owner))
             raise
-        await uninterrupted(sending.left(owner))
+        await uninterrupted(sending.send_kept(owner))
 
     # --- comparing ------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Auditing:
         lock = lock_digest(self._lock)
         return signed_record(Owner("job", job_id), ends, signer=signer, lock=lock, clock=self._clock)
 
-    def comparing(self, key: PublicKey | None, *, whole: bool = False) -> Comparing | None:
+    def comparing(self, key: PublicKey | None, *, whole: bool = False) -> AnchorComparison | None:
         """Return a comparison with the anchor; None without an anchor.
 
         With `key`, every record has to be signed by it. With `whole`, the comparison is for the whole store, and an
@@ -200,9 +200,9 @@ class Auditing:
         """
         if self._anchor is None:
             return None
-        from perstack.engine.anchors.comparing import Comparing
+        from perstack.engine.anchors.comparing import AnchorComparison
 
-        return Comparing(self._storage, self._anchor, key, whole=whole)
+        return AnchorComparison(self._storage, self._anchor, key, whole=whole)
 
     async def compared_with_receipt(
         self, data: bytes, key: PublicKey | None, check: Check, job_id: str | None
@@ -214,7 +214,7 @@ class Auditing:
         from perstack.core.audit.receipts import read_record
         from perstack.core.audit.verification import Finding, Report
         from perstack.core.base.ids import check_job_id
-        from perstack.engine.anchors.receipts import lock_digest, places_of, with_receipt
+        from perstack.engine.anchors.receipts import lock_digest, log_hashes, with_receipt
 
         try:
             record = read_record(data)
@@ -230,7 +230,7 @@ class Auditing:
         except NotFound:
             gone = Finding("", 0, "there is no such Job here, and the receipt says that there was")
             report = Report(named, 0, 0, (gone,))
-        logs = await places_of(self._storage, record.owner)
+        logs = await log_hashes(self._storage, record.owner)
         return with_receipt(report, record, key, logs, lock_digest(self._lock))
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -246,22 +246,22 @@ class Auditing:
         return anchor_of(self._named_anchor, self._directory, self._env)
 
     @property
-    def _sending(self) -> Sending | None:
+    def _sending(self) -> AnchorSender | None:
         """A new sender each time, because perstack.lock may have changed; None without an anchor."""
         if self._anchor is None:
             return None
-        from perstack.engine.anchors.sending import Sending
+        from perstack.engine.anchors.sending import AnchorSender
 
-        return Sending(self._storage, self._anchor, lambda: self.signer, self._lock, self._clock)
+        return AnchorSender(self._storage, self._anchor, lambda: self.signer, self._lock, self._clock)
 
 
-def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mapping[str, str] | None) -> Auditing:
+def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mapping[str, str] | None) -> AuditTrail:
     """Return a project's audit trail without a Host. By default `env` includes `.env` files."""
     if project.audit is None:
-        return Auditing.off(storage)
+        return AuditTrail.off(storage)
     from perstack.config.trust import environment_of
 
-    return Auditing(storage, project, place.folder, environment_of(project, place) if env is None else env)
+    return AuditTrail(storage, project, place.folder, environment_of(project, place) if env is None else env)
 
 
 def _files(setting: str | tuple[str, ...] | None) -> tuple[Path, ...]:

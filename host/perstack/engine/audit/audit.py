@@ -27,19 +27,19 @@ from perstack.core.base.ids import OwnerKind
 from perstack.core.base.records import Fact
 from perstack.engine.audit.verify import verify_job
 from perstack.engine.iterations.series_log import SERIES
-from perstack.engine.log.event_log import CheckedLog, DoesNotFollow, E, EventLog, S, StoredLine, job_ids, run_ids
-from perstack.engine.log.indexed_log import M, Summarized
-from perstack.engine.log.storage import Kept, log_of, space_of
+from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
+from perstack.engine.log.indexed_log import IndexedLogFormat, M
+from perstack.engine.log.storage import StoredSummary, log_of, space_of
 from perstack.engine.schedules.schedule_log import SCHEDULES
 from perstack.engine.tasks.task_log import TASKS
 from perstack.errors import StorageError
 from perstack.ports.storage import FindsLostJobs, Storage
 
 
-async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) -> Report:
+async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, of: str) -> Report:
     """Check the log of a task, a series or a schedule, and its stored summary against it. Raises NotFound."""
-    space, ref, name = space_of(storage, definition.kind), log_of(of), definition.keeping.name
-    kept = await definition.keeping.read(space, of)  # before the log, which may grow meanwhile
+    space, ref, name = space_of(storage, definition.kind), log_of(of), definition.store.name
+    kept = await definition.store.read(space, of)  # before the log, which may grow meanwhile
     others = [run_id for run_id in await run_ids(space, of) if run_id != ref.run_id]
     findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in others]
     events = EventLog(space, definition)
@@ -51,8 +51,8 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
             then = state
 
     log = await events.check(ref, observe)
-    if isinstance(log.misfit, DoesNotFollow):  # other problems are in `log.wrong` already
-        log.wrong.append((log.misfit.seq, log.misfit.reason))
+    if isinstance(log.first_invalid, InvalidTransition):  # other problems are in `log.wrong` already
+        log.wrong.append((log.first_invalid.seq, log.first_invalid.reason))
     if log.damage is not None:
         findings.append(Finding("", log.damage.readable + 1, str(log.damage)))
     findings += [Finding("", seq, words) for seq, words in sorted(log.wrong)]
@@ -76,7 +76,7 @@ async def _verify(definition: Summarized[S, E, M], storage: Storage, of: str) ->
     return Report(of, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
 
 
-def _unchecked(name: str, kept: Kept, log: CheckedLog[S]) -> list[Unchecked]:
+def _unchecked(name: str, kept: StoredSummary, log: CheckedLog[S]) -> list[Unchecked]:
     unchecked: list[Unchecked] = []
     if log.unknown:
         first = log.unknown[0]

@@ -16,8 +16,8 @@ from perstack.core.runs.messages import BlobPart
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import BadEvent, job_ids, readable, run_ids
-from perstack.engine.log.leases import Holders
+from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids
+from perstack.engine.log.leases import DelegateLeases
 from perstack.engine.log.run_log import derive, event_of, run_logs
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError
@@ -118,7 +118,7 @@ def _repeats(event: StoredEvent, texts: Iterable[str]) -> bool:
 def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
     try:
         event = event_of(ref, seq, open_line(line).payload)
-    except (BadEvent, BrokenSeal):
+    except (InvalidEvent, BrokenSeal):
         return None
     return None if isinstance(event, RedactEvent) else event
 
@@ -234,9 +234,9 @@ async def redact_event(
     if isinstance(storage, ShowsForeign) and run_id in await storage.unsealed_runs(job_id):
         raise UsageError(f"{run_id} was written by another program, in whose files its content would stay")
     holder, apart = f"a redaction ({this_process()})", () if number_of_run(run_id) == 1 else (run_id,)
-    async with storage.lease(job_id, holder), Holders(storage).none_driven(job_id, holder, apart):
+    async with storage.lease(job_id, holder), DelegateLeases(storage).lease_all_idle(job_id, holder, apart):
         log = run_logs(storage)
-        found = (await log.readable(ref)).whole()
+        found = (await log.readable(ref)).or_raise()
         if found.loaded is None or not 0 < seq <= len(found.lines):
             raise NotFound(f"there is no event {event_id}", next_steps=(Look("log", job_id),))
         line, events = found.lines[seq - 1], [one.event for one in found.lines]

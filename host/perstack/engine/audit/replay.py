@@ -17,8 +17,8 @@ from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
 from perstack.engine.audit.verify import KeptToolsCheck
 from perstack.engine.log.event_log import readable, run_ids
-from perstack.engine.log.run_log import RunDefinition
-from perstack.engine.permissions.recorded_calls import JobApprovals, RulesCheck
+from perstack.engine.log.run_log import RunLogFormat
+from perstack.engine.permissions.recorded_calls import JobApprovals, RulingReplay
 from perstack.errors import Damaged, NotFound
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
@@ -66,7 +66,7 @@ async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFac
     for run_id in ids:
         ref = RunRef(job_id, run_id)
         lines, damage = await readable(storage, ref)
-        rules = RulesCheck(factories, workspace, approvals)
+        rules = RulingReplay(factories, workspace, approvals)
         requests = RequestCheck(inherits_redacted=await _inherits_redacted(storage, ref))
         replayed, wrong = await _replay(storage, ref, lines, requests, rules, tools)
         ruled += rules.ruled
@@ -91,7 +91,7 @@ async def _replay(
     ref: RunRef,
     lines: list[bytes],
     requests: RequestCheck,
-    rules: RulesCheck,
+    rules: RulingReplay,
     tools: KeptToolsCheck,
 ) -> tuple[int, list[Finding]]:
     """Return how many events of a Run were replayed, and the first one that the loop would not have produced.
@@ -99,7 +99,7 @@ async def _replay(
     Missing tools are findings, but do not end the replay: the digests alone show that the tools were those named.
     """
     missing: list[Finding] = []
-    definition = RunDefinition(storage)
+    definition = RunLogFormat(storage)
     run: Run | None = None
     head = EMPTY_LOG
     for seq, line in enumerate(lines, 1):
@@ -133,7 +133,7 @@ async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
             return True
         seen.add(ref.run_id)
         try:
-            start = await RunDefinition(storage).event(ref, 1, open_line(lines[0])) if lines else None
+            start = await RunLogFormat(storage).event(ref, 1, open_line(lines[0])) if lines else None
         except Damaged:
             return False
         base = start.continued_from if isinstance(start, StartRun) else None

@@ -17,9 +17,9 @@ from perstack.core.base.ids import Owner, OwnerKind, number_of_run
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import job_ids, run_ids
-from perstack.engine.log.leases import Holders
+from perstack.engine.log.leases import DelegateLeases
 from perstack.engine.log.run_log import checkpoint_ids
-from perstack.engine.log.storage import OWNER_KINDS, keep_blobs, places_of, space_of
+from perstack.engine.log.storage import OWNER_KINDS, keep_blobs, local_paths, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import (
@@ -82,7 +82,7 @@ async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
     except StorageError as error:
         return (StorageCheck("state", False, error.message),)
     found = [StorageCheck("state", True, storage.location)]
-    for place in places_of(storage)[:1]:
+    for place in local_paths(storage)[:1]:
         there = _nearest(place)
         if os.access(there, os.W_OK):
             found.append(StorageCheck("rights", True, "this user may write there"))
@@ -195,7 +195,7 @@ class _Copying:
         await self._check_no_delegate_driven(self._source)
 
     async def _check_no_delegate_driven(self, storage: Storage) -> None:
-        driven = await Holders(storage).driven(self._owner.id) if self._owner.kind == "job" else ()
+        driven = await DelegateLeases(storage).driven(self._owner.id) if self._owner.kind == "job" else ()
         if driven:
             words = f"{driven[0]}, a delegate of it, is being driven by another worker"
             raise Conflict(f"{words}: copy it when it has ended")

@@ -35,9 +35,9 @@ from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import CallDelegate, CallTools, FinishToolCall, ShrinkResults, StartGeneration
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import CheckedLog, DoesNotFollow, StoredLine, run_ids
+from perstack.engine.log.event_log import CheckedLog, InvalidTransition, StoredLine, run_ids
 from perstack.engine.log.run_log import checkpoint_ids, redactions_in, run_logs
-from perstack.engine.log.storage import heads_kept
+from perstack.engine.log.storage import heads_in_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import KeepsCopies, RunRef, Storage
@@ -181,7 +181,7 @@ async def check_caches(check: Check, storage: Storage, summary: bytes | None, ch
     read = _read_summary(check, summary)
     if check.findings:
         return
-    if isinstance(check.misfit, DoesNotFollow):
+    if isinstance(check.misfit, InvalidTransition):
         check.found(check.misfit.ref.run_id, check.misfit.seq, check.misfit.reason)
         return
     if check.misfit is not None:
@@ -264,7 +264,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     check = Check(job_id, unsealed)
     for run_id in await run_ids(storage, job_id):
         await _check_log(check, storage, RunRef(job_id, run_id), checkpoints)
-    check.anchors += [*heads_kept(summary), *checkpoint_anchors(checkpoints)]
+    check.anchors += [*heads_in_summary(summary), *checkpoint_anchors(checkpoints)]
     for run_id, anchor in check.anchors:
         check.findings += against_head(run_id, anchor, check.heads.get(run_id, {}))
     _check_relations(check)
@@ -291,7 +291,7 @@ async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: F
             check.trees.setdefault(tree, (ref.run_id, line.seq))
 
     log = await run_logs(storage, check.states).check(ref, observe)
-    check.misfit = check.misfit or log.misfit
+    check.misfit = check.misfit or log.first_invalid
     if log.state is not None:
         check.states[ref.run_id] = log.state
     check.heads[ref.run_id] = log.chain
@@ -483,10 +483,10 @@ async def _check_trees(check: Check, storage: Storage) -> None:
         return
     from perstack.engine.files.trees import (
         Trees,
-        parts_of,  # few Jobs have snapshots
+        blobs_of_trees,  # few Jobs have snapshots
     )
 
-    async for part in parts_of(Trees(storage, check.job_id), check.trees):
+    async for part in blobs_of_trees(Trees(storage, check.job_id), check.trees):
         run_id, seq = check.trees[part.tree]
         if part.problem and not (part.is_missing and part.digest in check.removed):
             check.found(run_id, seq, f"its snapshot: {part.problem}")

@@ -23,8 +23,8 @@ from perstack.core.tasks.due import PollResult
 from perstack.engine.context.evaluator_process import request
 from perstack.engine.context.host_context import Setup
 from perstack.engine.log.leases import programs_of
-from perstack.engine.plugins.programs import ask_program
-from perstack.engine.plugins.runtimes import NO_SANDBOX, Ground
+from perstack.engine.plugins.programs import run_program
+from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.environment import inherited
 from perstack.ports.evaluator import Artifact
@@ -52,7 +52,7 @@ async def measure_by_command(
     env: Mapping[str, str],
     timeout: int,
     programs: Path | None = None,
-    ground: Ground = NO_SANDBOX,
+    ground: CommandSandbox = NO_SANDBOX,
 ) -> Measurement:
     """Run the command in the workspace, with the artefact on stdin, and parse the measurement that it prints.
 
@@ -69,7 +69,7 @@ async def measure_by_command(
         "PERSTACK_ITERATION": str(made.iteration),
     }
     given = made.artefact.encode()
-    said = await ask_program(name, argv, made.workspace, child_env, timeout, given, programs, ground.runtime)
+    said = await run_program(name, argv, made.workspace, child_env, timeout, given, programs, ground.runtime)
     try:
         return measurement_in(said.out.decode("utf-8", "replace"))
     except ValueError as error:
@@ -83,7 +83,7 @@ async def measure_by_function(
     env: Mapping[str, str],
     timeout: int,
     programs: Path | None = None,
-    ground: Ground = NO_SANDBOX,
+    ground: CommandSandbox = NO_SANDBOX,
 ) -> Measurement:
     """Call the function in a process of its own, which is killed if it does not return in time.
 
@@ -100,7 +100,7 @@ async def measure_by_function(
         start = directory = made.workspace
         readable = tuple(path for path in map(Path, (*sys.path, sys.prefix, sys.base_prefix)) if path.is_absolute())
     argv, asked = python_argv("perstack.engine.context.evaluator_process"), request(evaluator.entry, made, directory)
-    said = await ask_program(name, argv, start, child_env, timeout, asked, programs, ground.runtime, readable)
+    said = await run_program(name, argv, start, child_env, timeout, asked, programs, ground.runtime, readable)
     try:
         found = json.loads(said.out)
     except ValueError as error:
@@ -139,7 +139,7 @@ async def why_it_fails(
             env = inherited(setup.env, (*variables_in(argv), *ground.variables))
             env = {**env, "PWD": str(setup.workspace), **variables}
             programs = programs_of(setup.storage)
-            said = await ask_program(
+            said = await run_program(
                 name, argv, setup.workspace, env, timeout, given.encode("utf-8", "replace"), programs, ground.runtime
             )
     except PerstackError as error:
@@ -170,7 +170,7 @@ async def ask_command(
     started, takes longer than a minute, or prints more than a task can hold.
     """
     name = f"command `{masked_command(command)}`"
-    said = await ask_program(name, command, directory, env, _PATIENCE, records=programs, runtime=runtime)
+    said = await run_program(name, command, directory, env, _PATIENCE, records=programs, runtime=runtime)
     if said.status != 0:
         return PollResult(has_come=False)
     if len(said.out) > MOST_STATE:

@@ -146,12 +146,12 @@ class Dispatching:
 
         With `once` an existing order is left as it is. Raises UsageError and DispatcherError.
         """
-        from perstack.engine.log.storage import named
+        from perstack.engine.log.storage import ensure_storage_name
 
         dispatcher = self.required()
         if self._storage_name is None:
             with suppress(StorageError):  # the name is optional in an order
-                self._storage_name = await named(storage)
+                self._storage_name = await ensure_storage_name(storage)
         if once and await dispatcher.order(order.job_id, order.run_id) is not None:
             return False
         await dispatcher.submit(replace(order, storage=self._storage_name))

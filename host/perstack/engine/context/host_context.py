@@ -25,14 +25,14 @@ from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.log.leases import programs_of
-from perstack.engine.log.storage import places_of
-from perstack.engine.plugins.agent_skills import Knowledge, LaidOut, reachable, relocated
+from perstack.engine.log.storage import local_paths
+from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocated
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.runtimes import Ground, Runtimes, check_policies, prepared
+from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
 from perstack.errors import StorageError, UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.provider import plays_recording
@@ -68,11 +68,11 @@ class Setup:
     storage: Storage
     plugins: Plugins
     providers: ProviderPool
-    audit: Auditing
+    audit: AuditTrail
     clock: Clock
     dispatching: Dispatching
     agreement: Agreement
-    laid_out: tuple[LaidOut, ...] | None = None
+    laid_out: tuple[UnpackedSkill, ...] | None = None
     """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
     vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])
     """Secrets that tools have shown, by the Job and the block of their numbers."""
@@ -148,11 +148,11 @@ class Setup:
         """Return the runtimes for programs of a Job."""
         return Runtimes(self.plugins, self.surroundings(job_id), self.laid_out or ())
 
-    def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[Ground]:
+    def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[CommandSandbox]:
         """Prepare the sandbox for a program that is no tool's: of an Expert, or with None of no Expert."""
         expert = None if expert_key is None else self.project.expert(expert_key)
         policy = relocated(self.policy(expert), self.laid_out or ())
-        return prepared(self.plugins, policy, self.surroundings(""))
+        return command_sandbox(self.plugins, policy, self.surroundings(""))
 
     def surroundings(self, job_id: str) -> Surroundings:
         """Return what sandboxes need to know of this machine: the workspace, and hidden and protected files."""
@@ -162,7 +162,7 @@ class Setup:
             self.env,
             hidden=(
                 self.workspace / STATE_DIR,
-                *places_of(self.storage),
+                *local_paths(self.storage),
                 *self.audit.anchor_places,
                 *self._secret_files,
             ),
@@ -220,9 +220,9 @@ class Setup:
         """Return perstack.lock; an empty lock without the file. Raises UsageError if it cannot be parsed."""
         return NO_LOCK if self.project.path is None else read_lock(lock_path(self.project.path))
 
-    async def knowledge(self, expert_key: str, lock: Lock | None = None) -> Knowledge:
+    async def knowledge(self, expert_key: str, lock: Lock | None = None) -> SkillLibrary:
         """Read the Agent Skills and AGENTS.md files of an Expert and of all that it may delegate to."""
-        found = Knowledge(self.project, self.lock() if lock is None else lock, self.workspace, self.laid_out)
+        found = SkillLibrary(self.project, self.lock() if lock is None else lock, self.workspace, self.laid_out)
         await found.read(with_delegates(self.project, (expert_key,)))
         return found
 
@@ -234,7 +234,7 @@ class Setup:
             self.env,
             STATE_DIR,
             tasks=tasks,
-            off_limits=(*places_of(self.storage), *self.audit.anchor_places),
+            off_limits=(*local_paths(self.storage), *self.audit.anchor_places),
             programs=programs_of(self.storage),
             protected=(*self._definitions, *self._secret_files),
             protected_patterns=self.project.includes,

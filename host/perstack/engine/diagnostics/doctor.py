@@ -18,8 +18,8 @@ from perstack.core.definitions.overrides import RECORDED
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import Setup
-from perstack.engine.log.leases import guarded, programs_of
-from perstack.engine.log.storage import places_of
+from perstack.engine.log.leases import leftover_programs_ended, programs_of
+from perstack.engine.log.storage import local_paths
 from perstack.errors import PerstackError, UsageError
 from perstack.ports.environment import inherited
 from perstack.ports.provider import OfferedModel, ProviderFactory, offered_models
@@ -32,7 +32,7 @@ from perstack.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ProgramExit:
     """The result of a program that was run for a person."""
 
     status: int
@@ -73,12 +73,12 @@ async def _state(setup: Setup, factory: RuntimeFactory, policies: Sequence[Sandb
     return RuntimeState(factory.name, bool(policies), problem, factory.limits())
 
 
-async def run_program(setup: Setup, expert: Expert, argv: Sequence[str]) -> Tried:
+async def run_program(setup: Setup, expert: Expert, argv: Sequence[str]) -> ProgramExit:
     """Run a program in the Expert's runtime and the workspace, with this process's stdin, stdout and stderr.
 
     Raises UsageError if it cannot be started, and the errors of `Setup.check_sandbox`.
     """
-    async with guarded(setup.storage), setup.ground(expert.key) as ground:
+    async with leftover_programs_ended(setup.storage), setup.ground(expert.key) as ground:
         env = {**inherited(setup.env, ground.variables), "PWD": str(setup.workspace)}
         program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=programs_of(setup.storage))
         try:
@@ -88,7 +88,7 @@ async def run_program(setup: Setup, expert: Expert, argv: Sequence[str]) -> Trie
             raise UsageError(f"{argv[0]} cannot be started: {reason.lower()}") from error
         async with owned(process):
             status = await process.wait()
-        return Tried(status, ground.runtime.ending(process))
+        return ProgramExit(status, ground.runtime.ending(process))
 
 
 # Providers and their models.
@@ -182,7 +182,7 @@ async def diagnosis(setup: Setup) -> tuple[Finding, ...]:
         _python(),
         *_extras(),
         *_providers(await provider_states(setup)),
-        *(_place(path) for path in places_of(setup.storage)[:1]),
+        *(_place(path) for path in local_paths(setup.storage)[:1]),
         *await _server(setup.storage),
     )
 

@@ -9,8 +9,8 @@ from perstack.core.definitions.experts import Expert
 from perstack.engine.context.host_context import Setup
 
 if TYPE_CHECKING:
-    from perstack.engine.diagnostics.doctor import Finding, ProviderState, RuntimeState, Tried
-    from perstack.engine.diagnostics.prompt_preview import OfferedTools, Sent
+    from perstack.engine.diagnostics.doctor import Finding, ProgramExit, ProviderState, RuntimeState
+    from perstack.engine.diagnostics.prompt_preview import OfferedTools, PromptPreview
 
 
 class Experts:
@@ -32,7 +32,7 @@ class Experts:
         """Raise UsageError or MissingCredential if a Run of the Expert could not begin."""
         self._setup().check_ready(key)
 
-    async def run_program(self, expert_key: str, argv: Sequence[str]) -> Tried:
+    async def run_program(self, expert_key: str, argv: Sequence[str]) -> ProgramExit:
         """Run a program as a tool of this Expert would, with this process's stdin, stdout and stderr.
 
         Raises UsageError if it cannot be started, or if the Expert's runtime is not available here.
@@ -80,7 +80,7 @@ class Experts:
 
         return await diagnosis(self._setup())
 
-    async def sent(self, expert_key: str, *, as_delegate: bool = False) -> Sent:
+    async def sent(self, expert_key: str, *, as_delegate: bool = False) -> PromptPreview:
         """Return what the Expert's model would be sent before the query. Its skills are opened and closed."""
         from perstack.engine.diagnostics.prompt_preview import sent_to_model
 
@@ -91,9 +91,9 @@ class Experts:
 
     async def tools(self, expert_key: str) -> OfferedTools:
         """Return the tools that a Coordinator's Run of this Expert would offer. Its skills are opened and closed."""
-        from perstack.engine.diagnostics.prompt_preview import offered_tools
+        from perstack.engine.diagnostics.prompt_preview import list_offered_tools
 
         setup = self._setup()
         expert = setup.expert(expert_key)
         await setup.check_sandbox(expert)
-        return await offered_tools(setup, expert)
+        return await list_offered_tools(setup, expert)

@@ -44,7 +44,7 @@ class OfferedTools:
     """The skills' instructions for their tools, sent after the Expert's instruction."""
 
 
-async def offered_tools(setup: Setup, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
+async def list_offered_tools(setup: Setup, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
     """Return the tools that a Run of this Expert would offer. Raises SkillError for a wrong definition."""
     problems: list[Note] = []
 
@@ -81,7 +81,7 @@ async def offered_tools(setup: Setup, expert: Expert, *, is_coordinator: bool = 
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SkillInfo:
     """An Agent Skill of an Expert, with more details than the model sees."""
 
     name: str
@@ -95,7 +95,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class PromptPreview:
     """The content that a model is sent before the query. Token counts are estimates."""
 
     parts: dict[str, str]
@@ -108,7 +108,7 @@ class Sent:
     provider: str | None
     """None if no provider can be used."""
     model: str | None
-    knowledge: tuple[Known, ...]
+    knowledge: tuple[SkillInfo, ...]
     window: int | None
     """Context size of the model in tokens; None if unknown."""
 
@@ -123,14 +123,14 @@ class Sent:
         return {**found, "tools": sum(map(tokens_of, self.shown))}
 
 
-async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> Sent:
+async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> PromptPreview:
     """Return what a Run of this Expert would send first. The Expert's skills are opened and closed.
 
     Raises SkillError for a wrong definition, and UsageError for an Agent Skill that cannot be used.
     """
     knowledge = await setup.knowledge(expert.key)
-    expert = knowledge.informed(expert)
-    tools = await offered_tools(setup, expert, is_coordinator=not as_delegate)
+    expert = knowledge.with_skill_digests(expert)
+    tools = await list_offered_tools(setup, expert, is_coordinator=not as_delegate)
     wants = wants_agents_md(setup.project, expert, is_coordinator=not as_delegate)
     schema = wanted_schema(expert, setup.overrides.output, is_coordinator=not as_delegate)
     parts = instruction_parts(
@@ -146,7 +146,7 @@ async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> S
     if tools.guidance:
         parts["skills"] = tools.guidance
     settings = _settings(setup, expert)
-    return Sent(
+    return PromptPreview(
         parts=parts,
         shown=tools.shown,
         deferred=tools.deferred,
@@ -159,9 +159,9 @@ async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> S
     )
 
 
-def _shown(folder: SkillFolder) -> Known:
+def _shown(folder: SkillFolder) -> SkillInfo:
     head = folder.head
-    return Known(
+    return SkillInfo(
         name=head.name,
         path=str(folder.path),
         digest=folder.digest,

@@ -60,7 +60,7 @@ _DELEGATION_EVENT = b'{"type":"callDelegate"'
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
+class SnapshotPoint:
     """The workspace's files at one event of a log."""
 
     run_id: str
@@ -76,17 +76,17 @@ class Shot:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class SnapshotDelta:
     """The changes between a snapshot and the one before it."""
 
     before: str
-    shot: Shot
+    shot: SnapshotPoint
 
 
-def shots_of(job_id: str, logs: Sequence[RunLog]) -> list[Shot]:
+def snapshots_of(job_id: str, logs: Sequence[RunLog]) -> list[SnapshotPoint]:
     """Return all snapshots of a Job in order of time; of each log up to the first event that cannot be parsed."""
     callers = _callers(job_id, logs)
-    found: list[Shot] = []
+    found: list[SnapshotPoint] = []
     for log in logs:
         has_worked = has_snapshot = False
         for seq, line in enumerate(log.lines, 1):
@@ -105,17 +105,17 @@ def shots_of(job_id: str, logs: Sequence[RunLog]) -> list[Shot]:
                     # changes found when a delegate begins were made by its caller, in the same step
                     by, is_own = callers.get(log.run_id, by), log.run_id in callers
                 if event.tree is not None:
-                    found.append(Shot(log.run_id, seq, event.timestamp, event.tree, by if is_own else None))
+                    found.append(SnapshotPoint(log.run_id, seq, event.timestamp, event.tree, by if is_own else None))
                 has_worked, has_snapshot = False, True
     return sorted(found, key=lambda shot: (shot.at, number_of_run(shot.run_id), shot.seq))
 
 
-def deltas_of(shots: Sequence[Shot]) -> list[Delta]:
+def deltas_of(shots: Sequence[SnapshotPoint]) -> list[SnapshotDelta]:
     """Return the changes that the Runs made, in order."""
-    return [Delta(before.tree, shot) for before, shot in pairwise(shots) if shot.by is not None]
+    return [SnapshotDelta(before.tree, shot) for before, shot in pairwise(shots) if shot.by is not None]
 
 
-async def changes_in(trees: Trees, deltas: Iterable[Delta]) -> tuple[Change, ...]:
+async def changes_in(trees: Trees, deltas: Iterable[SnapshotDelta]) -> tuple[Change, ...]:
     """Return the combined changes of several deltas. Raises NotFound and StorageError."""
     from perstack.core.files.text_diff import combined
 

@@ -25,7 +25,7 @@ from perstack.system.regular_files import open_regular
 from perstack.system.user import notice
 
 
-class Occupied(Conflict):
+class RewindInProgress(Conflict):
     """Raised while another process rewinds the files of the workspace."""
 
 
@@ -76,7 +76,9 @@ def _taken(workspace: Path, lock: Path) -> int:
                 raise
             os.close(handle)  # the previous holder has removed the file
     except BlockingIOError:
-        raise Occupied(f"{workspace}: its files are being rewound by another process; wait for its end") from None
+        raise RewindInProgress(
+            f"{workspace}: its files are being rewound by another process; wait for its end"
+        ) from None
     except OSError as error:
         raise StorageError(f"{lock}: {(error.strerror or str(error)).lower()}") from error
 
@@ -109,7 +111,7 @@ Settle = Callable[[], Awaitable[str | None]]
 
 
 @asynccontextmanager
-async def on_whole_files(
+async def lease_without_rewind(
     storage: Storage, workspace: Path, settle: Settle, lease: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncGenerator[None]:
     """Hold the lease of a Job in the workspace while no rewind is under way, and repair one that was cut short.
@@ -129,21 +131,21 @@ async def on_whole_files(
                     break
                 await held.aclose()
                 words = f"{workspace}: its files are being rewound by another process; wait for its end"
-                raise Occupied(words)
-            except Occupied:
+                raise RewindInProgress(words)
+            except RewindInProgress:
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(_RETRY_INTERVAL_S)
         yield
 
 
-async def put_right(storage: Storage, workspace: Path, settle: Settle) -> None:
+async def repair_on_open(storage: Storage, workspace: Path, settle: Settle) -> None:
     """Repair a rewind that was cut short, for a process that drives no Job. An error becomes a notice."""
     if not journal_path(storage, workspace).exists():
         return
     try:
         await _settle(settle)
-    except Occupied:
+    except RewindInProgress:
         pass  # a rewind is under way
     except StorageError as error:
         notice(str(error))

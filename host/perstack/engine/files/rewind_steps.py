@@ -1,8 +1,8 @@
 """Carry out a rewind: check each path of the plan, stage the new files, and make or undo the steps.
 
 No file is touched before every path was checked and all new files were staged, on the same file system. What follows
-are renames, recorded in a journal. `Looked` turns a plan into steps, `make` and `take_back` do and undo one step, and
-`Restorer` runs them.
+are renames, recorded in a journal. `RewindSteps` turns a plan into steps, `make_step` and `undo_step` do and undo one
+of them, and `StagedRewind` runs them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from perstack.system.regular_files import REAL_FOLDER
 _NOT_A_FOLDER_ERRORS = (errno.ENOTDIR, errno.ELOOP)
 
 
-class Looked:
+class RewindSteps:
     """The steps of a plan, and the paths that have to be kept as they are."""
 
     def __init__(self, root: int, plan: RewindPlan) -> None:
@@ -214,7 +214,7 @@ def _changed(path: bytes) -> Conflict:
 _NO_HARD_LINK_ERRORS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 
-def make(root: int, staging: int, step: Step) -> None:
+def make_step(root: int, staging: int, step: Step) -> None:
     """Make a step; a step that is already made changes nothing. Raises OSError."""
     new, old = _names(step)
     if step.act == "remove" and status_at(staging, old) is not None:
@@ -249,7 +249,7 @@ def _make(root: int, staging: int, step: Step, new: bytes, old: bytes) -> None:
                 assert_never(step.act)
 
 
-def take_back(root: int, staging: int, step: Step) -> None:
+def undo_step(root: int, staging: int, step: Step) -> None:
     """Undo a step, if it was made. Raises OSError."""
     new, old = _names(step)
     try:
@@ -358,7 +358,7 @@ def _is_same(one: int, name: bytes, other: int, at: bytes) -> bool:
 _MAX_FILE_BYTES = 1 << 40
 
 
-class Restorer:
+class StagedRewind:
     """One rewind of a workspace. A context manager that closes its handles at the end.
 
     The caller must keep out everybody else who would change files there, and call in this order: `begin`, `ready` for
@@ -372,7 +372,7 @@ class Restorer:
         self._root = open_root(journal.workspace)
         self._staging: int | None = None
 
-    def __enter__(self) -> Restorer:
+    def __enter__(self) -> StagedRewind:
         """Return the rewind."""
         return self
 
@@ -420,7 +420,7 @@ class Restorer:
             with suppress(OSError):  # a full disk: if killed now, the next process completes the rewind
                 self._write(self._now.model_copy(update={"phase": "back"}))
         for step in reversed(self._now.steps):
-            take_back(self._root, self._at_hand, step)
+            undo_step(self._root, self._at_hand, step)
         self._sync()
         self._end(is_made=False)
         return None
@@ -453,7 +453,7 @@ class Restorer:
     def _forward(self) -> None:
         try:
             for step in self._now.steps:
-                make(self._root, self._at_hand, step)
+                make_step(self._root, self._at_hand, step)
             self._sync()
         except OSError as error:
             reason = (error.strerror or str(error)).lower()

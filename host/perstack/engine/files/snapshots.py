@@ -15,7 +15,7 @@ from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import RecordSnapshot
 from perstack.engine.files.trees import Trees
-from perstack.engine.files.workspace_walk import Batch, CannotTake, Taken, Walker
+from perstack.engine.files.workspace_walk import Batch, SnapshotUnavailable, Walker, WorkspaceTree
 from perstack.engine.log.storage import keep_blobs
 from perstack.errors import PerstackError
 from perstack.ports.storage import Erases, Storage
@@ -48,7 +48,7 @@ class WorkspaceSnapshots:
         """Take a snapshot and return its event, also if the workspace cannot be recorded. Raises StorageError."""
         try:
             taken = await self.take(run.start.snapshots or SnapshotPolicy())
-        except CannotTake as error:
+        except SnapshotUnavailable as error:
             return RecordSnapshot(**stamp(), base=run.snapshot, problem=str(error))
         changes = await self._changes(run.snapshot, taken.tree)
         lines = None if changes is None else await self._lines(changes)
@@ -67,10 +67,10 @@ class WorkspaceSnapshots:
             left_out_count=taken.left_out_count,
         )
 
-    async def take(self, policy: SnapshotPolicy) -> Taken:
+    async def take(self, policy: SnapshotPolicy) -> WorkspaceTree:
         """Record the workspace as it is now; its blobs are on disk when this returns.
 
-        Raises CannotTake and StorageError.
+        Raises SnapshotUnavailable and StorageError.
 
         Files are read in threads, so that the event loop is not blocked.
         """
@@ -79,7 +79,7 @@ class WorkspaceSnapshots:
             walker = self._walkers.pop(policy.max_file_size, None) or self._new_walker(policy)
             walk = walker.walk()
             try:
-                while not isinstance(found := await uninterrupted(asyncio.to_thread(_next, walk)), Taken):
+                while not isinstance(found := await uninterrupted(asyncio.to_thread(_next, walk)), WorkspaceTree):
                     await self._keep(found)
             finally:
                 walk.close()
@@ -120,11 +120,11 @@ class WorkspaceSnapshots:
         return await self._trees.content(entry.digest) if isinstance(entry, File) else b""
 
 
-def _next(walk: Generator[Batch, None, Taken]) -> Batch | Taken:
+def _next(walk: Generator[Batch, None, WorkspaceTree]) -> Batch | WorkspaceTree:
     try:
         return next(walk)
     except StopIteration as end:
-        found: Taken = end.value
+        found: WorkspaceTree = end.value
         return found
 
 

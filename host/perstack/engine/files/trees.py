@@ -89,7 +89,7 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SnapshotBlob:
     """A blob that a snapshot consists of."""
 
     digest: str
@@ -103,7 +103,7 @@ class Part:
     """Whether it is a folder whose blob is missing."""
 
 
-async def parts_of(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[Part]:
+async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[SnapshotBlob]:
     """Yield every folder and file of these trees once. The content of a folder that cannot be read is unknown."""
     seen: set[str] = set()
     for root in dict.fromkeys(roots):
@@ -116,22 +116,22 @@ async def parts_of(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[Part]:
             try:
                 folder = await trees.folder(digest)
             except NotFound as error:
-                yield Part(digest, root, problem=str(error), is_missing=True)
+                yield SnapshotBlob(digest, root, problem=str(error), is_missing=True)
                 continue
             except (StorageError, UsageError) as error:
-                yield Part(digest, root, problem=str(error))
+                yield SnapshotBlob(digest, root, problem=str(error))
                 continue
             entries += len(folder.entries)
             if depth > DEEPEST or entries > MOST_ENTRIES:
-                yield Part(digest, root, problem=f"the snapshot {root} has more in it than one may have")
+                yield SnapshotBlob(digest, root, problem=f"the snapshot {root} has more in it than one may have")
                 break
-            yield Part(digest, root)
+            yield SnapshotBlob(digest, root)
             for entry in folder.entries:
                 if isinstance(entry, Below):
                     left.append((entry.digest, depth + 1))
                 elif isinstance(entry, File) and entry.digest not in seen:
                     seen.add(entry.digest)
-                    yield Part(entry.digest, root, entry.size)
+                    yield SnapshotBlob(entry.digest, root, entry.size)
 
 
 # Blobs that a redaction keeps and reports, because snapshots contain them.
@@ -143,4 +143,4 @@ async def held_by_snapshots(storage: Storage, job_id: str, events: Iterable[Stor
     for event in events:
         for tree in trees_of(event):
             first.setdefault(tree, event.id)
-    return {part.digest: first[part.tree] async for part in parts_of(Trees(storage, job_id), first)}
+    return {part.digest: first[part.tree] async for part in blobs_of_trees(Trees(storage, job_id), first)}

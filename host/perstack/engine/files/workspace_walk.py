@@ -160,12 +160,12 @@ Batch = list[tuple[str, bytes]]
 """Blobs that may be new, each with its digest."""
 
 
-class CannotTake(Exception):
+class SnapshotUnavailable(Exception):
     """Raised with the reason, for people, why there can be no snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class WorkspaceTree:
     """The result of a walk."""
 
     tree: str
@@ -207,31 +207,31 @@ class Walker:
         self._most = policy.max_file_size
         self._known: _KnownFolder | None = None
 
-    def walk(self) -> Generator[Batch, None, Taken]:
+    def walk(self) -> Generator[Batch, None, WorkspaceTree]:
         """Return the present tree; yield blobs, which the caller must store before it continues.
 
         Batches may be empty.
 
-        Raises CannotTake, and StorageError if the system lacks resources.
+        Raises SnapshotUnavailable, and StorageError if the system lacks resources.
         """
         try:
             top = os.path.realpath(os.fsencode(self._top))
             handle = os.open(top, REAL_FOLDER)
         except OSError as error:
             check_system(error)
-            raise CannotTake(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
+            raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         try:
             walk = _Walk(self._most, top, _places(self._keep_off))
             known = yield from walk.folder(handle, b"", self._known, _top_rules(top, handle), 0)
             yield walk.batch
         except OSError as error:
             check_system(error)
-            raise CannotTake(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
+            raise SnapshotUnavailable(f"{self._top}: {(error.strerror or str(error)).lower()}") from error
         finally:
             os.close(handle)
         self._known = known
         left_out = tuple(sorted(walk.left_out, key=lambda one: one.path))
-        return Taken(known.digest, walk.files, left_out, walk.left_out_count)
+        return WorkspaceTree(known.digest, walk.files, left_out, walk.left_out_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,8 +458,8 @@ def _left_out(name: bytes, reason: Reason, stamp: Stamp | None = None, size: int
     return _Known(LeftOut(name, reason), stamp, size)
 
 
-def _too_many() -> CannotTake:
-    return CannotTake(
+def _too_many() -> SnapshotUnavailable:
+    return SnapshotUnavailable(
         f"the workspace has more than {MOST_ENTRIES:,} files: name what is not to be recorded in .perstackignore"
     )
 

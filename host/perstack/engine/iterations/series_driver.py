@@ -52,7 +52,7 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.emitter import OnEvent
 from perstack.engine.log.event_log import Loaded
 from perstack.engine.log.leases import programs_of
-from perstack.engine.plugins.runtimes import Ground
+from perstack.engine.plugins.runtimes import CommandSandbox
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
 from perstack.ports.evaluator import Artifact
 from perstack.system.concurrency import uninterrupted
@@ -194,7 +194,7 @@ class SeriesDriver:
         """Return the context with a recorded definition in force; today's context without one."""
         return self._setup if definition is None else self._setup.under(definition)
 
-    def _ground(self) -> AbstractAsyncContextManager[Ground]:
+    def _ground(self) -> AbstractAsyncContextManager[CommandSandbox]:
         return self._under(self.series.definition).ground(self.series.expert_key)
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:

@@ -9,17 +9,17 @@ from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
 from perstack.core.iterations.state import SeriesState, StoredSeriesEvent, parse_series_event
 from perstack.dataclass import dataclass
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.indexed_log import Summarized, SummarizedLog
-from perstack.engine.log.leases import guarded
-from perstack.engine.log.storage import JobFile, log_of, summary_kept
+from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
+from perstack.engine.log.leases import leftover_programs_ended
+from perstack.engine.log.storage import SummaryFiles, log_of, read_summary
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Resume
 from perstack.ports.storage import Storage
 from perstack.system.user import this_process
 
-SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
+SERIES = IndexedLogFormat[SeriesState, StoredSeriesEvent, SeriesSummary](
     kind="iterations",
     title="",
     missing="there are no iterations {of} in {location}",
@@ -31,7 +31,7 @@ SERIES = Summarized[SeriesState, StoredSeriesEvent, SeriesSummary](
     summary=summary_of_series,
     damaged=damaged_series,
     jobs=lambda series: [one.job_id for one in series.iterations],
-    keeping=JobFile(),
+    store=SummaryFiles(),
 )
 
 
@@ -43,10 +43,10 @@ class SeriesPage:
     next: str | None
 
 
-class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
+class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
     """Reads and writes series, without decisions of its own."""
 
-    def __init__(self, storage: Storage, audit: Auditing) -> None:
+    def __init__(self, storage: Storage, audit: AuditTrail) -> None:
         """Create; `audit` sends the heads of series to an anchor, if there is one."""
         super().__init__(storage, SERIES)
         self._audit = audit
@@ -69,7 +69,7 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
     async def lease(self, series_id: str) -> AsyncGenerator[None]:
         """Hold the lease of a series; end what an earlier driver left running. Raises Conflict, naming the holder."""
         holder = this_process()
-        async with self._space.lease(series_id, holder), guarded(self._space):
+        async with self._space.lease(series_id, holder), leftover_programs_ended(self._space):
             yield
 
     async def append(
@@ -82,7 +82,7 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
 
     async def stopped(self, loaded: Loaded[SeriesState]) -> None:
         """Send the head of a series that has stopped to the anchor, if there is one."""
-        await self._audit.stopped(Owner("iterations", loaded.state.id), loaded.head)
+        await self._audit.at_rest(Owner("iterations", loaded.state.id), loaded.head)
 
     async def get(self, series_id: str) -> SeriesState:
         """Return the state of a series; one that is running without a driver is shown as paused."""
@@ -100,7 +100,7 @@ class SeriesLog(SummarizedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
     async def _stopped(self, series_id: str) -> SeriesSummary | None:
         """Return the summary in job.json; None if it is missing, or the series may have continued since."""
         with suppress(StorageError):
-            summary = await summary_kept(self._space, series_id, SeriesSummary)
+            summary = await read_summary(self._space, series_id, SeriesSummary)
             if summary is not None and summary.id == series_id:  # otherwise it was copied from another series
                 return None if summary.status == "running" else summary
         return None

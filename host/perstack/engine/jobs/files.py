@@ -16,10 +16,10 @@ from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import Setup
-from perstack.engine.files.rewind_lock import on_whole_files
+from perstack.engine.files.rewind_lock import lease_without_rewind
 from perstack.engine.jobs.queries import JobQueries
 from perstack.engine.log.emitter import Emitter
-from perstack.engine.log.leases import Holders
+from perstack.engine.log.leases import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Give, Look
 from perstack.support.storage import every_id
@@ -111,9 +111,9 @@ class JobFiles(JobQueries):
 
         Raises NotFound and StorageError.
         """
-        from perstack.engine.files.changes import shots_of
+        from perstack.engine.files.changes import snapshots_of
 
-        shots = shots_of(job_id, await self.logs(job_id))
+        shots = snapshots_of(job_id, await self.logs(job_id))
         if not shots:
             return False
         latest = (await self.events(shots[-1].run_id))[shots[-1].seq - 1].event
@@ -128,10 +128,10 @@ class JobFiles(JobQueries):
         call may have changed the file after the latest snapshot. Raises NotFound and StorageError.
         """
         from perstack.core.files.trees import File, Link
-        from perstack.engine.files.changes import shots_of
+        from perstack.engine.files.changes import snapshots_of
         from perstack.engine.files.trees import Trees
 
-        shots = shots_of(job_id, await self.logs(job_id))
+        shots = snapshots_of(job_id, await self.logs(job_id))
         if not shots:
             return
         try:
@@ -164,7 +164,7 @@ class JobFiles(JobQueries):
 
     def _leased_on_whole_files(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
         """Hold the lease of a Job that is driven in this workspace, and prevent rewinds of its files."""
-        return on_whole_files(
+        return lease_without_rewind(
             self.storage, self._workspace, self.settle_rewind, lambda: self.storage.lease(job_id, holder)
         )
 
@@ -196,7 +196,7 @@ class JobFiles(JobQueries):
         for job_id in await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after)):
             if await self.storage.lease_info(job_id) is not None and await self._may_work_here(job_id):
                 raise Conflict(f"Job {job_id} is driven in {self._workspace}: cancel it, or wait for its end")
-        for run_id in await Holders(self.storage).driven():
+        for run_id in await DelegateLeases(self.storage).driven():
             if await self._may_work_here(job_of_run(run_id)):
                 words = f"{run_id}, a delegate, is driven in {self._workspace}"
                 raise Conflict(f"{words}: cancel Job {job_of_run(run_id)}, or wait for its end")
@@ -208,11 +208,11 @@ class JobFiles(JobQueries):
             return True  # it is about to begin, or cannot be read
 
     async def _done(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
-        from perstack.engine.files.changes import changes_in, deltas_of, shots_of
+        from perstack.engine.files.changes import changes_in, deltas_of, snapshots_of
         from perstack.engine.files.trees import Trees
 
         logs = await self.logs(job_id)
-        shots = shots_of(job_id, logs)
+        shots = snapshots_of(job_id, logs)
         if not shots:
             raise _no_snapshot(f"Job {job_id}")
         of, step = f"Job {job_id}", None
@@ -235,7 +235,7 @@ class JobFiles(JobQueries):
         return of, await changes_in(Trees(self.storage, job_id), wanted)
 
     async def _between(self, job_id: str, first: str, last: str, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
-        from perstack.engine.files.changes import shots_of
+        from perstack.engine.files.changes import snapshots_of
         from perstack.engine.files.trees import Trees
 
         if first and last:
@@ -244,7 +244,7 @@ class JobFiles(JobQueries):
             old, new = await self._tree_at(job_id, first), await self._tree_now(job_id)
         else:
             run_id = run_id or (place_of(last)[1] if last else (await self.job(job_id)).coordinator_run_id)
-            shots = [shot for shot in shots_of(job_id, await self.logs(job_id)) if shot.run_id == run_id]
+            shots = [shot for shot in snapshots_of(job_id, await self.logs(job_id)) if shot.run_id == run_id]
             if not shots:
                 raise _no_snapshot(f"Run {run_id}")
             old, new = shots[0].tree, await self._tree_at(job_id, last) if last else await self._tree_now(job_id)

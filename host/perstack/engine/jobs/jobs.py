@@ -285,7 +285,7 @@ class Jobs(JobQueue):
 
             async with self.storage.lease(job_id, this_process()):
                 loaded = await self.load(job_id)
-                async with self.audit.kept(loaded.job):
+                async with self.audit.anchored(loaded.job):
                     await self.stop_elsewhere(loaded)
                     emit = Emitter(self.plugins.listeners, None)
                     await close_job(self.storage, loaded, emit, by or this_user(), reason, self._setup().clock)
@@ -331,7 +331,7 @@ class Jobs(JobQueue):
         from perstack.engine.audit.redact import redact_event
 
         job = Job(place_of(event_id)[0])
-        async with self.audit.kept(job):
+        async with self.audit.anchored(job):
             done = await redact_event(
                 self.storage, event_id, fields=fields, reason=reason, by=by or this_user(), clock=self._setup().clock
             )
@@ -344,14 +344,14 @@ class Jobs(JobQueue):
         Its delegates that other workers drive are stopped afterwards.
         """
         ordered = await self._ordered_runs(check_job_id(job_id))
-        async with self.audit.removing(Owner("job", job_id)):
+        async with self.audit.anchored_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
         for run_id in ordered:
             await self._withdraw(job_id, run_id)
         if ordered:
-            from perstack.engine.log.leases import Holders
+            from perstack.engine.log.leases import DelegateLeases
 
-            await Holders(self.storage).forget_job(job_id)
+            await DelegateLeases(self.storage).forget_job(job_id)
 
     async def delete_each(self, job_ids: Iterable[str]) -> AsyncGenerator[tuple[str, str | None]]:
         """Remove these Jobs for good; yield each id with None once it is removed, or with the reason why it is kept."""

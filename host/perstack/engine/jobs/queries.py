@@ -20,11 +20,11 @@ from perstack.core.jobs.summary import RunSummary
 from perstack.core.runs.events import StartRun, StoredEvent, parse_event
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.state import Run
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.jobs.reader import JobPage, JobReader
 from perstack.engine.log.event_log import StoredLine
 from perstack.engine.log.run_log import load_run
-from perstack.engine.log.storage import whole_id
+from perstack.engine.log.storage import resolve_id
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import RunRef, Storage, StorageCheck
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perstack.core.permissions.calls import PolicyCall
     from perstack.core.recordings.model import Recording
     from perstack.engine.audit.storage_admin import Copied, DiskUsage
-    from perstack.engine.permissions.rule_testing import Tested
+    from perstack.engine.permissions.rule_testing import BacktestResult
 
 
 class JobQueries(JobReader):
@@ -44,7 +44,7 @@ class JobQueries(JobReader):
     def __init__(
         self,
         storage: Storage,
-        audit: Auditing,
+        audit: AuditTrail,
         plugins: Plugins,
         workspace: Path,
         env: Mapping[str, str] | None = None,
@@ -74,7 +74,7 @@ class JobQueries(JobReader):
 
         None stays None. Raises UsageError that lists all matches of an ambiguous prefix.
         """
-        return None if typed is None else await whole_id(self.storage, typed, kinds)
+        return None if typed is None else await resolve_id(self.storage, typed, kinds)
 
     async def run_state(self, job_id: str, run_id: str) -> Run | None:
         """Return a Run's state at the end of its log; None without events. Raises Damaged and StorageError."""
@@ -145,12 +145,12 @@ class JobQueries(JobReader):
         from perstack.engine.audit.audit import verify_any
 
         public = None if key is None else read_public_key(Path(key))
-        comparing = (self.audit if anchor is None else self.audit.naming(anchor)).comparing(public)
+        comparing = (self.audit if anchor is None else self.audit.with_anchor(anchor)).comparing(public)
         of = await self._job_id(job_id)
         try:
             report = await verify_any(self.storage, of)
         except NotFound:
-            absent = None if comparing is None else await comparing.absent(of)
+            absent = None if comparing is None else await comparing.missing(of)
             if absent is None:
                 raise
             return absent
@@ -165,16 +165,16 @@ class JobQueries(JobReader):
         from perstack.engine.audit.audit import verify_store
 
         public = None if key is None else read_public_key(Path(key))
-        comparing = (self.audit if anchor is None else self.audit.naming(anchor)).comparing(public, whole=True)
+        comparing = (self.audit if anchor is None else self.audit.with_anchor(anchor)).comparing(public, whole=True)
         async for report in verify_store(self.storage):
             yield report if comparing is None else await comparing.compared(report)
-        lost = None if comparing is None else await comparing.lost()
+        lost = None if comparing is None else await comparing.missing_owners()
         if lost is not None:
             yield lost
 
     async def backtest(
         self, project: Project, workspace: Path, *, rules: tuple[str, Permissions] | None = None, since: int = 0
-    ) -> AsyncGenerator[Tested]:
+    ) -> AsyncGenerator[BacktestResult]:
         """Yield what the rules of a project decide about all calls since `since` (milliseconds since 1970).
 
         Job by Job, most recently written first. `rules`, with the name of their file, replace the project's own. It

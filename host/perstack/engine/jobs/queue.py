@@ -163,7 +163,7 @@ class JobQueue(ServedRuns):
                 run = coordinator_of(loaded)
                 if run.status != "queued":
                     return False
-                async with self.audit.kept(loaded.job):
+                async with self.audit.anchored(loaded.job):
                     await self.stop_elsewhere(loaded)
                     emit = Emitter(self.plugins.listeners, None)
                     await interrupt_queued(self.storage, loaded, run, emit, self._setup().clock)
@@ -296,11 +296,11 @@ class JobQueue(ServedRuns):
             setup.check_agreed(expert)
         lock = setup.lock()
         used = InForce(setup, lock, await setup.knowledge(expert.key, lock))
-        used.knowledge.informed(expert)
+        used.knowledge.with_skill_digests(expert)
         if queueing is not None:
-            from perstack.engine.plugins.skill_bundles import check_carried
+            from perstack.engine.plugins.skill_bundles import check_bundle
 
-            check_carried(used.knowledge, with_delegates(setup.project, (expert.key,)))
+            check_bundle(used.knowledge, with_delegates(setup.project, (expert.key,)))
         added = await self._attached(setup, expert.key, attachments)
 
         async def work() -> JobSummary:

@@ -18,7 +18,7 @@ from perstack.core.runs.state import Phase, Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import Setup
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.skill_bundles import CarriedSkill, carry, lay_out
+from perstack.engine.plugins.skill_bundles import BundledSkill, bundle_skills, unpack_skills
 from perstack.engine.runs.job_context import Wiring
 from perstack.engine.runs.loop import Driver
 from perstack.errors import StorageError
@@ -30,7 +30,7 @@ class QueuedDefinition(SeriesDefinition):
 
     lock: Lock | None = None
     """The part of perstack.lock for the Experts and their skills; None without one."""
-    agent_skills: tuple[CarriedSkill, ...] = Field(default=(), exclude_if=falsy)
+    agent_skills: tuple[BundledSkill, ...] = Field(default=(), exclude_if=falsy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ async def _record_answer_of(driver: Driver, asks: Run) -> None:
 async def _with_files(definition: SeriesDefinition, job_id: str, wiring: Wiring, lock: Lock) -> QueuedDefinition:
     """Add the contents of files beside perstack.toml to the definition: the lock and Agent Skills."""
     known = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
-    carried: tuple[CarriedSkill, ...] = ()
+    carried: tuple[BundledSkill, ...] = ()
     if any(agent_skills(expert.skills) for expert in definition.experts):
-        carried = await carry(wiring.storage, job_id, wiring.knowledge, definition.experts)
+        carried = await bundle_skills(wiring.storage, job_id, wiring.knowledge, definition.experts)
     return QueuedDefinition(**known, lock=lock.of_team(definition.experts), agent_skills=carried)
 
 
@@ -95,7 +95,7 @@ async def as_queued(setup: Setup, job_id: str, digest: str) -> tuple[Setup, Lock
     Raises StorageError, and UsageError if the skills cannot be written.
     """
     definition = await definition_kept(setup.storage, job_id, digest)
-    laid_out = await lay_out(setup.storage, job_id, definition.agent_skills, setup.env)
+    laid_out = await unpack_skills(setup.storage, job_id, definition.agent_skills, setup.env)
     return replace(setup.under(definition), laid_out=laid_out), definition.lock or NO_LOCK
 
 

@@ -26,7 +26,7 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
 from perstack.engine.log.run_log import LoadedJob, RunLog, checkpoint_at, load_job, load_run, run_logs
-from perstack.engine.log.storage import heads_kept, nth_job, summary_kept
+from perstack.engine.log.storage import heads_in_summary, nth_latest_job, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Start
 from perstack.ports.formats import ShowsForeign
@@ -82,7 +82,7 @@ class JobReader:
     async def job(self, job_id: str | None = None) -> JobSummary:
         """Return the summary of a Job, or of the latest one. Raises NotFound."""
         job_id = await self._job_id(job_id)
-        kept = await summary_kept(self.storage, job_id, JobSummary)
+        kept = await read_summary(self.storage, job_id, JobSummary)
         if kept is None or kept.id != job_id:  # copied from another Job
             return await self._derive(job_id)
         if kept.status != "running" and not _may_be_behind(kept):
@@ -148,7 +148,7 @@ class JobReader:
             return _unreadable(job_id, error)
 
     async def _job_id(self, job_id: str | None) -> str:
-        return await nth_job(self.storage, 0) if job_id is None else check_job_id(job_id)
+        return await nth_latest_job(self.storage, 0) if job_id is None else check_job_id(job_id)
 
     async def load(self, job_id: str | None = None) -> LoadedJob:
         """Return a Job with the full state of each of its Runs.
@@ -176,7 +176,7 @@ class JobReader:
                 if not await self.storage.read(RunRef(job_id, run_id), limit=1):
                     continue
             return "begun"
-        return "removed" if heads_kept(await self.storage.summary(job_id)) else "no"
+        return "removed" if heads_in_summary(await self.storage.summary(job_id)) else "no"
 
     async def runs(self, job_id: str | None = None, *, limit: int = 100, after: str | None = None) -> RunPage:
         """Return a page of a Job's Runs, in the order of creation. `after` is the `next` of the page before.

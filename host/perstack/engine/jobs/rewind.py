@@ -22,12 +22,12 @@ from perstack.core.files.trees import Below, File, Folder, Link
 from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.host_context import JobSnapshots
 from perstack.engine.files.changes import file_diffs
 from perstack.engine.files.rewind_journal import JournalFile, Rewound, Step
 from perstack.engine.files.rewind_lock import journal_path, lock_path, rewound_in
-from perstack.engine.files.rewind_steps import Looked, Restorer, mode_of
+from perstack.engine.files.rewind_steps import RewindSteps, StagedRewind, mode_of
 from perstack.engine.files.trees import Trees
 from perstack.engine.log.emitter import Emitter
 from perstack.engine.log.run_log import LoadedJob, load_job, run_logs
@@ -111,7 +111,7 @@ class Rewinder:
         self,
         storage: Storage,
         workspace: Path,
-        audit: Auditing,
+        audit: AuditTrail,
         clock: Clock,
         emit: Emitter,
         snapshots: Callable[[str], JobSnapshots],
@@ -186,7 +186,7 @@ class Rewinder:
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
     ) -> Rewind:
         loaded = await load_job(self._storage, job_id)
-        async with self._audit.kept(loaded.job):
+        async with self._audit.anchored(loaded.job):
             session = self._session(loaded)
             tree = await self._present(loaded)
             changes, looked, found = await self._look(job_id, at, checkpoint_id, tree, only)
@@ -230,7 +230,7 @@ class Rewinder:
     ) -> None:
         """Put all files in place and record it, or nothing."""
         try:
-            restorer = await asyncio.to_thread(Restorer, self._journal)
+            restorer = await asyncio.to_thread(StagedRewind, self._journal)
         except OSError as error:
             raise self._failed(error) from error
         with restorer:
@@ -248,11 +248,13 @@ class Rewinder:
             with suppress(OSError):  # done and recorded: the next opening of the workspace cleans up
                 await asyncio.to_thread(restorer.finish)
 
-    async def _undone(self, restorer: Restorer) -> None:
+    async def _undone(self, restorer: StagedRewind) -> None:
         with suppress(OSError):  # the next opening of the workspace continues
             await asyncio.to_thread(restorer.undo)
 
-    async def _ready(self, restorer: Restorer, steps: Sequence[Step], changes: Sequence[Change], trees: Trees) -> None:
+    async def _ready(
+        self, restorer: StagedRewind, steps: Sequence[Step], changes: Sequence[Change], trees: Trees
+    ) -> None:
         wanted = {change.path: change.new for change in changes}
         files: list[tuple[Step, bytes, int]] = []
         links: list[tuple[Step, bytes]] = []
@@ -275,7 +277,7 @@ class Rewinder:
 
     async def _look(
         self, job_id: str, at: Run, checkpoint_id: str, present: str, only: Sequence[str]
-    ) -> tuple[tuple[Change, ...], Looked, RewindPlan]:
+    ) -> tuple[tuple[Change, ...], RewindSteps, RewindPlan]:
         trees, tree = Trees(self._storage, job_id), _tree_of(at, checkpoint_id)
         changes = await trees.changes(present, tree)
         left_out = await ignored_then(trees, tree, changes)
@@ -283,10 +285,10 @@ class Rewinder:
         looked = await asyncio.to_thread(self._looked, plan)
         return looked.plan.changes, looked, looked.plan
 
-    def _looked(self, plan: RewindPlan) -> Looked:
+    def _looked(self, plan: RewindPlan) -> RewindSteps:
         try:
-            with Restorer(self._journal) as restorer:
-                return Looked(restorer.root, plan)
+            with StagedRewind(self._journal) as restorer:
+                return RewindSteps(restorer.root, plan)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -321,7 +323,7 @@ class Rewinder:
 
     async def _settled(self) -> str | None:
         try:
-            with await asyncio.to_thread(Restorer, self._journal) as restorer:
+            with await asyncio.to_thread(StagedRewind, self._journal) as restorer:
                 journal = await asyncio.to_thread(restorer.resume)
                 if journal is None:
                     return f"a rewind of {self._workspace} was cut short, and is taken back: its files are as before it"
@@ -341,10 +343,10 @@ class Rewinder:
         async with self._storage.lease(rewound.job_id, f"a rewind ({this_process()})"):
             loaded = await load_job(self._storage, rewound.job_id)
             ref = RunRef(rewound.job_id, rewound.run_id)
-            lines = (await run_logs(self._storage).readable(ref)).whole().lines
+            lines = (await run_logs(self._storage).readable(ref)).or_raise().lines
             if any(isinstance(one.event, FinishRewind) and one.event.start == rewound.start for one in lines):
                 return
-            async with self._audit.kept(loaded.job):
+            async with self._audit.anchored(loaded.job):
                 await self._record(rewound, loaded, self._session(loaded))
                 await self._summarize(loaded)
 

@@ -33,9 +33,9 @@ from perstack.engine.context.host_context import Setup
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.log.emitter import Emitter, OnEvent, runtime_begins
-from perstack.engine.log.leases import StopRequests, guarded
+from perstack.engine.log.leases import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_log import LoadedJob
-from perstack.engine.plugins.agent_skills import Knowledge
+from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, PerstackError, UsageError
 from perstack.next_steps import Continue, Give
 from perstack.ports.provider import Provider, plays_recording
@@ -140,7 +140,7 @@ class InForce:
 
     setup: Setup
     lock: Lock
-    knowledge: Knowledge
+    knowledge: SkillLibrary
 
 
 @dataclass(slots=True)
@@ -309,11 +309,11 @@ class DrivenJobs(JobFiles):
         if queueing is not None:
             from perstack.engine.jobs.queued_definition import leave_to_a_worker
 
-            async with self.audit.kept(loaded.job):
+            async with self.audit.anchored(loaded.job):
                 return await leave_to_a_worker(driver, wiring, session, queueing, used.lock)
         await setup.check_policies((start.sandbox,))  # before anything is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
-        async with self.audit.kept(loaded.job):
+        async with self.audit.anchored(loaded.job):
             self._driving.drivers[loaded.job.id] = driver
             try:
                 return await driver.drive_coordinator(session)
@@ -324,9 +324,9 @@ class DrivenJobs(JobFiles):
     @asynccontextmanager
     async def _leased(self, job_id: str) -> AsyncGenerator[None]:
         holder = this_process()
-        asked = partial(StopRequests(self.storage).asked, job_id, holder)
+        asked = partial(StopRequests(self.storage).wait_for_stop_request, job_id, holder)
         leased = self._leased_on_whole_files(job_id, holder)
-        async with leased, guarded(self.storage), self._driving.by_this_task(job_id, asked):
+        async with leased, leftover_programs_ended(self.storage), self._driving.by_this_task(job_id, asked):
             yield
 
     async def _new_job(self, job_id: str | None) -> str:

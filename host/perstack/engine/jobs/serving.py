@@ -13,10 +13,10 @@ from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.decide import has_ended
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.files.rewind_lock import on_whole_files
+from perstack.engine.files.rewind_lock import lease_without_rewind
 from perstack.engine.jobs.runner import DrivenJobs
 from perstack.engine.log.emitter import Emitter, OnEvent, runtime_begins
-from perstack.engine.log.leases import Holders, guarded
+from perstack.engine.log.leases import DelegateLeases, leftover_programs_ended
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
 from perstack.ports.dispatcher import order_key
 from perstack.system.user import this_process, this_user
@@ -78,10 +78,10 @@ class ServedRuns(DrivenJobs):
         try:
             loaded = await self._served_run(serving, job_id, run_id)
         except NotFound:
-            await Holders(self.storage).forget(run_id)
+            await DelegateLeases(self.storage).forget(run_id)
             raise
         if run_id not in loaded.runs or has_ended(loaded.runs[run_id]):
-            await Holders(self.storage).forget(run_id)
+            await DelegateLeases(self.storage).forget(run_id)
         return summarize(loaded.job, is_driven=True)
 
     async def _served_run(self, serving: Serving, job_id: str, run_id: str) -> LoadedJob:
@@ -131,8 +131,10 @@ class ServedRuns(DrivenJobs):
     async def _held(self, job_id: str, run_id: str) -> AsyncGenerator[None]:
         """Hold the lease of the Run, prevent rewinds of its files, and stop the Run if that is requested."""
         holder = this_process()
-        holders = Holders(self.storage)
-        whole = on_whole_files(self.storage, self._workspace, self.settle_rewind, lambda: holders.held(run_id, holder))
-        key, asked = order_key(job_id, run_id), partial(holders.asked, run_id, holder)
-        async with whole, guarded(self.storage), self._driving.by_this_task(key, asked):
+        holders = DelegateLeases(self.storage)
+        whole = lease_without_rewind(
+            self.storage, self._workspace, self.settle_rewind, lambda: holders.lease(run_id, holder)
+        )
+        key, asked = order_key(job_id, run_id), partial(holders.wait_for_stop_request, run_id, holder)
+        async with whole, leftover_programs_ended(self.storage), self._driving.by_this_task(key, asked):
             yield

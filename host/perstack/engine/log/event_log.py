@@ -1,9 +1,9 @@
 """Event logs of any kind: read, fold, append and check them.
 
 A log is a list of JSON lines, each linked to the one before by a hash. The state is the fold of its events. A
-`Definition` says how events of one kind are parsed and folded: `RunDefinition` in run_log.py, `Summarized` for tasks
-and series, in indexed_log.py. `EventLog` itself decides nothing. Damage in the middle never hides what is before it:
-`readable` returns that part with the error.
+`LogFormat` says how events of one kind are parsed and folded: `RunLogFormat` in run_log.py, and `IndexedLogFormat` in
+indexed_log.py for tasks, series and schedules. `EventLog` itself decides nothing. Damage in the middle never hides what
+is before it: `readable` returns that part with the error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from perstack.support.storage import every_id
 # Errors in single events of a log whose chain is intact.
 
 
-class BadEvent(Damaged):
+class InvalidEvent(Damaged):
     """An event that does not belong in its place. `reason` says why, without naming the place."""
 
     def __init__(self, ref: RunRef, name: str, seq: int, reason: str, rest: str = "") -> None:
@@ -35,11 +35,11 @@ class BadEvent(Damaged):
         self.reason = reason
 
 
-class UnknownEvent(BadEvent):
+class UnknownEvent(InvalidEvent):
     """An event that this version cannot read."""
 
 
-class DoesNotFollow(BadEvent):
+class InvalidTransition(InvalidEvent):
     """An event that cannot follow those before it."""
 
     def __init__(self, ref: RunRef, name: str, seq: int, error: Exception) -> None:
@@ -96,7 +96,7 @@ _EVENTS_PER_TURN = 500
 """Events that are folded before other tasks of the event loop run."""
 
 
-class Definition(Protocol[S, E]):
+class LogFormat(Protocol[S, E]):
     """Rules of one kind of logs: how its events are parsed and folded."""
 
     def name(self, ref: RunRef) -> str:
@@ -104,7 +104,7 @@ class Definition(Protocol[S, E]):
         ...
 
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
-        """Parse the event at a place. Raises BadEvent, and UnknownEvent for one that a newer version has written."""
+        """Parse the event at a place. Raises InvalidEvent, and UnknownEvent for one of a newer version."""
         ...
 
     async def follow(self, state: S | None, event: E, head: Head) -> S:
@@ -141,7 +141,7 @@ class Loaded(Generic[S]):
 
 
 @dataclass(slots=True)
-class Readable(Generic[S, E]):
+class PartialLog(Generic[S, E]):
     """A log as far as it can be read."""
 
     loaded: Loaded[S] | None = None
@@ -150,7 +150,7 @@ class Readable(Generic[S, E]):
     damage: Damaged | None = None
     """The damage after the last line; None without any."""
 
-    def whole(self) -> Readable[S, E]:
+    def or_raise(self) -> PartialLog[S, E]:
         """Return the log itself. Raises Damaged if not all of it could be read."""
         if self.damage is not None:
             raise self.damage
@@ -181,14 +181,14 @@ class CheckedLog(Generic[S]):
     """The places of events that this version cannot read."""
     state: S | None = None
     """The state after the last event that could follow; None without one."""
-    misfit: Damaged | NotFound | None = None
+    first_invalid: Damaged | NotFound | None = None
     """The reason why `state` is not that of the whole log although the chain holds; None if it is."""
 
 
 class EventLog(Generic[S, E]):
     """The logs of one kind in a storage."""
 
-    def __init__(self, storage: Storage, definition: Definition[S, E]) -> None:
+    def __init__(self, storage: Storage, definition: LogFormat[S, E]) -> None:
         """Read and write logs in `storage` by the rules of `definition`."""
         self._storage = storage
         self._definition = definition
@@ -226,9 +226,9 @@ class EventLog(Generic[S, E]):
                 if one.head.seq % _EVENTS_PER_TURN == 0:  # a long log takes seconds: let other tasks run
                     await asyncio.sleep(0)
 
-    async def readable(self, ref: RunRef) -> Readable[S, E]:
+    async def readable(self, ref: RunRef) -> PartialLog[S, E]:
         """Read a log as far as it can be read."""
-        found = Readable[S, E]()
+        found = PartialLog[S, E]()
         try:
             async for line, state in self.folded(ref):
                 found.loaded = Loaded(state, line.head)
@@ -240,7 +240,7 @@ class EventLog(Generic[S, E]):
     async def append(self, ref: RunRef, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
         """Append at least one event after the loaded state, all or nothing.
 
-        Raises DoesNotFollow, and writes nothing, if one of them cannot follow; Conflict if the log has grown since
+        Raises InvalidTransition, and writes nothing, if one of them cannot follow; Conflict if the log has grown since
         `loaded`.
         """
         start = EMPTY_LOG if loaded is None else loaded.head
@@ -265,20 +265,20 @@ class EventLog(Generic[S, E]):
                 found.chain[head.seq] = head.hash
                 try:
                     event = await self._definition.event(ref, head.seq, sealed)
-                except BadEvent as error:
-                    found.misfit = found.misfit or error
+                except InvalidEvent as error:
+                    found.first_invalid = found.first_invalid or error
                     if isinstance(error, UnknownEvent):
                         found.unknown.append(head.seq)
                     else:
                         found.wrong.append((head.seq, error.reason))
                     continue
-                if found.misfit is None:
+                if found.first_invalid is None:
                     try:
                         found.state = await self._after(ref, found.state, event, head)
                     except (Damaged, NotFound) as error:
-                        found.misfit = error
+                        found.first_invalid = error
                 line = StoredLine(head, event, found.lines[head.seq - 1])
-                observe(line, sealed, found.state if found.misfit is None else None)
+                observe(line, sealed, found.state if found.first_invalid is None else None)
         except BrokenSeal as error:
             found.wrong.append((len(found.chain) + 1, str(error)))
         return found
@@ -289,4 +289,4 @@ class EventLog(Generic[S, E]):
         except NotFound:
             raise
         except (ValueError, LookupError, UsageError) as error:
-            raise DoesNotFollow(ref, self._definition.name(ref), head.seq, error) from error
+            raise InvalidTransition(ref, self._definition.name(ref), head.seq, error) from error

@@ -15,8 +15,18 @@ from perstack.core.base.chain import EMPTY_LOG, Head, Sealed, taken_out
 from perstack.core.base.ids import OwnerKind
 from perstack.core.base.records import Fact
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import Appended, BadEvent, E, EventLog, Loaded, Readable, S, StoredLine, UnknownEvent
-from perstack.engine.log.storage import Keeping, Kept, log_of, space_of
+from perstack.engine.log.event_log import (
+    Appended,
+    E,
+    EventLog,
+    InvalidEvent,
+    Loaded,
+    PartialLog,
+    S,
+    StoredLine,
+    UnknownEvent,
+)
+from perstack.engine.log.storage import StoredSummary, SummaryStore, log_of, space_of
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Look
 from perstack.ports.storage import RunRef, Storage
@@ -25,7 +35,7 @@ M = TypeVar("M", bound=Fact)
 
 
 @dataclass(frozen=True)
-class Summarized(Generic[S, E, M]):
+class IndexedLogFormat(Generic[S, E, M]):
     """Definition of one kind of these logs."""
 
     kind: OwnerKind
@@ -48,23 +58,23 @@ class Summarized(Generic[S, E, M]):
     """Returns the summary of an unreadable log, from its id, its last readable state, and the error."""
     jobs: Callable[[S], Sequence[str]]
     """Returns the ids of the Jobs that the state refers to."""
-    keeping: Keeping
+    store: SummaryStore
 
     def name(self, ref: RunRef) -> str:
         """Return the name of the log in messages."""
         return f"{self.title}{ref.job_id}"
 
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
-        """Parse the event at a place. Raises BadEvent, and UnknownEvent for one that a newer version has written."""
+        """Parse the event at a place. Raises InvalidEvent, and UnknownEvent for one of a newer version."""
         if taken_out(sealed.payload) is not None:
-            raise BadEvent(ref, self.name(ref), seq, "its content was taken out, which is not done here")
+            raise InvalidEvent(ref, self.name(ref), seq, "its content was taken out, which is not done here")
         try:
             event = self.parse(sealed.payload)
         except ValidationError as error:
             reason = "no event that this version knows: a newer one has written it"
             raise UnknownEvent(ref, self.name(ref), seq, reason) from error
         if self.owner(event) != ref.job_id:
-            raise BadEvent(ref, self.name(ref), seq, "its id does not say this place, so it was not written here")
+            raise InvalidEvent(ref, self.name(ref), seq, "its id does not say this place, so it was not written here")
         return event
 
     async def follow(self, state: S | None, event: E, head: Head) -> S:
@@ -72,10 +82,10 @@ class Summarized(Generic[S, E, M]):
         return self.after(state, event)
 
 
-class SummarizedLog(Generic[S, E, M]):
+class IndexedLog(Generic[S, E, M]):
     """Logs of one kind in a storage."""
 
-    def __init__(self, storage: Storage, definition: Summarized[S, E, M]) -> None:
+    def __init__(self, storage: Storage, definition: IndexedLogFormat[S, E, M]) -> None:
         """Open the space of these logs."""
         self._space = space_of(storage, definition.kind)
         self._definition = definition
@@ -84,16 +94,16 @@ class SummarizedLog(Generic[S, E, M]):
 
     async def load(self, of: str) -> Loaded[S]:
         """Return the state of a log. Raises NotFound and Damaged."""
-        loaded = (await self.readable(of)).whole().loaded
+        loaded = (await self.readable(of)).or_raise().loaded
         if loaded is None:
             raise self._missing(of)
         return loaded
 
     async def events(self, of: str) -> list[E]:
         """Return the events of a log in order; none without a log of that id. Raises Damaged."""
-        return [line.event for line in (await self.readable(of)).whole().lines]
+        return [line.event for line in (await self.readable(of)).or_raise().lines]
 
-    async def readable(self, of: str) -> Readable[S, E]:
+    async def readable(self, of: str) -> PartialLog[S, E]:
         """Read a log as far as it can be read."""
         found = await self._compared(self._definition.check(of))
         if found.damage is None:
@@ -103,9 +113,9 @@ class SummarizedLog(Generic[S, E, M]):
     async def append(self, of: str, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
         """Append events, and store the new summary. Raises Conflict if the log has grown since `loaded`."""
         definition = self._definition
-        await definition.keeping.before(self._space, of, EMPTY_LOG if loaded is None else loaded.head)
+        await definition.store.before(self._space, of, EMPTY_LOG if loaded is None else loaded.head)
         appended = await self._log.append(log_of(of), loaded, events)
-        await definition.keeping.put(self._space, of, definition.summary(appended.state), appended.head)
+        await definition.store.put(self._space, of, definition.summary(appended.state), appended.head)
         return appended
 
     async def summary(self, of: str) -> M:
@@ -114,7 +124,7 @@ class SummarizedLog(Generic[S, E, M]):
         try:
             found = await self.readable(of)
             state = None if found.loaded is None else found.loaded.state
-            loaded = found.whole().loaded
+            loaded = found.or_raise().loaded
             if loaded is not None:
                 return await self._shown(of, loaded)
         except StorageError as error:
@@ -126,24 +136,24 @@ class SummarizedLog(Generic[S, E, M]):
 
     def shorter(self, of: str, events: int, had: int) -> Damaged:
         """Create the error for a log that has fewer events than its stored summary says."""
-        words = self._definition.keeping.shorter.format(found=events, had=had)
+        words = self._definition.store.shorter.format(found=events, had=had)
         return Damaged(f"{self._definition.title}{of}: {words}", readable=events)
 
-    async def _compared(self, of: str) -> Readable[S, E]:
-        kept = await self._definition.keeping.read(self._space, of)  # read before the log, which can only grow
+    async def _compared(self, of: str) -> PartialLog[S, E]:
+        kept = await self._definition.store.read(self._space, of)  # read before the log, which can only grow
         found = await self._log.readable(log_of(of))
         if found.damage is None:
             found.damage = self._against(of, kept, found.lines)
         return found
 
-    def _against(self, of: str, kept: Kept, lines: Sequence[StoredLine[E]]) -> Damaged | None:
+    def _against(self, of: str, kept: StoredSummary, lines: Sequence[StoredLine[E]]) -> Damaged | None:
         head = kept.head
         had = kept.floor or (0 if head is None else head.seq)
         if len(lines) < had:
             return self.shorter(of, len(lines), had)
         if head is None or head.seq > len(lines) or lines[head.seq - 1].head == head:
             return None
-        words = self._definition.keeping.anew
+        words = self._definition.store.anew
         return Damaged(f"{self._definition.title}{of}, event {head.seq}: {words}", readable=0)
 
     def _missing(self, of: str) -> NotFound:

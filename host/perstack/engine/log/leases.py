@@ -17,7 +17,7 @@ from perstack.system.process_guard import GUARD, end_left_programs
 
 
 @asynccontextmanager
-async def guarded(storage: Storage) -> AsyncGenerator[None]:
+async def leftover_programs_ended(storage: Storage) -> AsyncGenerator[None]:
     """End the programs that a killed process left running here, then run the block.
 
     All programs of the block share one process guard.
@@ -74,7 +74,7 @@ class StopRequests:
             with suppress(Conflict, NotFound):  # another process may have withdrawn it already
                 await space.delete_job(job_id)
 
-    async def asked(self, job_id: str, holder: str) -> None:
+    async def wait_for_stop_request(self, job_id: str, holder: str) -> None:
         """Wait until this holder is requested to stop the Job."""
         space = self._space
         while True:
@@ -92,7 +92,7 @@ _LEASE_SPACE = "delegates"
 _STOP_SPACE = "delegatestops"
 
 
-class Holders:
+class DelegateLeases:
     """Leases of delegates in one storage. The log itself is guarded by the expected end that each append names."""
 
     def __init__(self, storage: Storage) -> None:
@@ -101,7 +101,7 @@ class Holders:
         self._requests = StopRequests(storage, _STOP_SPACE, self._space)
 
     @asynccontextmanager
-    async def held(self, run_id: str, holder: str) -> AsyncGenerator[None]:
+    async def lease(self, run_id: str, holder: str) -> AsyncGenerator[None]:
         """Hold the lease of a Run. Raises Conflict, naming the holder, if another has it."""
         with suppress(Conflict):
             await self._space.create_job(run_id)
@@ -121,7 +121,7 @@ class Holders:
         return tuple([run_id for run_id in known if await self.holder(run_id) is not None])
 
     @asynccontextmanager
-    async def none_driven(self, job_id: str, holder: str, also: Iterable[str] = ()) -> AsyncGenerator[None]:
+    async def lease_all_idle(self, job_id: str, holder: str, also: Iterable[str] = ()) -> AsyncGenerator[None]:
         """Hold the leases of all delegates of a Job that were ever driven apart, and of `also`.
 
         Raises Conflict, naming the holder, if another has one.
@@ -132,12 +132,12 @@ class Holders:
             for run_id in new:
                 stack.push_async_callback(self.forget, run_id)
             for run_id in (*known, *new):
-                await stack.enter_async_context(self.held(run_id, holder))
+                await stack.enter_async_context(self.lease(run_id, holder))
             yield
 
-    async def asked(self, run_id: str, holder: str) -> None:
+    async def wait_for_stop_request(self, run_id: str, holder: str) -> None:
         """Wait until this holder is requested to stop the Run."""
-        await self._requests.asked(run_id, holder)
+        await self._requests.wait_for_stop_request(run_id, holder)
 
     async def stop(self, run_id: str) -> None:
         """Request the holder of a Run's lease to stop it, and wait for that. Raises Conflict if it does not."""

@@ -28,7 +28,7 @@ from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import BadEvent, EventLog, StoredLine, UnknownEvent, readable, run_ids
+from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, readable, run_ids
 from perstack.errors import Damaged, NotFound
 from perstack.next_steps import Look
 from perstack.ports.storage import Announces, KeepsCopies, RunRef, Storage, Watch
@@ -48,7 +48,7 @@ class RunLog:
     """The damage after the last line; None without any."""
 
 
-class RunDefinition:
+class RunLogFormat:
     """Rules for the logs of Runs. Use it for one read: it looks for redactions once."""
 
     def __init__(self, storage: Storage, known: dict[str, Run] | None = None) -> None:
@@ -64,8 +64,8 @@ class RunDefinition:
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> StoredEvent:
         """Parse an event, upgraded to today's shape; a redacted one as the log's `redactEvent` leaves it.
 
-        Raises UnknownEvent, and BadEvent if no `redactEvent` covers removed content, or if the event's ids name another
-        place: files named after such ids would be written in the wrong place.
+        Raises UnknownEvent, and InvalidEvent if no `redactEvent` covers removed content, or if the event's ids name
+        another place: files named after such ids would be written in the wrong place.
         """
         left = taken_out(sealed.payload)
         if left is None:
@@ -77,7 +77,7 @@ class RunDefinition:
         try:
             return stand_in(left, sealed.digest, seq, self._redactions[ref])
         except NotVouchedFor as error:
-            raise _bad(BadEvent, ref, seq, str(error)) from error
+            raise _bad(InvalidEvent, ref, seq, str(error)) from error
 
     async def follow(self, state: Run | None, event: StoredEvent, head: Head) -> Run:
         """Return the Run's state after one more event. Raises Damaged if the log does not begin with `startRun`."""
@@ -99,7 +99,7 @@ class RunDefinition:
 
 def run_logs(storage: Storage, known: dict[str, Run] | None = None) -> EventLog[Run, StoredEvent]:
     """Return the logs of all Runs, for one read. `known`: final states of Runs that others may continue from."""
-    return EventLog(storage, RunDefinition(storage, known))
+    return EventLog(storage, RunLogFormat(storage, known))
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ async def load_run(
 def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
     """Parse the event at place `seq`, upgraded to today's shape.
 
-    Raises UnknownEvent, and BadEvent if its ids name another place.
+    Raises UnknownEvent, and InvalidEvent if its ids name another place.
     """
     try:
         event = upgrade(parse_event(payload))
@@ -166,7 +166,7 @@ def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
         reason = "this version does not know such an event: a newer one has written it"
         raise _bad(UnknownEvent, ref, seq, reason) from error
     if not is_at_home(event, ref.job_id, ref.run_id, seq):
-        raise _bad(BadEvent, ref, seq, "its ids do not say this place, so it was not written here")
+        raise _bad(InvalidEvent, ref, seq, "its ids do not say this place, so it was not written here")
     return event
 
 
@@ -175,7 +175,7 @@ def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
     found: list[RedactEvent] = []
     for seq, line in enumerate(lines, 1):
         if line.startswith(b'{"type":"redactEvent"'):
-            with suppress(BadEvent):
+            with suppress(InvalidEvent):
                 event = event_of(ref, seq, open_line(line).payload)
                 found += [event] if isinstance(event, RedactEvent) else []
     return found
@@ -192,7 +192,7 @@ def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:
     return checkpoint_id in (event.id, getattr(event, "checkpoint_id", None)) and event.type != "resumeRun"
 
 
-def _bad(kind: type[BadEvent], ref: RunRef, seq: int, reason: str) -> BadEvent:
+def _bad(kind: type[InvalidEvent], ref: RunRef, seq: int, reason: str) -> InvalidEvent:
     return kind(ref, ref.run_id, seq, reason, f"; events before it that can be read: {seq - 1}")
 
 

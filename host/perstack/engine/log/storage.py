@@ -29,7 +29,7 @@ from perstack.support.storage import pages
 # Local paths of a storage.
 
 
-def places_of(storage: Storage) -> tuple[Path, ...]:
+def local_paths(storage: Storage) -> tuple[Path, ...]:
     """Return the local files and folders that a storage keeps; none for a remote one."""
     return storage.places if isinstance(storage, LocalStorage) else ()
 
@@ -86,7 +86,7 @@ def log_of(of: str) -> RunRef:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredSummary:
     """Stored summary of one log."""
 
     text: bytes | None
@@ -100,7 +100,7 @@ class Kept:
         return None if self.text is None else head_in(self.text)
 
 
-class Entry:
+class IndexEntries:
     """Summaries in the storage's index, so that ten thousand logs are listed without opening one.
 
     The entry is emptied before its log is appended to, and filled after. If the writer dies in between, a list finds an
@@ -119,15 +119,15 @@ class Entry:
         """Return whether the parsed JSON of an entry can be a summary."""
         return type(summary) is dict and summary.keys() >= self._keys
 
-    async def read(self, space: Storage, of: str) -> Kept:
+    async def read(self, space: Storage, of: str) -> StoredSummary:
         """Return the stored summary of a log."""
         seq, text = await space.entry(of) or (1, b"")
         if not text:
-            return Kept(None, seq - 1)
+            return StoredSummary(None, seq - 1)
         with suppress(ValueError):
             if self.reads(from_json(text)):
-                return Kept(text, seq)
-        return Kept(text)  # an invalid entry counts as lost
+                return StoredSummary(text, seq)
+        return StoredSummary(text)  # an invalid entry counts as lost
 
     async def before(self, space: Storage, of: str, head: Head) -> None:
         """Empty the entry before the log is appended to after `head`."""
@@ -139,16 +139,16 @@ class Entry:
         await space.put_entry(of, head.seq, with_head(summary.to_json(), head), expected=(log_of(of), head))
 
 
-class JobFile:
+class SummaryFiles:
     """Summaries in job.json."""
 
     name = "job.json"
     shorter = "the log has {found} events, and job.json names {had}: put it back from a copy"
     anew = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
 
-    async def read(self, space: Storage, of: str) -> Kept:
+    async def read(self, space: Storage, of: str) -> StoredSummary:
         """Return the stored summary of a log."""
-        return Kept(await space.summary(of))
+        return StoredSummary(await space.summary(of))
 
     async def before(self, space: Storage, of: str, head: Head) -> None:
         """Do nothing: a log of this kind needs no preparation."""
@@ -158,11 +158,11 @@ class JobFile:
         await space.put_summary(of, with_head(summary.to_json(), head))
 
 
-Keeping = Entry | JobFile
+SummaryStore = IndexEntries | SummaryFiles
 """How the summaries of a kind are stored: tasks and series each use one."""
 
 
-async def summary_kept(space: Storage, of: str, model: type[M]) -> M | None:
+async def read_summary(space: Storage, of: str, model: type[M]) -> M | None:
     """Return the stored job.json; None if it is missing or unreadable. Raises StorageError."""
     kept = await space.summary(of)
     with suppress(ValidationError):
@@ -170,7 +170,7 @@ async def summary_kept(space: Storage, of: str, model: type[M]) -> M | None:
     return None
 
 
-def heads_kept(summary: bytes | None) -> list[tuple[str, Head]]:
+def heads_in_summary(summary: bytes | None) -> list[tuple[str, Head]]:
     """Return the ends of a Job's logs that job.json contains."""
     with suppress(ValidationError):
         runs = () if summary is None else JobSummary.model_validate_json(summary).runs
@@ -226,7 +226,7 @@ class _Named(BaseModel):
     name: str
 
 
-async def name_of(storage: Storage) -> str | None:
+async def storage_name(storage: Storage) -> str | None:
     """Return the storage's name; None if it has none yet. Raises StorageError."""
     try:
         lines = await storage.space(_IDENTITY_SPACE).read(_IDENTITY_LOG, limit=1)
@@ -235,19 +235,19 @@ async def name_of(storage: Storage) -> str | None:
         return None
 
 
-async def named(storage: Storage) -> str | None:
+async def ensure_storage_name(storage: Storage) -> str | None:
     """Return the storage's name, and create it if there is none. Raises StorageError.
 
     If two processes create one at the same time, the first is kept.
     """
-    if (found := await name_of(storage)) is not None:
+    if (found := await storage_name(storage)) is not None:
         return found
     space = storage.space(_IDENTITY_SPACE)
     with suppress(Conflict):
         await space.create_job(_IDENTITY_LOG.job_id)
     with suppress(Conflict):
         await add_payload(space, _IDENTITY_LOG, _Named(name=secrets.token_hex(16)).model_dump_json().encode())
-    return await name_of(storage)
+    return await storage_name(storage)
 
 
 # Ids as people type them: complete, an unambiguous prefix, or `@last`.
@@ -258,7 +258,7 @@ _MAX_ID_CHARACTERS = 128
 _MAX_MATCHES_SHOWN = 10
 
 
-async def whole_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
+async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
     """Return the complete id for a typed one, keeping what follows a Job's id in that of a Run, checkpoint or question.
 
     `@last` is the most recently written owner of the first kind, `@last~1` the one before. An id that fits nothing is
@@ -303,7 +303,7 @@ def _ambiguous(typed: str, fitting: list[str]) -> UsageError:
     return UsageError(f"{typed} fits {every}{more}: type more of the one that you mean")
 
 
-async def nth_job(storage: Storage, number: int) -> str:
+async def nth_latest_job(storage: Storage, number: int) -> str:
     """Return the Job written to last, or `number` places earlier, of those that have begun. Raises NotFound."""
     return await _nth(storage, number, "job")
 
@@ -316,16 +316,16 @@ async def _nth(storage: Storage, number: int, kind: OwnerKind) -> str:
                 if not left:
                     return one
                 left -= 1
-    raise not_so_many(kind, number - left, storage)
+    raise too_few(kind, number - left, storage)
 
 
-def last_typed(typed: str) -> int | None:
+def position_from_last(typed: str) -> int | None:
     """Return the number in `@last~N`, 0 for `@last`; None for an id."""
     last = re.fullmatch(_LAST_PATTERN, typed)
     return None if last is None or last[2] else int(last[1] or 0)
 
 
-def not_so_many(kind: OwnerKind, number: int, storage: Storage) -> NotFound:
+def too_few(kind: OwnerKind, number: int, storage: Storage) -> NotFound:
     """Create the error for an `@last~N` with too large an N."""
     info = OWNER_KINDS[kind]
     if number:

@@ -52,7 +52,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PendingChange:
     """A changed definition that a person has not agreed to."""
 
     file: str
@@ -82,7 +82,7 @@ class Held:
         )
 
 
-class LiveProject:
+class ReloadedProject:
     """The definition in use, and a change that waits for a person's agreement."""
 
     def __init__(self, loaded: LoadedProject, store: TrustStore | None = None) -> None:
@@ -90,7 +90,7 @@ class LiveProject:
         self.loaded = loaded
         self.problem: Note | None = None
         """What is wrong with the files now, or why they are not in use."""
-        self.held: Held | None = None
+        self.pending_change: PendingChange | None = None
         self._store = store or TrustStore.of_user()
         self._folder = folder_of(loaded.project, Path.cwd())
         self._agreed = digests_of(executed(loaded.project))
@@ -107,7 +107,7 @@ class LiveProject:
 
     def matched(self) -> tuple[tuple[str, ...], ...]:
         """Return the files that the patterns of `include` match now. May be slow."""
-        return matched(self.loaded if self.held is None else self.held.loaded)
+        return matched(self.loaded if self.pending_change is None else self.pending_change.loaded)
 
     def refresh_matched(self, found: tuple[tuple[str, ...], ...]) -> bool:
         """Do what `refresh` does, also if the patterns match other files than before."""
@@ -115,16 +115,18 @@ class LiveProject:
         return self._read() if is_new else self.refresh()
 
     @property
-    def open_change(self) -> Held | None:
+    def open_change(self) -> PendingChange | None:
         """The change to ask a person about; None if there is none, or if the person has refused it."""
-        return None if self.held is None or self.held.digest == self._refused else self.held
+        return (
+            None if self.pending_change is None or self.pending_change.digest == self._refused else self.pending_change
+        )
 
     def agree(self, digest: str) -> bool:
         """Store a person's agreement to the change, and use it. Raises StorageError.
 
         Return False, without effect, if the digest is not that of the present change.
         """
-        held = self.held
+        held = self.pending_change
         if held is None or held.digest != digest:
             return False
         self._store.agree(self._folder, executed(held.loaded.project))
@@ -139,7 +141,7 @@ class LiveProject:
         try:
             loaded = load_usable(Path(self.loaded.files[0]))
         except DefinitionError as error:
-            self.held = None
+            self.pending_change = None
             self._say(f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error)))
             self._watch((*self.loaded.files, *(Path(problem.file) for problem in error.problems)))
             return False
@@ -151,15 +153,15 @@ class LiveProject:
         if not new:
             self._take(loaded)
             return True
-        held = Held(str(loaded.files[0]), loaded, new)
-        is_news = self.held is None or self.held.digest != held.digest
-        self.held, self.problem = held, held.note
+        held = PendingChange(str(loaded.files[0]), loaded, new)
+        is_news = self.pending_change is None or self.pending_change.digest != held.digest
+        self.pending_change, self.problem = held, held.note
         if is_news:
             self._say("\n".join((str(held.note), *(f"  + {item.shown}" for item in new))), held.note)
         return False
 
     def _take(self, loaded: LoadedProject) -> None:
-        self.loaded, self.held = loaded, None
+        self.loaded, self.pending_change = loaded, None
         self.problem = None
         self._agreed |= digests_of(executed(loaded.project))
         if loaded.project.broken:

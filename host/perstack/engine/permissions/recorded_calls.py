@@ -46,7 +46,7 @@ from perstack.core.runs.step_events import CallTools, DecideApproval, RequestApp
 from perstack.core.runs.tool_search import search_spec
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.run_log import RunLog
-from perstack.engine.permissions.rulings import resolver
+from perstack.engine.permissions.rulings import path_resolver
 from perstack.engine.plugins.builtin_tools import pin_spec
 from perstack.engine.plugins.skill_loading import SKILL_NAME, load_spec
 from perstack.engine.plugins.tool_catalogue import interactive_tools
@@ -119,14 +119,14 @@ _NO_RULES = "under rules that this version cannot read"
 _APPROVAL_EVENTS = (b'{"type":"requestApproval"', b'{"type":"decideApproval"')
 
 
-class RulesCheck:
+class RulingReplay:
     """A replay of the recorded rulings on the calls of one Run."""
 
     def __init__(self, factories: Sequence[SkillFactory], workspace: Path, approvals: JobApprovals) -> None:
         """Create without reading the logs."""
         self._factories = factories
         self._root = str(workspace)
-        self._resolve = resolver(workspace)
+        self._resolve = path_resolver(workspace)
         self._approvals = approvals
         self._known: tuple[Expert, Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]] | None = None
         self.ruled = 0
@@ -295,14 +295,14 @@ def _as_delegation(call: PolicyCall, target: str | None) -> PolicyCall | None:
     return replace(call, tool=target or call.skill.removeprefix("delegate/"), skill="", kind="delegate")
 
 
-class SeenCalls:
+class RecordedCalls:
     """The calls of recorded Runs as rules see them, as far as definitions and plugins describe the tools."""
 
     def __init__(self, project: Project, factories: Sequence[SkillFactory], workspace: Path) -> None:
         """Create without opening anything."""
         self._project = project
         self._factories = factories
-        self._resolve: Resolve = resolver(workspace, remembers=True)
+        self._resolve: Resolve = path_resolver(workspace, remembers=True)
         self._root = str(workspace)
         self._tools: dict[str, _Tools] = {}
 
@@ -336,7 +336,7 @@ class SeenCalls:
 
 def calls_made(logs: Iterable[RunLog], factories: Sequence[SkillFactory], workspace: Path) -> tuple[PolicyCall, ...]:
     """Return the calls that Runs have made; without arguments if redacted. Raises Damaged and StorageError."""
-    calls = SeenCalls(Project(), factories, workspace)
+    calls = RecordedCalls(Project(), factories, workspace)
     found: list[PolicyCall] = []
     for log in logs:
         if log.damage is not None:

@@ -26,8 +26,8 @@ from perstack.core.permissions.decisions import Ruling, decide_call
 from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import run_ids
-from perstack.engine.permissions.recorded_calls import SeenCalls, key_of, known_tools
-from perstack.engine.permissions.rulings import resolver
+from perstack.engine.permissions.recorded_calls import RecordedCalls, key_of, known_tools
+from perstack.engine.permissions.rulings import path_resolver
 from perstack.engine.plugins.tool_catalogue import delegate_tools
 from perstack.errors import StorageError, UsageError
 from perstack.ports.skill import SkillFactory
@@ -39,7 +39,7 @@ _JOBS_PER_BATCH = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Otherwise:
+class ChangedRuling:
     """A recorded call that would be decided differently."""
 
     job_id: str
@@ -50,14 +50,14 @@ class Otherwise:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class BacktestResult:
     """The result of testing the rules on one Job."""
 
     job_id: str
     calls: int = 0
     unknown: int = 0
     """Calls whose arguments were redacted."""
-    otherwise: tuple[Otherwise, ...] = ()
+    otherwise: tuple[ChangedRuling, ...] = ()
     problem: str | None = None
     """Why the Job cannot be read; None if it can."""
 
@@ -82,9 +82,9 @@ class Backtest:
         """Create the test; `rules`, with the name of their file, replace the project's, but not the Experts' own."""
         other = {} if rules is None else {"path": rules[0], "permissions": rules[1]}
         self._project = project.model_copy(update=other)
-        self._calls = SeenCalls(self._project, factories, workspace)
+        self._calls = RecordedCalls(self._project, factories, workspace)
 
-    async def of(self, storage: Storage, since: int = 0) -> AsyncGenerator[Tested]:
+    async def of(self, storage: Storage, since: int = 0) -> AsyncGenerator[BacktestResult]:
         """Yield the result for every Job written to since a time (milliseconds since 1970; 0 for all), latest first."""
         after: str | None = None
         while True:
@@ -105,24 +105,24 @@ class Backtest:
                 return
             after = page.next
 
-    def _all(self, read: Sequence[_Read], since: int) -> list[Tested]:
-        found: list[Tested] = []
+    def _all(self, read: Sequence[_Read], since: int) -> list[BacktestResult]:
+        found: list[BacktestResult] = []
         for one in read:
             try:
                 found.append(
                     self._tested(one.job_id, one.logs, since)
                     if one.problem is None
-                    else Tested(one.job_id, problem=one.problem)
+                    else BacktestResult(one.job_id, problem=one.problem)
                 )
             except ValueError as error:
-                found.append(Tested(one.job_id, problem=str(error)))
+                found.append(BacktestResult(one.job_id, problem=str(error)))
         return found
 
-    def _tested(self, job_id: str, logs: Mapping[str, Sequence[bytes]], since: int) -> Tested:
+    def _tested(self, job_id: str, logs: Mapping[str, Sequence[bytes]], since: int) -> BacktestResult:
         runs = {run_id: past_run(run_id, lines) for run_id, lines in logs.items()}
         chains: dict[str, Sequence[RuleSet]] = {}
         calls, unknown = 0, 0
-        found: list[Otherwise] = []
+        found: list[ChangedRuling] = []
         for run in runs.values():
             chain = chains[run.id] = self._chain(run, runs)
             key = key_of(run)
@@ -136,8 +136,8 @@ class Backtest:
                     continue
                 ruling = decide_call(chain, seen(call, call.args))
                 if ruling.decision != call.decision:
-                    found.append(Otherwise(job_id, run.id, key, call, ruling))
-        return Tested(job_id, calls, unknown, tuple(found))
+                    found.append(ChangedRuling(job_id, run.id, key, call, ruling))
+        return BacktestResult(job_id, calls, unknown, tuple(found))
 
     def _chain(self, run: PastRun, runs: Mapping[str, PastRun]) -> Sequence[RuleSet]:
         found: dict[str, RuleSet] = {}
@@ -176,7 +176,7 @@ async def _is_older(storage: Storage, job_id: str, since: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class RuleTestResult:
     """The decision about one described call, and where its rule is written."""
 
     ruling: Ruling
@@ -184,7 +184,7 @@ class Tried:
     line: int | None = None
 
 
-def try_call(
+def judge_call(
     definition: DefinitionFile,
     factories: Sequence[SkillFactory],
     workspace: Path,
@@ -193,7 +193,7 @@ def try_call(
     args: JsonObject,
     *,
     above: Iterable[str] = (),
-) -> Tried:
+) -> RuleTestResult:
     """Decide about a call in an Expert's Run; `above` are the Experts of its parent Runs.
 
     Raises UsageError for an unknown Expert or tool, and DefinitionError for a file with errors.
@@ -202,22 +202,24 @@ def try_call(
     expert = _expert(project, expert_key)
     runs = dict.fromkeys([*(_expert(project, key).key for key in above), expert.key])
     chain = {one.source: one for key in runs for one in rule_sets(project, project.experts[key])}
-    call = described(project, factories, expert, tool, args, workspace)
+    call = described_call(project, factories, expert, tool, args, workspace)
     ruling = decide_call(list(chain.values()), call)
     places = {one.source: _place(definition, one.expert) for one in chain.values()}
     source, _, name = ruling.source.rpartition(".")
     place = places.get(source) or places.get(ruling.source)
     if place is None:
-        return Tried(ruling)
+        return RuleTestResult(ruling)
     reporter, at, permissions = place
-    return Tried(ruling, str(reporter.source.path), reporter.source.lines.of(_key(at, permissions, ruling, name)))
+    return RuleTestResult(
+        ruling, str(reporter.source.path), reporter.source.lines.of(_key(at, permissions, ruling, name))
+    )
 
 
-def described(
+def described_call(
     project: Project, factories: Sequence[SkillFactory], expert: Expert, tool: str, args: JsonObject, workspace: Path
 ) -> PolicyCall:
     """Return a call of an Expert's tool as rules see it. Raises UsageError if the Expert has no tool of that name."""
-    resolve = resolver(workspace)
+    resolve = path_resolver(workspace)
     spec = _delegate(project, expert, tool) if tool.startswith(f"{DELEGATE}/") else _tool(factories, expert, tool)
     if spec is None:
         by_name = {one.spec.name: one.spec for one in delegate_tools(expert, project.experts)}

@@ -34,7 +34,7 @@ from perstack.engine.plugins.tool_catalogue import Catalogue
 # Resolution of the paths in a call, for permission rules: through links, and out of the workspace.
 
 
-def resolver(workspace: Path, *, remembers: bool = False) -> Resolve:
+def path_resolver(workspace: Path, *, remembers: bool = False) -> Resolve:
     """Return a function that maps a path of a call to its names; see `Resolve`. It reads the disk, and never raises.
 
     With `remembers` it reads each folder once, for calls that are not about to run.
@@ -156,5 +156,5 @@ class Rulings:
         if offered is None:
             return None
         if self._resolve is None:
-            self._resolve = resolver(Path(self._workspace))
+            self._resolve = path_resolver(Path(self._workspace))
         return policy_call(offered.spec, offered.own_name, part.args, self._resolve, self._workspace)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LaidOut:
+class UnpackedSkill:
     """An Agent Skill that was stored with a Job, unpacked on this machine."""
 
     path: str
@@ -33,11 +33,11 @@ class LaidOut:
     """Whether it was below the workspace, which all programs may read."""
 
 
-class Knowledge:
+class SkillLibrary:
     """A cache of skills and AGENTS.md files: all Runs that a process begins for a Job see the same content."""
 
     def __init__(
-        self, project: Project, lock: Lock, workspace: Path, laid_out: tuple[LaidOut, ...] | None = None
+        self, project: Project, lock: Lock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
     ) -> None:
         """Create an empty cache; `laid_out` are skills stored with the Job, used instead of those at their paths."""
         self.workspace = workspace
@@ -70,7 +70,7 @@ class Knowledge:
             self._agents_md = read_agents_md(self.workspace)
         return self._agents_md
 
-    def informed(self, expert: Expert) -> Expert:
+    def with_skill_digests(self, expert: Expert) -> Expert:
         """Return the Expert with the descriptions of its skills, and the digests of their files, which a Run records.
 
         Raises UsageError for a folder that is not a skill, and for a skill that differs from perstack.lock.
@@ -156,7 +156,7 @@ def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> S
     return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
 
 
-def relocated(policy: SandboxPolicy | None, laid_out: Iterable[LaidOut]) -> SandboxPolicy | None:
+def relocated(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
     """Return a policy with this machine's paths of those skills that it lets programs read at their original paths."""
     skills = tuple(laid_out)
     if policy is None or not skills:

@@ -14,8 +14,8 @@ from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.recall import Entry, Wanted, answer_of, entries_of, recall_spec
 from perstack.core.runs.state import Run
 from perstack.engine.log.event_log import readable
-from perstack.engine.log.run_log import RunDefinition
-from perstack.engine.plugins.tool_catalogue import Offered, builtin_tool
+from perstack.engine.log.run_log import RunLogFormat
+from perstack.engine.plugins.tool_catalogue import OfferedTool, builtin_tool
 from perstack.ports.skill import ToolCall, ToolResult
 from perstack.ports.storage import RunRef, Storage
 
@@ -44,7 +44,7 @@ def pin_spec() -> ToolSpec:
     )
 
 
-def context_tools(run: Run, storage: Storage) -> tuple[Offered, ...]:
+def context_tools(run: Run, storage: Storage) -> tuple[OfferedTool, ...]:
     """Return the tools that a Run needs for its context.
 
     `recallHistory` is offered once something was left out. `pin` is offered with it, or from the beginning if the
@@ -86,7 +86,7 @@ class _HistorySearch:
         """Return the matching entries of one log, and the place in another log that it continues from, if any."""
         lines, _ = await readable(self._storage, ref, 0, limit)
         chosen = await asyncio.to_thread(_worth, lines, wanted)
-        definition = RunDefinition(self._storage)
+        definition = RunLogFormat(self._storage)
         found: list[Entry] = []
         start: StoredEvent | None = None
         for place in chosen:

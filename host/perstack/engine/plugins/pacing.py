@@ -57,29 +57,29 @@ class Waiting:
 OnWait = Callable[[Waiting], None]
 
 
-class Gate:
+class EndpointQueue:
     """The queue and state of one endpoint; generations start in the order of their tickets."""
 
     def __init__(self, provider: Provider | None = None) -> None:
         """Create an empty queue. `provider` is kept alive if it identifies the endpoint, so its id is not reused."""
         self.pace = Pace()
         self._provider = provider
-        self._line: list[Place] = []
+        self._line: list[QueueTicket] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def join(self, place: Place) -> None:
+    def join(self, place: QueueTicket) -> None:
         """Enter the queue, or keep the position in it."""
         if place not in self._line:
             insort(self._line, place, key=lambda one: one.ticket)
         self.advance()
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: QueueTicket) -> None:
         """Leave the queue."""
         with suppress(ValueError):
             self._line.remove(place)
         self.advance()
 
-    def ahead_of(self, place: Place) -> int:
+    def ahead_of(self, place: QueueTicket) -> int:
         """Return how many generations are ahead in the queue."""
         return sum(one.ticket < place.ticket for one in self._line)
 
@@ -128,10 +128,10 @@ class Gate:
             )
 
 
-class Place:
+class QueueTicket:
     """The position of one generation in the queue of its endpoint, kept over all its attempts."""
 
-    def __init__(self, gate: Gate, name: str, limits: ProviderLimits, on_wait: OnWait) -> None:
+    def __init__(self, gate: EndpointQueue, name: str, limits: ProviderLimits, on_wait: OnWait) -> None:
         """Create a place outside the queue; it gets a ticket at the first `enter`."""
         self.ticket = 0
         self.name = name
@@ -198,7 +198,7 @@ class Place:
             self._on_wait(Waiting(later.reason, self._gate.ahead_of(self), seconds))
 
 
-async def through(place: Place, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
+async def through(place: QueueTicket, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
     """Run one attempt in its turn, and record its outcome for all that wait. Raises ProviderError."""
     await place.enter(tokens)
     outcome: Generation | ProviderError | None = None
@@ -222,15 +222,15 @@ def _circuit_open(name: str, found: Refused) -> ProviderError:
     )
 
 
-_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Gate]] = WeakKeyDictionary()
+_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, EndpointQueue]] = WeakKeyDictionary()
 
 
-def place_at(provider: Provider, name: str, limits: ProviderLimits | None, on_wait: OnWait) -> Place:
+def ticket_for(provider: Provider, name: str, limits: ProviderLimits | None, on_wait: OnWait) -> QueueTicket:
     """Return a place in the queue of a provider's endpoint; `name` is the name shown to people."""
     known = _gates.setdefault(asyncio.get_running_loop(), {})
     told = endpoint_id(provider)
     key = told or f"object {id(provider)}"
     gate = known.get(key)
     if gate is None:
-        gate = known[key] = Gate(None if told else provider)
-    return Place(gate, name, limits or NO_LIMITS, on_wait)
+        gate = known[key] = EndpointQueue(None if told else provider)
+    return QueueTicket(gate, name, limits or NO_LIMITS, on_wait)

@@ -28,7 +28,7 @@ _MAX_CHUNKS_AFTER_END = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProgramResult:
     """Exit status and output of a program that has ended."""
 
     status: int
@@ -37,7 +37,7 @@ class Answer:
     """The last line of its stderr, truncated."""
 
 
-async def ask_program(
+async def run_program(
     name: str,
     argv: Sequence[str],
     directory: Path,
@@ -47,7 +47,7 @@ async def ask_program(
     records: Path | None = None,
     runtime: Runtime = LOCAL_RUNTIME,
     readable: tuple[Path, ...] = (),
-) -> Answer:
+) -> ProgramResult:
     """Run a program with `given` on stdin, for at most `timeout` milliseconds, and end all its processes.
 
     While it runs it is recorded in the folder `records`, if given. `readable` are paths that it must be able to read in
@@ -80,7 +80,7 @@ async def ask_program(
             raise SkillError(f"{name} wrote more than {MOST_OUTPUT:,} bytes to stdout: let it write its answer alone")
         if status < 0:
             raise SkillError(f"{name} was ended by signal {-status}{_and(_words(err))}")
-        return Answer(status, said, _words(err))
+        return ProgramResult(status, said, _words(err))
 
 
 class _Output:

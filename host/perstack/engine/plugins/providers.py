@@ -19,7 +19,7 @@ from perstack.core.definitions.project import Project
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import UNKNOWN
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.pacing import OnWait, Place, place_at
+from perstack.engine.plugins.pacing import OnWait, QueueTicket, ticket_for
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import MissingCredential, UsageError
 from perstack.next_steps import Continue, Give, Look
@@ -136,9 +136,9 @@ class Endpoint:
         """The reply settings that the provider reports."""
         return reply_settings(self.provider)
 
-    def place(self, on_wait: OnWait = lambda waiting: None) -> Place:
+    def place(self, on_wait: OnWait = lambda waiting: None) -> QueueTicket:
         """Return a place in the queue of all Runs that use the same endpoint."""
-        return place_at(self.provider, self.name, self.limits, on_wait)
+        return ticket_for(self.provider, self.name, self.limits, on_wait)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.agent_skills import LaidOut, relocated
+from perstack.engine.plugins.agent_skills import UnpackedSkill, relocated
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import UsageError
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime, Surroundings
@@ -33,7 +33,7 @@ async def check_policies(
 class Runtimes:
     """The prepared runtimes of one Job. Call `close` after all its programs have ended."""
 
-    def __init__(self, plugins: Plugins, around: Surroundings, laid_out: tuple[LaidOut, ...] = ()) -> None:
+    def __init__(self, plugins: Plugins, around: Surroundings, laid_out: tuple[UnpackedSkill, ...] = ()) -> None:
         """Create without preparing anything; `laid_out` are Agent Skills that are not at the paths in the policies."""
         self._laid_out = laid_out
         self._plugins = plugins
@@ -74,7 +74,7 @@ class Runtimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class CommandSandbox:
     """The runtime of a program that no tool starts: an evaluator, or the command of a task."""
 
     runtime: Runtime = LOCAL_RUNTIME
@@ -84,11 +84,13 @@ class Ground:
     """Whether the program has fewer rights than the host's user."""
 
 
-NO_SANDBOX = Ground()
+NO_SANDBOX = CommandSandbox()
 
 
 @asynccontextmanager
-async def prepared(plugins: Plugins, policy: SandboxPolicy | None, around: Surroundings) -> AsyncGenerator[Ground]:
+async def command_sandbox(
+    plugins: Plugins, policy: SandboxPolicy | None, around: Surroundings
+) -> AsyncGenerator[CommandSandbox]:
     """Prepare a policy's runtime for the duration of the block. Raises UsageError if it cannot be enforced here."""
     if policy is None:
         yield NO_SANDBOX
@@ -96,6 +98,6 @@ async def prepared(plugins: Plugins, policy: SandboxPolicy | None, around: Surro
     await check_policies(plugins, (policy,), lambda: around)
     runtimes = Runtimes(plugins, around)
     try:
-        yield Ground(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)
+        yield CommandSandbox(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)
     finally:
         await runtimes.close()

@@ -20,7 +20,7 @@ from perstack.core.definitions.agent_skills import NotASkill, SkillFile, is_part
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import is_below
 from perstack.engine.log.storage import keep_blobs
-from perstack.engine.plugins.agent_skills import Knowledge, LaidOut
+from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
@@ -34,7 +34,7 @@ _PROGRAM_MODE = 0o500
 _FILE_MODE = 0o400
 
 
-class CarriedFile(Fact):
+class BundledFile(Fact):
     """A file of a skill, stored as a blob of the Job."""
 
     path: str
@@ -52,13 +52,13 @@ class CarriedFile(Fact):
         return value
 
 
-class CarriedSkill(Fact):
+class BundledSkill(Fact):
     """A skill whose files are stored with the Job."""
 
     path: str
     """The original path, by which Experts name the skill."""
     digest: str = Field(pattern="^sha256:[0-9a-f]{64}$")
-    files: tuple[CarriedFile, ...]
+    files: tuple[BundledFile, ...]
     in_workspace: bool = Field(default=False, exclude_if=falsy)
     """Whether it was below the workspace, which all programs may read."""
 
@@ -67,44 +67,44 @@ class CarriedSkill(Fact):
         return cache / self.digest.removeprefix("sha256:") / Path(self.path).name
 
 
-def check_carried(knowledge: Knowledge, team: Iterable[Expert]) -> None:
+def check_bundle(knowledge: SkillLibrary, team: Iterable[Expert]) -> None:
     """Raise UsageError if a skill of the team is invalid, differs from perstack.lock, or is too large to be stored."""
     experts = tuple(team)
     for expert in experts:
-        knowledge.informed(expert)
+        knowledge.with_skill_digests(expert)
     _check_size(knowledge.known(experts).values())
 
 
-async def carry(
-    storage: Storage, job_id: str, knowledge: Knowledge, team: Iterable[Expert]
-) -> tuple[CarriedSkill, ...]:
+async def bundle_skills(
+    storage: Storage, job_id: str, knowledge: SkillLibrary, team: Iterable[Expert]
+) -> tuple[BundledSkill, ...]:
     """Store the valid skills of a team with a Job. Raises UsageError if too large or changed, and StorageError."""
     known = knowledge.known(tuple(team))
     _check_size(known.values())
-    carried: list[CarriedSkill] = []
+    carried: list[BundledSkill] = []
     for path, folder in known.items():
         contents = await asyncio.to_thread(_contents, folder)
         await keep_blobs(storage, job_id, [data for data, _ in contents])
         files = tuple(
-            CarriedFile(path=file.path, sha256=file.sha256, size=file.size, is_executable=is_executable)
+            BundledFile(path=file.path, sha256=file.sha256, size=file.size, is_executable=is_executable)
             for file, (_, is_executable) in zip(folder.files, contents, strict=True)
         )
         inside = is_below(path, (str(knowledge.workspace),))
-        carried.append(CarriedSkill(path=path, digest=folder.digest, files=files, in_workspace=inside))
+        carried.append(BundledSkill(path=path, digest=folder.digest, files=files, in_workspace=inside))
     return tuple(carried)
 
 
-async def lay_out(
-    storage: Storage, job_id: str, carried: Iterable[CarriedSkill], env: Mapping[str, str]
-) -> tuple[LaidOut, ...]:
+async def unpack_skills(
+    storage: Storage, job_id: str, carried: Iterable[BundledSkill], env: Mapping[str, str]
+) -> tuple[UnpackedSkill, ...]:
     """Unpack a Job's skills into the user's cache, each version once. Raises StorageError, NotFound and UsageError."""
-    laid: list[LaidOut] = []
+    laid: list[UnpackedSkill] = []
     for skill in carried:
         folder = skill.folder_in(_cache(env))
         if not await asyncio.to_thread(_is_whole, folder, skill):
             contents = await _blobs(storage, job_id, skill)
             await uninterrupted(asyncio.to_thread(partial(_write, folder, skill, contents)))
-        laid.append(LaidOut(skill.path, folder, skill.in_workspace))
+        laid.append(UnpackedSkill(skill.path, folder, skill.in_workspace))
     return tuple(laid)
 
 
@@ -147,7 +147,7 @@ def _is_program(path: Path) -> bool:
     return False
 
 
-async def _blobs(storage: Storage, job_id: str, skill: CarriedSkill) -> list[bytes]:
+async def _blobs(storage: Storage, job_id: str, skill: BundledSkill) -> list[bytes]:
     contents: list[bytes] = []
     for first in range(0, len(skill.files), _CONCURRENT_BLOBS):
         some = skill.files[first : first + _CONCURRENT_BLOBS]
@@ -163,7 +163,7 @@ def _cache(env: Mapping[str, str]) -> Path:
     return Path(base).absolute() / "perstack" / "skills"
 
 
-def _is_whole(folder: Path, skill: CarriedSkill) -> bool:
+def _is_whole(folder: Path, skill: BundledSkill) -> bool:
     """Return whether a folder has exactly these files: a program of an earlier Job may have changed them."""
     try:
         found = read_skill(folder)
@@ -175,7 +175,7 @@ def _is_whole(folder: Path, skill: CarriedSkill) -> bool:
     }
 
 
-def _write(folder: Path, skill: CarriedSkill, contents: list[bytes]) -> None:
+def _write(folder: Path, skill: BundledSkill, contents: list[bytes]) -> None:
     """Replace the folder by renames, because other processes may be reading the same version. Raises UsageError."""
     try:
         folder.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -9,8 +9,8 @@ from os.path import normpath
 from typing import TYPE_CHECKING
 
 from perstack.core.definitions.skills import AgentSkill, ToolSpec
-from perstack.engine.plugins.agent_skills import Knowledge
-from perstack.engine.plugins.tool_catalogue import Offered, builtin_tool
+from perstack.engine.plugins.agent_skills import SkillLibrary
+from perstack.engine.plugins.tool_catalogue import OfferedTool, builtin_tool
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult
 
@@ -45,7 +45,7 @@ def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
     )
 
 
-def loading_tools(skills: Sequence[AgentSkill], knowledge: Knowledge) -> tuple[Offered, ...]:
+def loading_tools(skills: Sequence[AgentSkill], knowledge: SkillLibrary) -> tuple[OfferedTool, ...]:
     """Return `loadSkill`, if there are skills; otherwise nothing.
 
     Files that changed since the Run began are not read: nobody has agreed to them, and the recorded start of the Run
@@ -62,7 +62,7 @@ def loading_tools(skills: Sequence[AgentSkill], knowledge: Knowledge) -> tuple[O
     return (builtin_tool(load_spec(skills), load),) if skills else ()
 
 
-def _answer(knowledge: Knowledge, skill: AgentSkill, path: str, begin: int) -> str:
+def _answer(knowledge: SkillLibrary, skill: AgentSkill, path: str, begin: int) -> str:
     from perstack.config.context_files import decoded, skill_file_of
     from perstack.core.definitions.agent_skills import NotASkill, divided
 

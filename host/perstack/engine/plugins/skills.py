@@ -40,12 +40,12 @@ from perstack.core.runs.state import Run
 from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
 from perstack.engine.log.emitter import DisplayStamp, Emitter
-from perstack.engine.plugins.agent_skills import Knowledge
+from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.builtin_tools import context_tools
 from perstack.engine.plugins.runtimes import Runtimes
 from perstack.engine.plugins.tool_catalogue import (
     Catalogue,
-    Offered,
+    OfferedTool,
     PlayedSession,
     delegate_tools,
     interactive_tools,
@@ -172,7 +172,7 @@ _MAX_PROBLEM_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Up:
+class _ConnectedSkill:
     """A skill with its tools, or without a session and with the reason."""
 
     session: SkillSession | None
@@ -181,7 +181,7 @@ class _Up:
 
 
 @dataclass(slots=True)
-class _Opening:
+class _SkillConnection:
     """A skill that is open or being opened, and the Run that first needed it."""
 
     name: str
@@ -190,7 +190,7 @@ class _Opening:
     """Creates the session from the definition, without starting anything."""
     may_start: asyncio.Event
     """Set once a Run has all its sessions, so that none of them lacks a variable."""
-    work: asyncio.Task[_Up] = field(init=False)
+    work: asyncio.Task[_ConnectedSkill] = field(init=False)
     is_shown: bool = False
     """Whether a start was shown without an end."""
 
@@ -211,7 +211,7 @@ class JobSkills:
         *,
         runtimes: Runtimes,
         agreement: Agreement,
-        knowledge: Knowledge | None = None,
+        knowledge: SkillLibrary | None = None,
     ) -> None:
         """Create without opening anything."""
         self._runtimes = runtimes
@@ -222,7 +222,7 @@ class JobSkills:
         self._context = context
         self._emit = emit
         self._clock = clock
-        self._open: dict[bytes, _Opening] = {}
+        self._open: dict[bytes, _SkillConnection] = {}
         self._notices: set[tuple[str, str]] = set()
         """Notices about renamed tools that this Job has already shown."""
         self._numbers = count(1)
@@ -270,13 +270,13 @@ class JobSkills:
         await skills.refresh()
         return skills
 
-    def _loading(self, expert: Expert, project: Project) -> tuple[Offered, ...]:
+    def _loading(self, expert: Expert, project: Project) -> tuple[OfferedTool, ...]:
         known = agent_skills(expert.skills)
         if not known:
             return ()
         from perstack.engine.plugins.skill_loading import loading_tools
 
-        return loading_tools(known, self._knowledge or Knowledge(project, self._lock, self._context.workspace))
+        return loading_tools(known, self._knowledge or SkillLibrary(project, self._lock, self._context.workspace))
 
     async def close(self) -> None:
         """Close every skill. An error while closing is shown; results of earlier calls stay valid."""
@@ -286,7 +286,7 @@ class JobSkills:
 
     def _opening(
         self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
-    ) -> _Opening:
+    ) -> _SkillConnection:
         key = shared_definition(definition).to_json() + (b"" if sandbox is None else sandbox.to_json())
         if played is not None:  # recorded toolsets differ between Experts
             key += b"".join(spec.to_json() for spec in played.specs) + b"played"
@@ -294,7 +294,9 @@ class JobSkills:
             self._open[key] = self._begun(definition, run_id, sandbox, played)
         return self._open[key]
 
-    def _begun(self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None) -> _Opening:
+    def _begun(
+        self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
+    ) -> _SkillConnection:
         def show_stderr(line: str) -> None:
             self._show_start(opening)
             line = line if self._vault is None else self._vault.masked_in_passing(line)
@@ -307,15 +309,17 @@ class JobSkills:
             return await opened(self._factories, definition, there, self._agreement)
 
         context = replace(self._context, on_stderr=show_stderr)
-        opening = _Opening(definition.name, run_id, asyncio.create_task(made()), asyncio.Event())
+        opening = _SkillConnection(definition.name, run_id, asyncio.create_task(made()), asyncio.Event())
         opening.work = asyncio.create_task(self._start(definition, opening, show_stderr))
         return opening
 
-    async def _start(self, definition: Skill, opening: _Opening, show: Callable[[str], None]) -> _Up:
+    async def _start(
+        self, definition: Skill, opening: _SkillConnection, show: Callable[[str], None]
+    ) -> _ConnectedSkill:
         session = await opening.session
         await opening.may_start.wait()
         if is_base_skill(definition) or isinstance(session, PlayedSession):
-            return _Up(session, await session.tools())
+            return _ConnectedSkill(session, await session.tools())
         up = await self._reached(definition, opening, session, show)
         for spec in up.toolset.specs:
             for problem in unchecked(spec.input_schema):
@@ -326,21 +330,21 @@ class JobSkills:
         return up
 
     async def _reached(
-        self, definition: Skill, opening: _Opening, session: SkillSession, show: Callable[[str], None]
-    ) -> _Up:
+        self, definition: Skill, opening: _SkillConnection, session: SkillSession, show: Callable[[str], None]
+    ) -> _ConnectedSkill:
         locked = self._lock.of_skill(definition)
         if locked is not None:
             toolset = locked.toolset()
             connect = partial(self._connect, opening, session)
-            return _Up(LockedSession(definition.name, toolset, session, connect, show), toolset)
+            return _ConnectedSkill(LockedSession(definition.name, toolset, session, connect, show), toolset)
         if self._lock.names(definition):
             show(f"{out_of_date(definition.name)} (its definition has changed)")
         try:
-            return _Up(session, await self._connect(opening, session))
+            return _ConnectedSkill(session, await self._connect(opening, session))
         except SkillError as error:
-            return _Up(None, problem=str(error))
+            return _ConnectedSkill(None, problem=str(error))
 
-    async def _connect(self, opening: _Opening, session: SkillSession) -> Toolset:
+    async def _connect(self, opening: _SkillConnection, session: SkillSession) -> Toolset:
         began = time.monotonic()
         self._show_start(opening)
         try:
@@ -358,7 +362,7 @@ class JobSkills:
         )
         return toolset
 
-    async def _end(self, one: _Opening) -> None:
+    async def _end(self, one: _SkillConnection) -> None:
         tasks = {one.work, one.session}
         for task in tasks:
             task.cancel()
@@ -384,12 +388,12 @@ class JobSkills:
                 self._notices.add((skill, message))
                 self._emit.display(SkillStderr(**self._stamp(run_id), skill_name=skill, message=message))
 
-    def _show_start(self, one: _Opening) -> None:
+    def _show_start(self, one: _SkillConnection) -> None:
         if not one.is_shown:
             one.is_shown = True
             self._emit.display(SkillStarting(**self._stamp(one.run_id), skill_name=one.name))
 
-    def _show_end(self, one: _Opening, reason: str = "", note: Note | None = None) -> None:
+    def _show_end(self, one: _SkillConnection, reason: str = "", note: Note | None = None) -> None:
         one.is_shown = False
         self._emit.display(SkillDisconnected(**self._stamp(one.run_id), skill_name=one.name, reason=reason, note=note))
 
@@ -410,9 +414,9 @@ class RunSkills:
         expert: Expert,
         project: Project,
         definitions: Sequence[Skill],
-        work: Mapping[str, asyncio.Task[_Up]],
+        work: Mapping[str, asyncio.Task[_ConnectedSkill]],
         notify: Callable[[Mapping[str, str]], None],
-        loading: tuple[Offered, ...] = (),
+        loading: tuple[OfferedTool, ...] = (),
         *,
         is_coordinator: bool,
     ) -> None:
@@ -427,7 +431,7 @@ class RunSkills:
         self._known: dict[str, Toolset | None] = {}
         self._context: tuple[object, ...] = (False, False, ())
         """The state of the Run's context for which the context tools were made."""
-        self._own: tuple[Offered, ...] = ()
+        self._own: tuple[OfferedTool, ...] = ()
         self._revealed: tuple[str, ...] = ()
         self.catalogue = Catalogue([])
 
@@ -452,7 +456,7 @@ class RunSkills:
         return self.catalogue
 
     def _made(self, toolsets: Mapping[str, Toolset | None]) -> Catalogue:
-        offered: list[Offered] = []
+        offered: list[OfferedTool] = []
         missing: dict[str, str] = {}
         unreachable: dict[str, str] = {}
         guidance: list[str] = []
@@ -484,7 +488,7 @@ class RunSkills:
         )
 
 
-async def _toolset(work: asyncio.Task[_Up]) -> Toolset | None:
+async def _toolset(work: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
     """Return a skill's tools; None while it is being opened, and if it cannot be reached."""
     if not work.done():
         return None
@@ -504,7 +508,7 @@ async def _all_made(sessions: Collection[asyncio.Task[SkillSession]]) -> None:
         raise errors[0]
 
 
-async def _all_there(required: Mapping[str, asyncio.Task[_Up]]) -> None:
+async def _all_there(required: Mapping[str, asyncio.Task[_ConnectedSkill]]) -> None:
     """Raise SkillError that names every required skill which cannot be reached, and why."""
     problems = await asyncio.gather(*(_problem(work) for work in required.values()))
     missing = [
@@ -516,7 +520,7 @@ async def _all_there(required: Mapping[str, asyncio.Task[_Up]]) -> None:
         raise SkillError("; ".join(missing))
 
 
-async def _problem(work: asyncio.Task[_Up]) -> str | None:
+async def _problem(work: asyncio.Task[_ConnectedSkill]) -> str | None:
     """Return why a skill cannot be reached, or None. Connect to a locked skill to find out."""
     up = await asyncio.shield(work)
     if up.session is None:
@@ -538,10 +542,10 @@ def _bounded(text: str) -> str:
     return text if len(text) <= _MAX_GUIDANCE_CHARACTERS else text[:_MAX_GUIDANCE_CHARACTERS] + " …"
 
 
-def _played_search(played: Mapping[str, Toolset]) -> list[Offered]:
+def _played_search(played: Mapping[str, Toolset]) -> list[OfferedTool]:
     """Return the recorded tool search of a Run that used it: without opened skills there may be nothing to defer."""
     specs = played.get(SEARCH_TOOL, _NO_TOOLS).specs
-    return [Offered(spec, PlayedSession(_NO_TOOLS), spec.name) for spec in specs]
+    return [OfferedTool(spec, PlayedSession(_NO_TOOLS), spec.name) for spec in specs]
 
 
 def _is_lazy(definition: Skill) -> bool:

@@ -91,7 +91,7 @@ _DELEGATE_SCHEMA: JsonObject = {
 
 
 @dataclass(frozen=True)
-class Offered:
+class OfferedTool:
     """A tool as offered to a model; `session` runs it, and is None for delegates, questions and loop tools."""
 
     spec: ToolSpec
@@ -129,7 +129,7 @@ class Catalogue:
 
     def __init__(
         self,
-        offered: Sequence[Offered],
+        offered: Sequence[OfferedTool],
         missing: Mapping[str, str] | None = None,
         guidance: str = "",
         tool_search: ToolSearch = "auto",
@@ -175,7 +175,7 @@ class Catalogue:
             self._kept = kept_tools(specs)
         return self._kept
 
-    def find(self, call: DecidedCall) -> Offered | None:
+    def find(self, call: DecidedCall) -> OfferedTool | None:
         """Return the tool that a call was decided for, also if it has another name after a resume.
 
         Never return a tool of another skill: a decision or approval for one skill must not run a tool of another.
@@ -222,9 +222,9 @@ class Catalogue:
         return ToolResult.text(result_text(found, self.deferred))
 
 
-def builtin_tool(spec: ToolSpec, answer: Callable[[ToolCall], Awaitable[ToolResult]]) -> Offered:
+def builtin_tool(spec: ToolSpec, answer: Callable[[ToolCall], Awaitable[ToolResult]]) -> OfferedTool:
     """Return a tool whose calls the host answers with `answer`."""
-    return Offered(spec, BuiltinSession(Toolset((spec,)), answer), spec.name)
+    return OfferedTool(spec, BuiltinSession(Toolset((spec,)), answer), spec.name)
 
 
 def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> DecidedCall:
@@ -234,12 +234,12 @@ def _refused(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> 
     )
 
 
-def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSpec]) -> list[Offered]:
+def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSpec]) -> list[OfferedTool]:
     """Return a skill's tools, filtered by its `pick` and `omit`."""
     may_sample = isinstance(definition, McpStdioSkill | McpSseSkill) and definition.sampling
     may_wait = not is_base_skill(definition)
     return [
-        Offered(
+        OfferedTool(
             replace_name(declared(spec, definition), legal_tool_name(spec.name), definition.name),
             session,
             spec.name,
@@ -258,10 +258,10 @@ def replace_name(spec: ToolSpec, name: str, skill_name: str) -> ToolSpec:
     return spec.model_copy(update={"name": name, "skill_name": skill_name})
 
 
-def interactive_tools(definition: InteractiveSkill) -> list[Offered]:
+def interactive_tools(definition: InteractiveSkill) -> list[OfferedTool]:
     """Return the questions that a Coordinator may ask, as tools."""
     return [
-        Offered(
+        OfferedTool(
             ToolSpec(
                 name=legal_tool_name(tool.name),
                 description=tool.description or definition.description or "",
@@ -278,10 +278,10 @@ def interactive_tools(definition: InteractiveSkill) -> list[Offered]:
     ]
 
 
-def delegate_tools(expert: Expert, experts: Mapping[str, Expert]) -> list[Offered]:
+def delegate_tools(expert: Expert, experts: Mapping[str, Expert]) -> list[OfferedTool]:
     """Return the Experts that this one may delegate to, as tools."""
     return [
-        Offered(
+        OfferedTool(
             ToolSpec(
                 name=legal_tool_name(found.key),
                 description=found.description or f"Delegate to the Expert {found.key}.",
@@ -297,12 +297,12 @@ def delegate_tools(expert: Expert, experts: Mapping[str, Expert]) -> list[Offere
     ]
 
 
-def delegate_infos(offered: Sequence[Offered]) -> list[DelegateInfo]:
+def delegate_infos(offered: Sequence[OfferedTool]) -> list[DelegateInfo]:
     """Return the delegates, as described in the instruction."""
     return [DelegateInfo(one.spec.name, one.spec.description) for one in offered]
 
 
-def _with_unique_names(offered: Sequence[Offered]) -> list[Offered]:
+def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
     """Return the tools under unique names, which do not depend on their order.
 
     A tool keeps its name if no tool of higher rank has it and no other of the same rank; otherwise its skill's name is
@@ -324,7 +324,7 @@ def _with_unique_names(offered: Sequence[Offered]) -> list[Offered]:
     ]
 
 
-def _keeps_name(one: Offered, ranks: Mapping[tuple[str, int], int]) -> bool:
+def _keeps_name(one: OfferedTool, ranks: Mapping[tuple[str, int], int]) -> bool:
     name = one.spec.name
     # a recording already has the names that its model was offered
     is_reserved = one.rank > 0 and name in _RESERVED and not isinstance(one.session, PlayedSession)
@@ -332,7 +332,7 @@ def _keeps_name(one: Offered, ranks: Mapping[tuple[str, int], int]) -> bool:
     return ranks[name, one.rank] == 1 and not (is_reserved or is_of_higher)
 
 
-def _digest_name(one: Offered, taken: Collection[str]) -> str:
+def _digest_name(one: OfferedTool, taken: Collection[str]) -> str:
     """Return a free name that stays the same when other tools come and go."""
     for number in count():
         digest = sha256(f"{one.spec.skill_name}\0{one.own_name}\0{number}".encode(errors="replace")).hexdigest()
@@ -342,7 +342,7 @@ def _digest_name(one: Offered, taken: Collection[str]) -> str:
     raise AssertionError("unreachable")
 
 
-def _renamed(offered: Sequence[Offered], named: Sequence[Offered]) -> Mapping[str, str]:
+def _renamed(offered: Sequence[OfferedTool], named: Sequence[OfferedTool]) -> Mapping[str, str]:
     found: dict[str, list[str]] = {}
     for before, after in zip(offered, named, strict=True):
         if before.spec.name != after.spec.name:

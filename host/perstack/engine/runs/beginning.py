@@ -27,7 +27,7 @@ from perstack.system.clock import iso
 
 def as_started(wiring: Wiring, expert: Expert) -> Expert:
     """Return the Expert as a new Run records it. Raises UsageError if one of its Agent Skills cannot be used."""
-    return strict(wiring, wiring.knowledge.informed(expert))
+    return strict(wiring, wiring.knowledge.with_skill_digests(expert))
 
 
 def strict(wiring: Wiring, expert: Expert) -> Expert:

@@ -246,7 +246,7 @@ class Delegates:
 
     async def _taken_back(self, parent: RunSession, delegation: Delegation, known: Run) -> DelegateOutcome:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
-        from perstack.engine.log.leases import Holders
+        from perstack.engine.log.leases import DelegateLeases
         from perstack.engine.runs.remote_delegates import stop_elsewhere
 
         driver, wiring = self._driver, self._driver.wiring
@@ -254,8 +254,8 @@ class Delegates:
         await stop_elsewhere(
             wiring.storage, driver.job, driver.runs, wiring.emit, wiring.clock, wiring.dispatching, only=known.id
         )
-        holders = Holders(wiring.storage)
-        async with holders.held(known.id, this_process()):
+        holders = DelegateLeases(wiring.storage)
+        async with holders.lease(known.id, this_process()):
             outcome = await self._driven_on(parent, delegation, driver.runs.pop(known.id, known))
         if outcome.run is not None and has_ended(outcome.run):
             await holders.forget(known.id)

@@ -14,7 +14,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.host_context import JobSnapshots, Setup
 from perstack.engine.log.emitter import Emitter
-from perstack.engine.plugins.agent_skills import Knowledge
+from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.skills import JobSkills
 from perstack.errors import PerstackError
@@ -40,7 +40,7 @@ class Wiring:
     overrides: Overrides
     directory: str
     """The working directory that the model is given."""
-    knowledge: Knowledge
+    knowledge: SkillLibrary
     snapshots: JobSnapshots
     dispatching: Dispatching
     vault: Callable[[int], SecretVault]
@@ -61,7 +61,7 @@ class Wiring:
 
 
 def wired(
-    setup: Setup, job_id: str, emit: Emitter, tasks: Callable[[], TaskMemory], lock: Lock, knowledge: Knowledge
+    setup: Setup, job_id: str, emit: Emitter, tasks: Callable[[], TaskMemory], lock: Lock, knowledge: SkillLibrary
 ) -> Wiring:
     """Create the services for a Job from a setup."""
     skills = JobSkills(

@@ -30,7 +30,7 @@ from perstack.core.runs.step_events import CallDelegate
 from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.log.event_log import Loaded
-from perstack.engine.log.leases import Holders
+from perstack.engine.log.leases import DelegateLeases
 from perstack.engine.log.run_log import run_logs, watching
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.delegation import DelegateOutcome, Drives, begin_delegate
@@ -189,7 +189,7 @@ class Stopping:
         self._emit = emit
         self._clock = clock
         self._dispatching = dispatching
-        self._holders = Holders(storage)
+        self._holders = DelegateLeases(storage)
 
     async def stop(self, following: Following, run_ids: Iterable[str]) -> None:
         """Stop these Runs and all their descendants, wherever they are driven. Raises StorageError."""
@@ -299,7 +299,7 @@ class Batch:
         self._how = how
         self._wiring = wiring
         self._parent = parent
-        self._holders = Holders(wiring.storage)
+        self._holders = DelegateLeases(wiring.storage)
         self._following = Following(wiring.storage, driver.job, driver.runs, driver.kept.mark_changed)
         self._open = [_Member(delegation) for delegation in delegations]
 

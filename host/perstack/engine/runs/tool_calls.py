@@ -28,7 +28,7 @@ from perstack.engine.log.emitter import Emitter
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import through
 from perstack.engine.plugins.providers import Endpoint, Prices
-from perstack.engine.plugins.tool_catalogue import Catalogue, Offered
+from perstack.engine.plugins.tool_catalogue import Catalogue, OfferedTool
 from perstack.engine.runs.budget import Spending
 from perstack.engine.runs.generation import error_info
 from perstack.errors import PerstackError, ProviderError, SkillError
@@ -360,7 +360,7 @@ async def _called(skill: SkillSession, request: ToolCall) -> ToolResult | Questi
 
 
 async def _called_masked(
-    offered: Offered, skill: SkillSession, request: ToolCall, vault: SecretVault
+    offered: OfferedTool, skill: SkillSession, request: ToolCall, vault: SecretVault
 ) -> ToolResult | Question:
     """Call the tool with the secrets in place of their placeholders, and mask the secrets in its result."""
     from perstack.engine.plugins.secret_masking import MaskedCall  # only for Runs that mask

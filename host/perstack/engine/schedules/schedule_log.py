@@ -16,10 +16,10 @@ from perstack.core.schedules.schedule import (
     evolve_schedule,
     parse_schedule_event,
 )
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.indexed_log import Summarized, SummarizedLog
-from perstack.engine.log.storage import Entry, Kept, log_of
+from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
+from perstack.engine.log.storage import IndexEntries, StoredSummary, log_of
 from perstack.errors import Conflict, StorageError
 from perstack.next_steps import Look
 from perstack.ports.storage import Storage
@@ -35,7 +35,7 @@ def _jobs(state: ScheduleState) -> Sequence[str]:
     return ()
 
 
-SCHEDULES = Summarized[ScheduleState, StoredScheduleEvent, ScheduleState](
+SCHEDULES = IndexedLogFormat[ScheduleState, StoredScheduleEvent, ScheduleState](
     kind="schedule",
     title="schedule ",
     missing="nothing has happened to a schedule {of} yet in {location}",
@@ -47,14 +47,14 @@ SCHEDULES = Summarized[ScheduleState, StoredScheduleEvent, ScheduleState](
     summary=_itself,
     damaged=damaged_schedule,
     jobs=_jobs,
-    keeping=Entry(frozenset(("name", "version", "lines", "updatedAt"))),
+    store=IndexEntries(frozenset(("name", "version", "lines", "updatedAt"))),
 )
 
 
-class ScheduleLog(SummarizedLog[ScheduleState, StoredScheduleEvent, ScheduleState]):
+class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState]):
     """Reads and writes schedules, without decisions of its own."""
 
-    def __init__(self, storage: Storage, audit: Auditing) -> None:
+    def __init__(self, storage: Storage, audit: AuditTrail) -> None:
         """Create; `audit` sends the heads of schedules to an anchor, if there is one, whenever no Job is running."""
         super().__init__(storage, SCHEDULES)
         self._audit = audit
@@ -65,8 +65,8 @@ class ScheduleLog(SummarizedLog[ScheduleState, StoredScheduleEvent, ScheduleStat
         A schedule that occurs each minute has a million events a year, so the fold starts from the index entry, if its
         hash is in the log.
         """
-        kept = await SCHEDULES.keeping.read(self._space, name)
-        return await self._since(name, kept) or (await self.readable(name)).whole().loaded
+        kept = await SCHEDULES.store.read(self._space, name)
+        return await self._since(name, kept) or (await self.readable(name)).or_raise().loaded
 
     async def add(
         self, name: str, loaded: Loaded[ScheduleState] | None, events: Sequence[StoredScheduleEvent]
@@ -84,10 +84,10 @@ class ScheduleLog(SummarizedLog[ScheduleState, StoredScheduleEvent, ScheduleStat
         await self._audit.expect(Owner("schedule", of))
         appended = await super().append(of, loaded, events)
         if appended.state.current is None:
-            await self._audit.stopped(Owner("schedule", of), appended.head)
+            await self._audit.at_rest(Owner("schedule", of), appended.head)
         return appended
 
-    async def _since(self, name: str, kept: Kept) -> Loaded[ScheduleState] | None:
+    async def _since(self, name: str, kept: StoredSummary) -> Loaded[ScheduleState] | None:
         """Fold the log from the index entry on; None if there is no entry, or it does not belong to this log."""
         head = kept.head
         if head is None or kept.text is None:

@@ -9,9 +9,9 @@ Any number of processes may run schedulers on one storage. What to do next is a 
 decide at once, one of them wins, and the others get a Conflict and do nothing. The id of a task's Job is recorded in
 the same append, before the Job starts; a Job whose process died in between is started again under the same id.
 
-Errors are isolated: an error of one item becomes a `ScheduledWork` with `error`, and the next pass tries it again.
+Errors are isolated: an error of one item becomes a `DueWorkResult` with `error`, and the next pass tries it again.
 
-A new kind of due item needs a literal in `_Due.kind`, a source in `_candidates`, and a case in `_look_after` and
+A new kind of due item needs a literal in `DueItem.kind`, a source in `_candidates`, and a case in `_process` and
 `_failed`. How Jobs are started (in this process or through the queue) is decided by the `JobLauncher`.
 """
 
@@ -45,9 +45,9 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.commands import ask_command
 from perstack.engine.context.host_context import Setup
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.leases import guarded, programs_of
+from perstack.engine.log.leases import leftover_programs_ended, programs_of
 from perstack.engine.schedules.launcher import JobLauncher
-from perstack.engine.schedules.schedules import ScheduledWork, job_if_any, words_of
+from perstack.engine.schedules.schedules import DueWorkResult, error_line, job_if_any
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 from perstack.ports.environment import inherited
@@ -74,7 +74,7 @@ _P = TypeVar("_P", bound=Paused)
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
+class DueItem:
     """An item that may be due."""
 
     id: str
@@ -109,9 +109,9 @@ class Scheduler:
         self._launcher = launcher
         self._soon = asyncio.Event()
         self._turn = asyncio.Semaphore(_CONCURRENT_ITEMS)
-        self._busy: set[_Due] = set()
+        self._busy: set[DueItem] = set()
 
-    async def once(self) -> tuple[ScheduledWork, ...]:
+    async def once(self) -> tuple[DueWorkResult, ...]:
         """Process everything that is due now; return after the Jobs started here have ended or stopped."""
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
@@ -119,15 +119,15 @@ class Scheduler:
         done = [done for one in work if (done := one.result()) is not None]
         return (*done, *[one async for one in self._not_retained()])
 
-    async def watch(self, interval: int, on_woken: Callable[[ScheduledWork], None], *, with_jobs: bool = True) -> None:
+    async def watch(self, interval: int, on_woken: Callable[[DueWorkResult], None], *, with_jobs: bool = True) -> None:
         """Repeat `once` every `interval` milliseconds until cancelled. A long Job delays nothing else.
 
         Without `with_jobs`, paused Jobs that belong to no task are left to others, and need not be listed. An error
         affects only its item, which the next pass tries again; an error that repeats is reported once.
         """
-        errors: dict[_Due, str] = {}
+        errors: dict[DueItem, str] = {}
 
-        async def look_after(one: _Due) -> None:
+        async def look_after(one: DueItem) -> None:
             try:
                 done = await self._wake(one)
             finally:
@@ -152,7 +152,7 @@ class Scheduler:
                         on_woken(removed)
                 await self._until_next(interval / 1000)
 
-    def look_soon(self) -> None:
+    def wake(self) -> None:
         """Make the next pass of `watch` start early, because something has happened."""
         self._soon.set()
 
@@ -163,31 +163,31 @@ class Scheduler:
             async with asyncio.timeout(seconds - first):
                 await self._soon.wait()
 
-    async def _not_retained(self) -> AsyncGenerator[ScheduledWork]:
+    async def _not_retained(self) -> AsyncGenerator[DueWorkResult]:
         """Delete the Jobs that `[retention]` no longer keeps. Errors are yielded as work."""
         try:
             gone = await self._jobs.not_retained()
         except StorageError as error:
-            yield ScheduledWork(did="failed", error=str(error))
+            yield DueWorkResult(did="failed", error=str(error))
             return
         async for job_id, why in self._jobs.delete_each(job.id for job in gone):
-            yield ScheduledWork(did="deleted" if why is None else "failed", job_id=job_id, error=why)
+            yield DueWorkResult(did="deleted" if why is None else "failed", job_id=job_id, error=why)
 
-    async def _candidates(self, *, with_jobs: bool = True) -> list[_Due]:
+    async def _candidates(self, *, with_jobs: bool = True) -> list[DueItem]:
         """Return everything that may be due. A list that cannot be read is an item with its error."""
         now = self._now()
-        due = [_Due(one.name, "schedule") for one in self._setup().project.schedules]
+        due = [DueItem(one.name, "schedule") for one in self._setup().project.schedules]
         rows, no_rows = await _had("tasks", self._memory.log.rows())
         due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
         paused, no_series = await _had("iterations", self._due_iterations(now))
-        due += [*no_series, *(_Due(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
+        due += [*no_series, *(DueItem(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
         if no_rows or no_series or not with_jobs:
             return due  # owners of the Jobs are unknown, or other processes handle them
         of_tasks = {row.get("jobId") for row in rows}
         of_series = tuple(f"{one.id}-" for one in paused)
         jobs, no_jobs = await _had("Jobs", self._due_jobs(now))
         mine = [one for one in jobs if one not in of_tasks and not one.startswith(of_series)]
-        return [*due, *no_jobs, *(_Due(one, "job") for one in mine)]
+        return [*due, *no_jobs, *(DueItem(one, "job") for one in mine)]
 
     async def _due_jobs(self, now: int) -> list[str]:
         found: list[str] = []
@@ -206,11 +206,11 @@ class Scheduler:
                 break
         return found
 
-    async def _wake(self, one: _Due) -> ScheduledWork | None:
+    async def _wake(self, one: DueItem) -> DueWorkResult | None:
         """Process one item; None if another process was faster. An error becomes work with that error."""
         try:
             async with self._turn:
-                return await self._look_after(one)
+                return await self._process(one)
         except (Conflict, NotAllowed, NotFound):
             return None  # another process was faster
         except asyncio.CancelledError:
@@ -218,39 +218,39 @@ class Scheduler:
                 raise
             return await self._failed(one, "its Job was cancelled")
         except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
-            return await self._failed(one, words_of(error))
+            return await self._failed(one, error_line(error))
 
-    async def _failed(self, one: _Due, error: str) -> ScheduledWork:
+    async def _failed(self, one: DueItem, error: str) -> DueWorkResult:
         match one.kind:
             case "task":
-                return ScheduledWork(did="failed", task_id=one.id, error=error)
+                return DueWorkResult(did="failed", task_id=one.id, error=error)
             case "job":
                 job = await _or_nothing(job_if_any(self._jobs, one.id))
-                return ScheduledWork(did="failed", job_id=one.id, job=job, error=error)
+                return DueWorkResult(did="failed", job_id=one.id, job=job, error=error)
             case "iterations":
                 series = await _or_nothing(self._iterations.get(one.id))
-                return ScheduledWork(did="failed", series_id=one.id, series=series, error=error)
+                return DueWorkResult(did="failed", series_id=one.id, series=series, error=error)
             case "schedule":
-                return ScheduledWork(did="failed", schedule=one.id, error=error)
+                return DueWorkResult(did="failed", schedule=one.id, error=error)
             case "list":
-                return ScheduledWork(did="failed", error=f"what there is of {one.id} cannot be listed: {error}")
+                return DueWorkResult(did="failed", error=f"what there is of {one.id} cannot be listed: {error}")
         assert_never(one.kind)
 
-    async def _look_after(self, one: _Due) -> ScheduledWork | None:
+    async def _process(self, one: DueItem) -> DueWorkResult | None:
         if one.problem is not None:
             return await self._failed(one, one.problem)
         match one.kind:
             case "task":
-                return await self._attend(one.id)
+                return await self._process_task(one.id)
             case "job":
                 job = await self._if_over(one.id, self._jobs.job, self._jobs.resume)
-                return None if job is None else ScheduledWork(did="resumed", job_id=one.id, job=job)
+                return None if job is None else DueWorkResult(did="resumed", job_id=one.id, job=job)
             case "iterations":
                 series = await self._if_over(one.id, self._iterations.get, self._launcher.resume_series)
                 did: Literal["resumed", "queued"] = "resumed" if self._launcher.resumes else "queued"
-                return None if series is None else ScheduledWork(did=did, series_id=one.id, series=series)
+                return None if series is None else DueWorkResult(did=did, series_id=one.id, series=series)
             case "schedule":
-                return await self._schedules().attend(one.id)
+                return await self._schedules().process_due(one.id)
             case "list":
                 return None
         assert_never(one.kind)
@@ -268,7 +268,7 @@ class Scheduler:
                 raise
             return None
 
-    async def _attend(self, task_id: str) -> ScheduledWork | None:
+    async def _process_task(self, task_id: str) -> DueWorkResult | None:
         """Process a task: take its next step until nothing is due; read what the steps ask for."""
         task = await self._memory.get(task_id)
         known = Known(task.agent_id in self._setup().project.experts)
@@ -281,7 +281,7 @@ class Scheduler:
                 case Work():
                     return await self._work(task, step.job_id, known)
                 case GoOn():
-                    return await self._go_on(task, step, known)
+                    return await self._apply(task, step, known)
                 case _:
                     assert_never(step)
         return None
@@ -292,11 +292,11 @@ class Scheduler:
     async def _ask(self, agent_id: str, command: Sequence[str]) -> PollResult:
         setup = self._setup()
         expert_key = agent_id if agent_id in setup.project.experts else None
-        async with guarded(setup.storage), setup.ground(expert_key) as ground:
+        async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as ground:
             env = inherited(setup.env, (*variables_in(command), *ground.variables))
             return await ask_command(command, setup.workspace, env, programs_of(setup.storage), ground.runtime)
 
-    async def _go_on(self, task: TaskState, step: GoOn, known: Known) -> ScheduledWork:
+    async def _apply(self, task: TaskState, step: GoOn, known: Known) -> DueWorkResult:
         """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.
 
         Raises UsageError or MissingCredential, without appending anything, if the Expert could not run.
@@ -311,9 +311,9 @@ class Scheduler:
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
         if job_id is not None:
             return await self._work(task, job_id, known)
-        return ScheduledWork(task_id=task.task_id, did=step.did, task=task)
+        return DueWorkResult(task_id=task.task_id, did=step.did, task=task)
 
-    async def _work(self, task: TaskState, job_id: str, known: Known) -> ScheduledWork:
+    async def _work(self, task: TaskState, job_id: str, known: Known) -> DueWorkResult:
         if await self._setup().storage.has_job(job_id):
             job = await self._launcher.resume(job_id)
         else:
@@ -322,20 +322,20 @@ class Scheduler:
         task = await self._memory.get(task.task_id)
         step = settled(task, job, self._now())
         if step is not None:
-            return await self._go_on(task, step, known)
+            return await self._apply(task, step, known)
         did: Literal["worked", "queued"] = "queued" if job.status == "queued" else "worked"
-        return ScheduledWork(task_id=task.task_id, did=did, task=task, question=job.asks)
+        return DueWorkResult(task_id=task.task_id, did=did, task=task, question=job.asks)
 
 
-def _due_task(row: Row) -> _Due:
-    return _Due(str(row["taskId"]), problem=str(row.get("error")) if row.get("damaged") else None)
+def _due_task(row: Row) -> DueItem:
+    return DueItem(str(row["taskId"]), problem=str(row.get("error")) if row.get("damaged") else None)
 
 
-async def _had(what: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[_Due]]:
+async def _had(what: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[DueItem]]:
     try:
         return await listing, []
     except Exception as error:  # noqa: BLE001 - a storage may raise anything
-        return [], [_Due(what, "list", words_of(error))]
+        return [], [DueItem(what, "list", error_line(error))]
 
 
 async def _or_nothing(work: Awaitable[_T]) -> _T | None:

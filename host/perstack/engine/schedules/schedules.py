@@ -34,7 +34,7 @@ from perstack.system.concurrency import leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledWork:
+class DueWorkResult:
     """What was done about a task, an occurrence of a schedule, or another Job or series, and its state afterwards."""
 
     did: Action | Did
@@ -60,14 +60,14 @@ async def job_if_any(jobs: Jobs, job_id: str) -> JobSummary | None:
         return None
 
 
-def words_of(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Return the first error of a group, in one line."""
     first = leaves(error)[0]
     return str(first) if isinstance(first, PerstackError) else f"{type(first).__name__}: {first}"
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleStanding:
+class ScheduleStatus:
     """The state of a schedule, for lists."""
 
     schedule: Schedule
@@ -100,21 +100,21 @@ class Schedules:
         """The names in the definition in force."""
         return tuple(one.name for one in self._setup().project.schedules)
 
-    async def once(self) -> tuple[ScheduledWork, ...]:
+    async def once(self) -> tuple[DueWorkResult, ...]:
         """Process what is due now, until Jobs driven here end or stop. Errors are in the `error` of their schedule."""
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(self._looked_after(name)) for name in self.names]
         return tuple(done for one in work if (done := one.result()) is not None)
 
-    async def _looked_after(self, name: str) -> ScheduledWork | None:
+    async def _looked_after(self, name: str) -> DueWorkResult | None:
         try:
-            return await self.attend(name)
+            return await self.process_due(name)
         except (Conflict, NotAllowed, NotFound):
             return None  # another process was faster
         except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
-            return ScheduledWork(did="failed", schedule=name, error=words_of(error))
+            return DueWorkResult(did="failed", schedule=name, error=error_line(error))
 
-    async def attend(self, name: str) -> ScheduledWork | None:
+    async def process_due(self, name: str) -> DueWorkResult | None:
         """Process what is due of one schedule; start one Job at most.
 
         None if nothing was due, or another process was faster.
@@ -126,7 +126,7 @@ class Schedules:
             return None
         calendar = calendar_of(schedule)
         loaded, known = await self._log.latest(name), Known(resumes=self._launcher.resumes)
-        done: ScheduledWork | None = None
+        done: DueWorkResult | None = None
         while (step := next_step(_state(loaded), schedule, calendar, known, self._now())) is not None:
             match step:
                 case LookAtJob():
@@ -134,7 +134,7 @@ class Schedules:
                 case Record(starts=None):
                     loaded = await self._log.add(name, loaded, step.events)
                     if step.did is not None:
-                        done = ScheduledWork(did=step.did, schedule=name, occurrence=step.at)
+                        done = DueWorkResult(did=step.did, schedule=name, occurrence=step.at)
                 case Record():
                     await self._launcher.check(schedule.expert)
                     started = (await self._log.add(name, loaded, step.events)).state.current
@@ -149,24 +149,24 @@ class Schedules:
                     assert_never(step)
         return done
 
-    async def list(self) -> tuple[ScheduleStanding, ...]:
+    async def list(self) -> tuple[ScheduleStatus, ...]:
         """Return the state of each schedule. One that cannot be read has an `error`."""
         return tuple([await self._standing(one) for one in self._setup().project.schedules])
 
-    async def _standing(self, schedule: Schedule) -> ScheduleStanding:
+    async def _standing(self, schedule: Schedule) -> ScheduleStatus:
         try:
             calendar = calendar_of(schedule)
             loaded = await self._log.latest(schedule.name)
             now = self._now()
             if loaded is None:
-                return ScheduleStanding(schedule, calendar.after(now))
+                return ScheduleStatus(schedule, calendar.after(now))
             state = loaded.state
             last = state.current or state.last
             following = calendar.after(state.lines.get(schedule.line, now))
             job = None if last is None else await job_if_any(self._jobs, last.job_id)
         except (StorageError, UsageError) as error:
-            return ScheduleStanding(schedule, error=words_of(error))
-        return ScheduleStanding(schedule, following, last, job, state.waiting, state.skipped)
+            return ScheduleStatus(schedule, error=error_line(error))
+        return ScheduleStatus(schedule, following, last, job, state.waiting, state.skipped)
 
     def _schedule(self, name: str) -> Schedule | None:
         return next((one for one in self._setup().project.schedules if one.name == name), None)
@@ -174,7 +174,7 @@ class Schedules:
     def _now(self) -> int:
         return self._setup().clock.now()
 
-    async def _start(self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence) -> ScheduledWork | None:
+    async def _start(self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence) -> DueWorkResult | None:
         labels = {LABEL: schedule.name}
         try:
             job = await self._launcher.start(schedule.expert, schedule.query, job_id=occurrence.job_id, labels=labels)
@@ -186,7 +186,7 @@ class Schedules:
 
     async def _ended(
         self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence, job: JobSummary, did: Did
-    ) -> ScheduledWork:
+    ) -> DueWorkResult:
         """Record that the occurrence's Job has ended, if it has, unless another process does."""
         loaded = await self._log.latest(schedule.name)
         if loaded is not None and _is_at_work(loaded, occurrence):
@@ -194,7 +194,7 @@ class Schedules:
             if step is not None:
                 with suppress(Conflict):  # another process does so in its next pass
                     await self._log.add(schedule.name, loaded, step.events)
-        return ScheduledWork(
+        return DueWorkResult(
             did=did, schedule=schedule.name, occurrence=occurrence.at, job_id=job.id, job=job, question=job.asks
         )
 

@@ -45,7 +45,7 @@ from perstack.core.tasks.operations import (
 )
 from perstack.core.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
 from perstack.core.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.tasks.task_log import Listing, TaskLog, check_dependencies, delete_each, seen
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.ports.storage import Storage
@@ -63,9 +63,9 @@ _EVER_MS = 1 << 53
 class ExecutionMemory(TaskMemory):
     """The tasks in a storage, with all operations. `perstack.ports.tasks` documents the methods."""
 
-    def __init__(self, storage: Storage, audit: Auditing | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(self, storage: Storage, audit: AuditTrail | None = None, clock: Clock = SYSTEM) -> None:
         """Use an open storage, which `close` closes."""
-        self.log = TaskLog(storage, audit or Auditing.off(storage))
+        self.log = TaskLog(storage, audit or AuditTrail.off(storage))
         self._storage = storage
         self._clock = clock
         self._by: By | None = None
@@ -116,14 +116,14 @@ class ExecutionMemory(TaskMemory):
 
     async def find(self, typed: str) -> str:
         """Return the task id for a whole id, a unique prefix, or `@last`. Raises UsageError that lists what matches."""
-        from perstack.engine.log.storage import last_typed, not_so_many, whole_id
+        from perstack.engine.log.storage import position_from_last, resolve_id, too_few
 
-        last = last_typed(typed)
+        last = position_from_last(typed)
         if last is None:
-            return await whole_id(self._storage, typed, ("task",))
+            return await resolve_id(self._storage, typed, ("task",))
         tasks = (await self.list(limit=last + 1)).tasks
         if len(tasks) <= last:
-            raise not_so_many("task", len(tasks), self._storage)
+            raise too_few("task", len(tasks), self._storage)
         return tasks[last].task_id
 
     async def do(self, command: Command[_R]) -> _R:

@@ -28,10 +28,10 @@ from perstack.core.tasks.summaries import (
     is_completed,
     summary_of,
 )
-from perstack.engine.anchors.trail import Auditing
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.indexed_log import Summarized, SummarizedLog
-from perstack.engine.log.storage import Entry, log_of
+from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
+from perstack.engine.log.storage import IndexEntries, log_of
 from perstack.errors import Conflict, Damaged, NotAllowed, NotFound, StorageError, UsageError
 from perstack.next_steps import Look
 from perstack.ports.storage import Storage
@@ -40,10 +40,10 @@ from perstack.system.concurrency import uninterrupted
 _MAX_ATTEMPTS = 50
 """Attempts to append a change; after a conflict it is decided again on the new state."""
 
-_INDEX = Entry(frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt")))
+_INDEX = IndexEntries(frozenset(("taskId", "name", "status", "version", "createdAt", "updatedAt")))
 
 
-TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
+TASKS = IndexedLogFormat[TaskState, StoredTaskEvent, TaskSummary](
     kind="task",
     title="task ",
     missing="there is no task {of} in {location}",
@@ -55,14 +55,14 @@ TASKS = Summarized[TaskState, StoredTaskEvent, TaskSummary](
     summary=summary_of,
     damaged=damaged_task,
     jobs=lambda task: () if task.job_id is None else (task.job_id,),
-    keeping=_INDEX,
+    store=_INDEX,
 )
 
 
-class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
+class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
     """Reads and writes tasks, without decisions of its own."""
 
-    def __init__(self, storage: Storage, audit: Auditing) -> None:
+    def __init__(self, storage: Storage, audit: AuditTrail) -> None:
         """Create; `audit` sends a task's head to the anchor, if any, at each change after which it is not running."""
         super().__init__(storage, TASKS)
         self._audit = audit
@@ -70,7 +70,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
     async def create(self, events: Sequence[StoredTaskEvent]) -> TaskState:
         """Create a task from its first events. Raises Conflict if the id is taken."""
         task_id = events[0].task_id
-        had = (await TASKS.keeping.read(self._space, task_id)).floor
+        had = (await TASKS.store.read(self._space, task_id)).floor
         if had and not await self._space.read(log_of(task_id), limit=1):
             raise self.shorter(task_id, 0, had)
         with suppress(Conflict):  # a process that died before the first event has left an empty log
@@ -106,7 +106,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
                 raise
         expected = None if expected_version is None else (log_of(task_id), expected_version)
         try:
-            async with self._audit.removing(Owner("task", task_id)):
+            async with self._audit.anchored_removal(Owner("task", task_id)):
                 await uninterrupted(self._space.delete_job(task_id, expected=expected))
         except Conflict as conflict:
             if expected_version is not None:
@@ -121,7 +121,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
             return await super().append(of, loaded, events)
         await self._audit.expect(Owner("task", of))
         appended = await super().append(of, loaded, events)
-        await self._audit.stopped(Owner("task", of), appended.head)
+        await self._audit.at_rest(Owner("task", of), appended.head)
         return appended
 
     async def rows(self) -> list[Row]:
@@ -149,7 +149,7 @@ class TaskLog(SummarizedLog[TaskState, StoredTaskEvent, TaskSummary]):
     async def _shown(self, of: str, loaded: Loaded[TaskState]) -> TaskSummary:
         summary = await super()._shown(of, loaded)
         with suppress(StorageError):  # lists work without the entry
-            await TASKS.keeping.put(self._space, of, summary, loaded.head)
+            await TASKS.store.put(self._space, of, summary, loaded.head)
         return summary
 
 

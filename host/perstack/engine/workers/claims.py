@@ -23,8 +23,16 @@ from perstack.core.queue.orders import (
 from perstack.core.runs.state import RunStatus
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import UnknownEvent
-from perstack.engine.workers.orders import Ordered
-from perstack.engine.workers.reports import News, Outcome, Tally, Tell, error_text, news_of, news_of_taken
+from perstack.engine.workers.orders import OrderedWork
+from perstack.engine.workers.reports import (
+    Outcome,
+    Report,
+    WorkerCounters,
+    WorkerReport,
+    error_text,
+    report_of_claim,
+    report_of_outcome,
+)
 from perstack.errors import Conflict, Damaged, DispatcherError, NotFound, StorageError
 from perstack.ports.dispatcher import Claim, Order, Seat
 from perstack.system.clock import Clock
@@ -37,17 +45,17 @@ _LONGEST_RETRY_S = 5.0
 _T = TypeVar("_T")
 
 
-class Reaching:
+class DispatcherConnection:
     """The connection to the dispatcher. Retries without end; each change of state is reported once."""
 
-    def __init__(self, location: str, tell: Tell) -> None:
+    def __init__(self, location: str, tell: Report) -> None:
         """Assume that the dispatcher answers."""
         self._location = location
         self._tell = tell
         self._pause = 0.0
         """Seconds of the last pause; 0 while it answers."""
 
-    async def until_done(self, work: Callable[[], Awaitable[_T]]) -> _T:
+    async def call(self, work: Callable[[], Awaitable[_T]]) -> _T:
         """Repeat a call until the dispatcher answers, and return its result."""
         while True:
             try:
@@ -63,7 +71,7 @@ class Reaching:
         if not self._pause:
             text = f"the dispatcher does not answer, and is asked again: {error_text(error)}"
             facts = {"dispatcher": self._location, "error": error_text(error)}
-            self._tell(News(event="unreachable", level="warning", text=text, facts=facts))
+            self._tell(WorkerReport(event="unreachable", level="warning", text=text, facts=facts))
         self._pause = min(max(self._pause * 2, _FIRST_RETRY_S), _LONGEST_RETRY_S)
         return self._pause * random.uniform(0.7, 1.0)  # noqa: S311 - so that workers do not all retry at once
 
@@ -72,7 +80,9 @@ class Reaching:
         if self._pause:
             self._pause = 0.0
             self._tell(
-                News(event="reachable", text="the dispatcher answers again", facts={"dispatcher": self._location})
+                WorkerReport(
+                    event="reachable", text="the dispatcher answers again", facts={"dispatcher": self._location}
+                )
             )
 
 
@@ -85,7 +95,7 @@ Live = Callable[[], Awaitable[frozenset[str]]]
 
 
 @dataclass(slots=True)
-class Held:
+class HeldClaim:
     """A claim, and the task that drives its Job."""
 
     claim: Claim
@@ -99,17 +109,17 @@ class Held:
     """Whether it only waits for delegates that other claims drive, and so takes no place."""
 
 
-class Claims:
+class ClaimHandler:
     """The claims of one worker. An error of one does not affect the others."""
 
     def __init__(
         self,
         name: str,
-        ordered: Ordered,
+        ordered: OrderedWork,
         clock: Clock,
-        tally: Tally,
-        reaching: Reaching,
-        tell: Tell,
+        tally: WorkerCounters,
+        reaching: DispatcherConnection,
+        tell: Report,
         seen_to: Callable[[Order], None] = lambda order: None,
     ) -> None:
         """Create without claims; `seen_to` is called with each order that is released."""
@@ -121,7 +131,7 @@ class Claims:
         self._reaching = reaching
         self._tell = tell
         self._tries: dict[str, int] = {}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldClaim] = {}
         self._one_looks = asyncio.Lock()
         """Serializes checks for suspects: of two checks at once, neither would see the other's Job begin."""
         self.freed = asyncio.Event()
@@ -169,29 +179,29 @@ class Claims:
 
     # --- one claim ------------------------------------------------------------------------------------------------
 
-    def hold(self, claim: Claim) -> Held:
-        """Add a claim that `see_to` will process."""
-        held = self._held[claim.id] = Held(claim)
+    def hold(self, claim: Claim) -> HeldClaim:
+        """Add a claim, which `process` then drives."""
+        held = self._held[claim.id] = HeldClaim(claim)
         return held
 
-    async def see_to(self, seat: Seat, held: Held, live: Live) -> None:
+    async def process(self, seat: Seat, held: HeldClaim, live: Live) -> None:
         """Drive what the order refers to, and release the order. `live` returns the names of the existing workers."""
         try:
             outcome = await self._outcome(seat, held, live)
             after = await self._after(held, outcome)
             again = None if isinstance(after, Done) else await self._order_again(held.claim.order, after, live)
             if not held.is_lost:
-                await self._reaching.until_done(lambda: seat.release(held.claim, again))
-            self._tell(news_of(held.claim.order, outcome, after))
+                await self._reaching.call(lambda: seat.release(held.claim, again))
+            self._tell(report_of_outcome(held.claim.order, outcome, after))
             self._seen_to(held.claim.order)
         except Exception as error:  # noqa: BLE001 - an error of one Job must not end the others
             text = f"its order stays with this worker until that ends: {error_text(error)}"
-            self._tell(News(event="failed", level="error", job=held.claim.order.job_id, text=text))
+            self._tell(WorkerReport(event="failed", level="error", job=held.claim.order.job_id, text=text))
         finally:
             del self._held[held.claim.id]
             self.freed.set()
 
-    async def _outcome(self, seat: Seat, held: Held, live: Live) -> Outcome:
+    async def _outcome(self, seat: Seat, held: HeldClaim, live: Live) -> Outcome:
         """Drive the Job, if there is something to drive. Raises CancelledError only if this task is cancelled."""
         order = held.claim.order
         try:
@@ -200,7 +210,7 @@ class Claims:
                 return Outcome("stopped", served)
             if held.claim.is_taken_over:
                 await self._count_takeover(seat, held)
-            if await self._ordered.is_poison(served, held.claim.order, lambda: self._reaching.until_done(live)):
+            if await self._ordered.is_poison(served, held.claim.order, lambda: self._reaching.call(live)):
                 return Outcome("stopped", await self._ordered.stop_for_good(served, order), is_poison=True)
             if await self._is_beside_a_suspect(held):
                 return Outcome("busy", served)
@@ -210,14 +220,14 @@ class Claims:
             return Outcome("lost" if held.is_lost else "left", served)
         return await self._driven(held, served)
 
-    async def _driven(self, held: Held, served: Served) -> Outcome:
+    async def _driven(self, held: HeldClaim, served: Served) -> Outcome:
         def waits(it_does: bool) -> None:
             held.waits = it_does
             self.freed.set()
 
         drive = self._ordered.drive(served, held.claim.order, self._tally.of(served), waits)
         held.task = asyncio.ensure_future(drive)
-        self._tell(news_of_taken(held.claim, served))
+        self._tell(report_of_claim(held.claim, served))
         began = time.monotonic()
         self._tally.running += 1
         try:
@@ -232,7 +242,7 @@ class Claims:
             self._tally.running -= 1
         return replace(await self._came(held, held.task), seconds=time.monotonic() - began)
 
-    async def _came(self, held: Held, task: asyncio.Future[Served]) -> Outcome:
+    async def _came(self, held: HeldClaim, task: asyncio.Future[Served]) -> Outcome:
         order = held.claim.order
         if held.is_lost:
             if not task.cancelled():
@@ -264,7 +274,7 @@ class Claims:
         """Return the outcome for a missing Job: its deletion withdraws a waiting order, but not a claimed one."""
         where = f"{self._ordered.location} has no such Job"
         try:
-            is_ours = await self._ordered.is_of_here(order)
+            is_ours = await self._ordered.is_for_this_storage(order)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", error=error)
         if is_ours:
@@ -280,15 +290,15 @@ class Claims:
         except Exception as unread:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", None, error or unread)
 
-    async def _count_takeover(self, seat: Seat, held: Held) -> None:
+    async def _count_takeover(self, seat: Seat, held: HeldClaim) -> None:
         """Store with the order how often it was taken over, and how much work was done by then."""
         self._tally.takeovers += 1
         order = held.claim.order
         work = await self._ordered.work_of(order)
         changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
-        held.claim = await self._reaching.until_done(lambda: seat.change(held.claim, changed))
+        held.claim = await self._reaching.call(lambda: seat.change(held.claim, changed))
 
-    async def _is_beside_a_suspect(self, held: Held) -> bool:
+    async def _is_beside_a_suspect(self, held: HeldClaim) -> bool:
         """Return whether another Job that may have ended workers is being driven here.
 
         Suspects are driven one at a time, so that it is clear which one ends the worker. A Job that has made progress
@@ -308,7 +318,7 @@ class Claims:
 
     # --- the next state of the order ------------------------------------------------------------------------------
 
-    async def _after(self, held: Held, outcome: Outcome) -> Done | Again:
+    async def _after(self, held: HeldClaim, outcome: Outcome) -> Done | Again:
         order, begun = held.claim.order, outcome.came not in ("busy", "unreachable")
         tries = self._tries.pop(order.key, 0)
         if not begun and len(self._tries) < _MAX_COUNTED_JOBS:
@@ -336,6 +346,6 @@ class Claims:
         """Return the order to put back in the queue, without refusals of workers that have ended."""
         if after.refused is None:
             return replace(order, due=after.due)
-        there = await self._reaching.until_done(live)
+        there = await self._reaching.call(live)
         refused = {name: why for name, why in order.refused.items() if name in there}
         return replace(order, due=after.due, refused={**refused, self._name: after.refused})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perstack.core.base.ids import check_job_id, event_id_of
 from perstack.core.jobs.summary import JobSummary
-from perstack.engine.files.changes import shots_of
+from perstack.engine.files.changes import snapshots_of
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.emitter import OnEvent
 from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
@@ -101,7 +101,7 @@ class JobFolders:
 
     async def _make_ready(self, job_id: str, folder: Path) -> None:
         """Replace the folder's content with the latest snapshot, if any. Raises UsageError and StorageError."""
-        shots = shots_of(job_id, await self._jobs.logs(job_id))
+        shots = snapshots_of(job_id, await self._jobs.logs(job_id))
         await uninterrupted(asyncio.to_thread(_cleared if shots else _made, folder))
         if shots:
             await self._jobs.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)

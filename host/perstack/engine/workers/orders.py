@@ -18,10 +18,10 @@ from perstack.core.runs.state import Run, RunStatus
 from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.emitter import Emitter, OnEvent
-from perstack.engine.log.leases import Holders
+from perstack.engine.log.leases import DelegateLeases
 from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.log.run_session import JobSummaryFile, RunSession
-from perstack.engine.log.storage import name_of
+from perstack.engine.log.storage import storage_name
 from perstack.errors import NotFound
 from perstack.ports.dispatcher import Order
 from perstack.system.clock import Clock
@@ -72,7 +72,7 @@ async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:
     """Record that the Job failed, and stop its remote delegates; it can be resumed. Raises Conflict while driven."""
     async with jobs.storage.lease(job_id, this_process()):
         loaded = await jobs.load(job_id)
-        async with jobs.audit.kept(loaded.job):
+        async with jobs.audit.anchored(loaded.job):
             await jobs.stop_elsewhere(loaded)
             await _fail(jobs, loaded, loaded.runs[loaded.job.coordinator.start.run_id], clock)
         return await JobSummaryFile(jobs.storage, loaded.job).write(is_driven=False)
@@ -80,7 +80,7 @@ async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:
 
 async def stop_run_for_good(jobs: Jobs, job_id: str, run_id: str, clock: Clock) -> JobSummary:
     """Record that a delegate's Run failed, so that the parent Run sees it. Raises Conflict while it is driven."""
-    async with Holders(jobs.storage).held(run_id, this_process()):
+    async with DelegateLeases(jobs.storage).lease(run_id, this_process()):
         loaded = await jobs.load(job_id)
         run = loaded.runs.get(run_id)
         if run is not None and due_of(run, clock.now()) is not None:
@@ -119,7 +119,7 @@ class Drive(Protocol):
         ...
 
 
-class Ordered:
+class OrderedWork:
     """Looks up and drives what one worker's orders refer to."""
 
     def __init__(self, jobs: Jobs, iterations: Iterations, drive: Drive, clock: Clock) -> None:
@@ -146,7 +146,7 @@ class Ordered:
             await self._jobs.load(order.job_id)  # raises the error
         return job
 
-    async def is_of_here(self, order: Order) -> bool | None:
+    async def is_for_this_storage(self, order: Order) -> bool | None:
         """Return whether the order refers to this storage; None if it names none, as when the storage failed to answer.
 
         A delegate's order without a name counts as of this storage: the parent's driver queues it again. Raises
@@ -154,7 +154,7 @@ class Ordered:
         """
         if order.storage is None:
             return None if order.run_id is None else True
-        return order.storage == await name_of(self._jobs.storage)
+        return order.storage == await storage_name(self._jobs.storage)
 
     async def run_status(self, order: Order) -> RunStatus | None:
         """Return a delegate's status from its log; None if nothing can continue it. Raises NotFound and Damaged."""

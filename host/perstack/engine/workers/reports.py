@@ -69,7 +69,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class WorkerReport:
     """One thing that happened to a worker."""
 
     event: Kind
@@ -90,7 +90,7 @@ _WHY_AGAIN: dict[Came, tuple[Kind, Level, str]] = {
     "unable": ("refused", "warning", "cannot be driven here, and waits for another worker"),
 }
 
-Tell = Callable[[News], None]
+Report = Callable[[WorkerReport], None]
 
 
 def error_text(error: BaseException | str) -> str:
@@ -99,7 +99,7 @@ def error_text(error: BaseException | str) -> str:
     return text if len(text) <= _MAX_ERROR_CHARACTERS else f"{text[: _MAX_ERROR_CHARACTERS - 1]}…"
 
 
-def news_of_taken(claim: Claim, served: Served) -> News:
+def report_of_claim(claim: Claim, served: Served) -> WorkerReport:
     """Return the report that a Job or series is being driven."""
     over = " over from a worker that fell silent" if claim.is_taken_over else ""
     run = _run_of(claim.order, served)
@@ -109,10 +109,10 @@ def news_of_taken(claim: Claim, served: Served) -> News:
     if claim.is_taken_over:
         facts["takeovers"] = claim.order.takeovers
     kind = "iterations of " if isinstance(served, SeriesState) else ""
-    return News(event="taken", job=served.id, text=f"{of}taken{over} ({kind}{expert})", facts=facts)
+    return WorkerReport(event="taken", job=served.id, text=f"{of}taken{over} ({kind}{expert})", facts=facts)
 
 
-def news_of(order: Order, outcome: Outcome, after: Done | Again) -> News:
+def report_of_outcome(order: Order, outcome: Outcome, after: Done | Again) -> WorkerReport:
     """Return the report of an order's outcome."""
     event, level, text = _said(order, outcome, isinstance(after, Again))
     facts: dict[str, JsonValue] = {"came": outcome.came}
@@ -131,7 +131,7 @@ def news_of(order: Order, outcome: Outcome, after: Done | Again) -> News:
     if error is not None:
         facts["error"] = error_text(error)
         text = f"{text}: {facts['error']}"
-    return News(event=event, job=order.job_id, text=text, level=level, facts=facts)
+    return WorkerReport(event=event, job=order.job_id, text=text, level=level, facts=facts)
 
 
 def _run_of(order: Order, served: Served | None) -> RunSummary | None:
@@ -182,7 +182,7 @@ OTHERS = "other"
 UNKNOWN = "unknown"
 
 
-class Tally:
+class WorkerCounters:
     """Counters over all Jobs of one worker."""
 
     def __init__(self) -> None:
@@ -197,10 +197,10 @@ class Tally:
         """Cost by model, as far as prices are known."""
         self._models: set[str] = set()
 
-    def of(self, served: Served) -> JobTally:
+    def of(self, served: Served) -> JobCounters:
         """Return an `on_event` that counts the events of one Job, or of the Jobs of a series."""
         runs = served.runs if isinstance(served, JobSummary) else ()
-        return JobTally(self, {run.id: run.model for run in runs if run.model})
+        return JobCounters(self, {run.id: run.model for run in runs if run.model})
 
     def add(self, usage: Usage, model: str) -> None:
         """Count the tokens of one generation."""
@@ -220,10 +220,10 @@ class Tally:
             self.cost_usd[name] = self.cost_usd.get(name, 0.0) + usage.cost_usd
 
 
-class JobTally:
+class JobCounters:
     """Counts the events of one Job; an `on_event`."""
 
-    def __init__(self, tally: Tally, models: dict[str, str]) -> None:
+    def __init__(self, tally: WorkerCounters, models: dict[str, str]) -> None:
         """Create; `models` are the current models of Runs that have begun."""
         self._tally = tally
         self._models = models

@@ -1,7 +1,7 @@
 """A worker: claim orders from a dispatcher, drive their Jobs, and run the scheduler, until asked to leave.
 
 `run` starts four background tasks in addition to the claim loop (`_take`): heartbeats (`_beat`), a health check of the
-storage, the scheduler for due tasks, iterations and schedules (`_look_after`), and the sweep for recorded Jobs without
+storage, the scheduler for due tasks, iterations and schedules (`_schedule`), and the sweep for recorded Jobs without
 an order (`_sweep`). Each claim gets a task of its own in `claims.Claims`, which drives the Job, decides what happens to
 the order (done, or back to the queue) and releases it. `orders.Ordered` knows what an order refers to: a Job, a
 delegate's Run, or a series of iterations. `reports` formats what happened.
@@ -38,10 +38,10 @@ from perstack.engine.context.job_limit import job_slots
 from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.schedules.scheduler import Scheduler
-from perstack.engine.schedules.schedules import ScheduledWork
-from perstack.engine.workers.claims import Claims, Reaching
-from perstack.engine.workers.orders import Drive, Ordered
-from perstack.engine.workers.reports import Level, News, Tally, Tell, error_text
+from perstack.engine.schedules.schedules import DueWorkResult
+from perstack.engine.workers.claims import ClaimHandler, DispatcherConnection
+from perstack.engine.workers.orders import Drive, OrderedWork
+from perstack.engine.workers.reports import Level, Report, WorkerCounters, WorkerReport, error_text
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Order, Seat
 from perstack.ports.storage import Storage
@@ -65,16 +65,16 @@ class Health:
         """Start as healthy; `watch` asks the storage."""
         self._storage = storage
         self._answered = dict.fromkeys(("dispatcher", "storage"), time.monotonic())
-        self.drains = False
+        self.is_leaving = False
 
-    def beaten(self) -> None:
+    def record_heartbeat(self) -> None:
         """Record that the dispatcher has accepted a heartbeat."""
         self._answered["dispatcher"] = time.monotonic()
 
     @property
     def problem(self) -> str | None:
         """Why the worker cannot work now; None if it can."""
-        if self.drains:
+        if self.is_leaving:
             return "the worker is leaving"
         now = time.monotonic()
         silent = {name: now - at for name, at in self._answered.items() if now - at > SILENT_AFTER}
@@ -133,11 +133,11 @@ class Worker:
         settings: WorkerSettings,
         *,
         drive: Callable[[str], Drive],
-        tell: Tell = lambda news: None,
+        tell: Report = lambda news: None,
     ) -> None:
         """Create; `scheduler` must queue what is due, and `drive` returns a driver of Jobs for a worker name."""
         self.name = f"{settings.name}-{secrets.token_hex(2)}"
-        self.tally = Tally()
+        self.tally = WorkerCounters()
         self.health = Health(jobs.storage)
         self._dispatcher = dispatcher
         self._jobs = jobs
@@ -145,9 +145,9 @@ class Worker:
         self._clock = clock
         self._settings = settings
         self._tell = tell
-        self._reaching = Reaching(dispatcher.location, tell)
-        ordered = Ordered(jobs, iterations, drive(self.name), clock)
-        self._claims = Claims(self.name, ordered, clock, self.tally, self._reaching, tell, self._seen_to)
+        self._reaching = DispatcherConnection(dispatcher.location, tell)
+        ordered = OrderedWork(jobs, iterations, drive(self.name), clock)
+        self._claims = ClaimHandler(self.name, ordered, clock, self.tally, self._reaching, tell, self._seen_to)
         self._leaving = asyncio.Event()
         self._returning = set[asyncio.Task[None]]()
         """Releases of claims under way.
@@ -161,14 +161,14 @@ class Worker:
         """Stop claiming, let the current steps end, and then make `run` return."""
         if not self._leaving.is_set():
             self._leaving.set()
-            self.health.drains = True
+            self.health.is_leaving = True
             text = f"leaving: {len(self._claims)} jobs have {self._settings.drain:g} s to end the step in hand"
-            self._tell(News(event="draining", text=text, facts={"jobs": len(self._claims)}))
+            self._tell(WorkerReport(event="draining", text=text, facts={"jobs": len(self._claims)}))
 
     async def run(self) -> None:
         """Work until `leave` was called and no claim is held. A cancellation leaves at once, and is recorded."""
         async with AsyncExitStack() as stack:
-            seat = await self._until_leaving(self._sat_down(stack))
+            seat = await self._until_leaving(self._connect(stack))
             if seat is None:
                 return
             stack.push_async_callback(self._returned)
@@ -177,10 +177,10 @@ class Worker:
                 "concurrency": self._settings.concurrency,
                 "labels": dict(self._settings.labels),
             }
-            self._tell(News(event="ready", text=f"takes jobs from {self._dispatcher.location}", facts=facts))
+            self._tell(WorkerReport(event="ready", text=f"takes jobs from {self._dispatcher.location}", facts=facts))
             async with asyncio.TaskGroup() as group:
                 beside = [group.create_task(self._beat(seat)), group.create_task(self.health.watch())]
-                looking = [group.create_task(self._look_after()), group.create_task(self._sweep())]
+                looking = [group.create_task(self._schedule()), group.create_task(self._sweep())]
                 async with asyncio.TaskGroup() as driving:
                     seeing = set[asyncio.Task[None]]()
                     await self._take(seat, driving, seeing)
@@ -189,20 +189,20 @@ class Worker:
                     await self._drain(seeing)
                 for one in beside:
                     one.cancel()
-        self._tell(News(event="stopped", text="has left"))
+        self._tell(WorkerReport(event="stopped", text="has left"))
 
-    async def _sat_down(self, stack: AsyncExitStack) -> Seat:
+    async def _connect(self, stack: AsyncExitStack) -> Seat:
         settings = self._settings
 
         async def sit() -> Seat:
             seat = self._dispatcher.seat(self.name, labels=settings.labels, concurrency=settings.concurrency)
             entered = await seat.__aenter__()
-            stack.push_async_callback(self._stood_up, seat)
+            stack.push_async_callback(self._disconnect, seat)
             return entered
 
-        return await self._reaching.until_done(sit)
+        return await self._reaching.call(sit)
 
-    async def _stood_up(self, seat: AbstractAsyncContextManager[Seat]) -> None:
+    async def _disconnect(self, seat: AbstractAsyncContextManager[Seat]) -> None:
         """Leave the seat. After an error the dispatcher notices by the missing heartbeats."""
         try:
             await seat.__aexit__(None, None, None)
@@ -227,17 +227,17 @@ class Worker:
                 await self._until_leaving(self._waited(seat))
                 continue
             if claim.order.run_id is None and self._claims.jobs >= self._most_jobs:
-                await self._put_back(seat, claim)
+                await self._release_later(seat, claim)
                 continue
             held = self._claims.hold(claim)
-            one = driving.create_task(self._claims.see_to(seat, held, self._names))
+            one = driving.create_task(self._claims.process(seat, held, self._names))
             seeing.add(one)
             one.add_done_callback(seeing.discard)
 
-    async def _put_back(self, seat: Seat, claim: Claim) -> None:
+    async def _release_later(self, seat: Seat, claim: Claim) -> None:
         """Release the claim with a delay: this worker holds its maximum of Jobs, including those that only wait."""
         again = replace(claim.order, due=max(claim.order.due, self._clock.now() + _RELEASE_DELAY_MS))
-        release = asyncio.create_task(self._reaching.until_done(lambda: seat.release(claim, again)))
+        release = asyncio.create_task(self._reaching.call(lambda: seat.release(claim, again)))
         self._returning.add(release)
         release.add_done_callback(self._returning.discard)
         await asyncio.shield(release)
@@ -316,12 +316,12 @@ class Worker:
                 self._reaching.failed(DispatcherError(f"{self._dispatcher.location} does not answer"))
             else:
                 self._reaching.answered()
-                self.health.beaten()
+                self.health.record_heartbeat()
                 for claim_id in lost:
                     self._claims.lose(claim_id)
             await asyncio.sleep(max(0.0, BEATS_EACH - (time.monotonic() - began)))
 
-    async def _look_after(self) -> None:
+    async def _schedule(self) -> None:
         """Run the scheduler. An error is reported, and the scheduler is started again."""
         while True:
             try:
@@ -329,7 +329,7 @@ class Worker:
                 await self._scheduler.watch(DUE_SCAN_INTERVAL_MS, self._tell_of_work, with_jobs=False)
             except Exception as error:  # noqa: BLE001 - no error of the scheduler may stop the driving of Jobs
                 text = f"what is due could not be looked after: {error_text(error)}"
-                self._tell(News(event="failed", level="error", text=text, facts={"error": error_text(error)}))
+                self._tell(WorkerReport(event="failed", level="error", text=text, facts={"error": error_text(error)}))
             await asyncio.sleep(DUE_SCAN_INTERVAL_MS / 1000)
 
     async def _sweep(self) -> None:
@@ -338,10 +338,10 @@ class Worker:
             began = time.monotonic()
             try:
                 for job_id in await self._jobs.order_again():
-                    self._tell(News(event="again", job=job_id, text="had no order, and is queued again"))
+                    self._tell(WorkerReport(event="again", job=job_id, text="had no order, and is queued again"))
             except Exception as error:  # noqa: BLE001 - it is tried again
                 text = f"Jobs without an order could not be looked for: {error_text(error)}"
-                self._tell(News(event="failed", level="warning", text=text, facts={"error": error_text(error)}))
+                self._tell(WorkerReport(event="failed", level="warning", text=text, facts={"error": error_text(error)}))
             took = time.monotonic() - began
             # workers must not sweep at the same moment, nor spend more than 5 % of their time on it
             await asyncio.sleep(max(SWEEP_INTERVAL_S, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
@@ -349,9 +349,9 @@ class Worker:
     def _seen_to(self, order: Order) -> None:
         """Start the scheduler's next pass early, because a task or schedule may have waited for this Job."""
         if TASK_LABEL in order.labels or SCHEDULE_LABEL in order.labels:
-            self._scheduler.look_soon()
+            self._scheduler.wake()
 
-    def _tell_of_work(self, done: ScheduledWork) -> None:
+    def _tell_of_work(self, done: DueWorkResult) -> None:
         about = {"task": done.task_id, "series": done.series_id, "schedule": done.schedule}
         facts: dict[str, JsonValue] = {key: value for key, value in about.items() if value is not None}
         what = " ".join(str(value) for pair in facts.items() for value in pair)
@@ -361,7 +361,9 @@ class Worker:
         level: Level = "info" if done.error is None else "error"
         text = f"{what} {done.did}{wrong}".strip()
         self._tell(
-            News(event="looked-after", level=level, job=done.job_id, text=text, facts={**facts, "did": done.did})
+            WorkerReport(
+                event="looked-after", level=level, job=done.job_id, text=text, facts={**facts, "did": done.did}
+            )
         )
 
     async def _until_leaving(self, work: Awaitable[_T]) -> _T | None:

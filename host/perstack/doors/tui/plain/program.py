@@ -20,7 +20,7 @@ from perstack.doors.tui.session import Session, nothing_held
 from perstack.doors.tui.view.lines import STATES, filtered, hint_of
 from perstack.doors.tui.view.questions import SETTLEMENTS, asking_hint, decision
 from perstack.doors.tui.view.styled_text import clean
-from perstack.engine.permissions.live_project import LiveProject
+from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import PerstackError
 from perstack.host import Host
 
@@ -52,7 +52,7 @@ class PlainProgram:
     def __init__(
         self,
         host: Host,
-        live: LiveProject | None,
+        live: ReloadedProject | None,
         put: Callable[[str], None],
         *,
         discard: Callable[[], None] = lambda: None,

@@ -14,7 +14,7 @@ from perstack.doors.shared.next_steps import said_plainly
 from perstack.doors.shared.signals import INTERRUPTED, leave, on_stop_signals
 from perstack.doors.tui.plain.program import PlainProgram
 from perstack.doors.tui.session import changes_of
-from perstack.engine.permissions.live_project import LiveProject
+from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.host import Host
 from perstack.next_steps import Note
 
@@ -115,7 +115,7 @@ async def _run(
         if not program.interrupt():
             leave()
 
-    live = LiveProject(loaded)
+    live = ReloadedProject(loaded)
     async with host:
         job_id = await host.jobs.find(job)
         with on_stop_signals(stop, interrupt=interrupt), Keyboard(sys.stdin.fileno()) as keyboard:
@@ -144,7 +144,7 @@ async def _typing(program: PlainProgram, keyboard: Keyboard) -> None:
             await program.typed(line)
 
 
-async def _following(program: PlainProgram, live: LiveProject) -> None:
+async def _following(program: PlainProgram, live: ReloadedProject) -> None:
     """Use changed definitions. Runs until cancelled.
 
     A definition's problem is reported on stderr where it is read; it is shown here too if stderr is not a terminal.

@@ -15,7 +15,7 @@ from perstack.doors.shared.text import ago, brief, cells, cost, count, pad, shor
 from perstack.doors.tui.session import Session
 from perstack.doors.tui.view.styled_text import Line, Span, Style, cells_of, wrap
 from perstack.engine.jobs.inbox import InboxItem
-from perstack.engine.permissions.live_project import Held
+from perstack.engine.permissions.live_project import PendingChange
 from perstack.next_steps import Note
 
 # The list of Experts to choose from.
@@ -121,7 +121,7 @@ def _wanted(item: InboxItem) -> str:
 _MOST = 8
 
 
-def problem_lines(problem: Note | None, held: Held | None, folder: Path, width: int) -> list[Line]:
+def problem_lines(problem: Note | None, held: PendingChange | None, folder: Path, width: int) -> list[Line]:
     """Return the problem, located relative to the folder, or the held change and how to accept it."""
     if held is not None:
         first, *others = held.question.splitlines()
