@@ -69,7 +69,7 @@ def worker_of(
         host.clock,
         WorkerSettings(**settings),  # type: ignore[arg-type]
         drive=lambda name: drive or partial(host.jobs.serve, worker=name),
-        tell=tell,
+        report=tell,
     )
 
 
@@ -93,7 +93,7 @@ class AtWork:
     async def steps(self, count: int, seconds: float = 10) -> None:
         """Wait until its Jobs have done `count` steps."""
         async with asyncio.timeout(seconds):
-            while self.worker.tally.steps < count:
+            while self.worker.counters.steps < count:
                 await asyncio.sleep(0.01)  # a poll, bounded above
 
     async def generates(self, run_id: str, seconds: float = 10) -> None:

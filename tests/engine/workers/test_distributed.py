@@ -40,7 +40,7 @@ def test_delegates_are_driven_by_whichever_worker_has_a_place(bench: Bench) -> N
             await check_whole(host, job)
             who = drivers(workers)
             assert {who[f"job-{n}"] for n in range(2, 6)} == {one.worker.name for one in workers}
-            tokens = sum(sum(one.worker.tally.tokens.values()) for one in workers)
+            tokens = sum(sum(one.worker.counters.tokens.values()) for one in workers)
             assert tokens == job.usage.total_tokens
             await until_empty(fleet.engine)
 

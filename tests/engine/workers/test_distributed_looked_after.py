@@ -81,7 +81,7 @@ def test_what_delegates_have_done_since_their_job_was_left_is_no_finding(fleet: 
         async with abandoned(fleet) as rest:
             host = fleet.host()
             summary = await host.storage.summary("job")
-            await rest.steps(rest.worker.tally.steps + 2)
+            await rest.steps(rest.worker.counters.steps + 2)
             report = await host.verify("job")
             assert report.ok, report
             rest.worker.leave()

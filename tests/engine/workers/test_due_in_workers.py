@@ -74,7 +74,7 @@ def test_what_is_due_takes_a_place_and_a_worker_with_labels_takes_its_own(bench:
             async with engine.at_work(host_of(bench, engine, LONG), concurrency=2, labels={"expert": "a"}) as at_work:
                 await at_work.until("taken", 2)
                 await at_work.steps(2)
-                assert at_work.worker.tally.running == 2
+                assert at_work.worker.counters.running == 2
                 there = {one.name: one for one in await engine.dispatcher.workers()}
                 assert (len(there[at_work.worker.name].jobs), there[other.worker.name].jobs) == (2, ())
                 assert (await engine.dispatcher.load()).queued == 1
@@ -150,7 +150,7 @@ def test_iterations_that_are_due_have_an_order_and_their_jobs_are_driven_in_its_
             assert [(news.job, news.text) for news in taken] == [("it", "taken (iterations of a)")]
             assert [(news.job, news.facts["status"]) for news in ended] == [("it", "completed")]
             assert await engine.is_empty()
-            assert one.worker.tally.steps + two.worker.tally.steps == 4
+            assert one.worker.counters.steps + two.worker.counters.steps == 4
         series = await hosts[0].iterations.get("it")
         assert [one.job_id for one in series.iterations] == ["it-i1", "it-i2"]
 

@@ -41,7 +41,7 @@ def test_jobs_are_driven_and_their_orders_are_gone(bench: Bench) -> None:
             await at_work.until("ended", 3)
             assert [(await at_work.host.job(f"job-{n}")).status for n in range(3)] == ["completed"] * 3
             assert await engine.is_empty()
-            tally = at_work.worker.tally
+            tally = at_work.worker.counters
             assert (tally.steps, tally.running, tally.takeovers) == (6, 0, 0)
             assert tally.tokens == {("input", "scripted/scripted"): 900, ("output", "scripted/scripted"): 90}
         assert [one.event for one in at_work.news if one.job is None] == ["ready", "draining", "stopped"]
@@ -83,7 +83,7 @@ def test_a_worker_that_leaves_lets_the_step_in_hand_end_and_another_goes_on(benc
             ended = await at_work.until("ended")
         assert ended.facts["status"] == "completed"
         assert not at_work.of("lost", "poison")
-        assert at_work.worker.tally.takeovers == 0
+        assert at_work.worker.counters.takeovers == 0
 
     wait_for(work())
 
@@ -194,7 +194,7 @@ def test_a_job_that_ends_three_workers_is_stopped(bench: Bench) -> None:
         async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), "last") as at_work:
             poison = await at_work.until("poison")
             job = await at_work.host.job("job")
-            assert at_work.worker.tally.takeovers == 1
+            assert at_work.worker.counters.takeovers == 1
         assert poison.level == "error"
         assert job.status == "stoppedByError"
         assert "workers in a row" in (job.error or "")

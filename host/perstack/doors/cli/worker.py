@@ -170,7 +170,7 @@ async def _work(
             host.clock,
             settings,
             drive=lambda name: partial(served_by.serve, worker=name),
-            tell=tell,
+            report=tell,
         )
         if address is not None:
             from perstack.doors.http.connections import Address

@@ -39,7 +39,7 @@ def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: Addres
 
     async def metrics(_: Request) -> Response:
         load = await _load(dispatcher)
-        return Response(figures(worker.tally, load, clock.now()), media_type=CONTENT_TYPE)
+        return Response(figures(worker.counters, load, clock.now()), media_type=CONTENT_TYPE)
 
     # a page in a browser on this machine could reach it under a name of its own
     names = list(_OWN_NAMES) if address.is_loopback and ":" not in address.host else ["*"]

@@ -44,7 +44,7 @@ class AnchorComparison:
         except AnchorUnreadable as error:
             return with_unchecked(report, str(error))
         try:
-            # read the logs after the anchor: those of a running Job then contain at least what was anchored
+            # read the logs after the anchor: the logs of a running Job then contain at least what was anchored
             logs = await log_hashes(self._storage, owner)
             waits = await AnchorOutbox(self._storage, owner.kind).has(owner.id)
         except StorageError as error:
@@ -165,7 +165,7 @@ class AnchorUnreadable(Exception):
 
 
 class _Lost:
-    """What to report about an owner that the anchor has records of and the store lacks."""
+    """Findings about an owner that the anchor has records of and the store lacks."""
 
     def __init__(self, findings: Sequence[Finding], unchecked: Sequence[Unchecked] = (), *, elsewhere: int = 0) -> None:
         self.findings = findings

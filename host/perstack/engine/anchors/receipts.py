@@ -166,7 +166,8 @@ def signed_record(
 ) -> bytes:
     """Return the record of these log ends, in JSON; signed if there is a key.
 
-    `lock` is the SHA-256 of perstack.lock, None without one; `store` that of the storage's location.
+    `lock` is the SHA-256 of perstack.lock, None without one; `store` is the SHA-256 of the
+    storage's location.
     """
     body = statement_of(
         owner,
@@ -198,7 +199,7 @@ async def checked_ends(storage: Storage, job_id: str) -> list[LogEnd]:
 
 
 async def ends_at(storage: Storage, owner: Owner, heads: Mapping[str, Head]) -> list[LogEnd]:
-    """Return the log ends that this process has written, whatever the logs contain by now. Raises StorageError."""
+    """Return the log ends that this process has written, even if the logs are longer by now. Raises StorageError."""
     space = space_of(storage, owner.kind)
     ends: list[LogEnd] = []
     for run_id, head in heads.items():

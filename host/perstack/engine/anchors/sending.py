@@ -24,8 +24,8 @@ from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import notice
 
-# The outbox: records that an anchor has not accepted yet, one log for each owner, in spaces of their own beside the
-# Jobs.
+# The outbox: records that an anchor has not accepted yet, one log for each owner, in separate spaces of the
+# storage.
 #
 # A record is stored before it is sent and until it has arrived, so that no crash and no failing anchor loses it. An
 # expected record is an empty log: if its driver is killed before it makes the record, a later process does.
@@ -53,7 +53,7 @@ class AnchorOutbox:
             try:
                 await self.expect(job_id)
                 await add_payload(self._space, ref, record)
-            except (Conflict, NotFound):  # another process added or removed at the same time
+            except (Conflict, NotFound):  # another process added or removed concurrently
                 if attempt == _MAX_ATTEMPTS - 1:
                     raise
             else:
@@ -132,7 +132,7 @@ class AnchorSender:
         await self._try(_heads_of(owner), lambda: self._send_pending(owner))
 
     async def send_backlog(self) -> None:
-        """Send all stored records, except those that the driver of a leased owner is about to send."""
+        """Send all stored records, except records that the driver of a leased owner is about to send."""
 
         async def send() -> None:
             for kind in OWNER_KINDS:

@@ -1,4 +1,4 @@
-"""Anchors: targets outside the reach of whoever writes the logs, to which log heads are sent.
+"""Anchors: targets for log heads, outside the reach of processes that write the logs.
 
 `file:PATH` is a file, or a folder with a file for each owner, of JSON lines; records are appended, and `verify` reads
 them again. To an `https://` address each record is posted, and a program gets each record as a line on stdin; these two
@@ -51,7 +51,7 @@ class FileAnchor:
 
     @property
     def is_folder(self) -> bool:
-        """True if each owner has a file of its own."""
+        """True if each owner has a separate file."""
         return self.path.endswith("/") or Path(self.path).is_dir()
 
     def file_of(self, job_id: str) -> Path:
@@ -130,7 +130,7 @@ class AnchorReader:
 
     def _read_in_folder(self, path: Path) -> _Lines:
         lines = _read(path)
-        # each owner has its own file in a folder: ignore records of others, which somebody has put there
+        # each owner has a separate file in a folder: ignore records of others, which somebody has put there
         of_file = (owner for owner in lines.of_owner if self._anchor.file_of(owner.id) == path)
         self._owners_in[path] = frozenset(of_file)
         return lines
@@ -172,7 +172,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 TIMEOUT_S = 10
-"""Timeout in seconds for sending records at a stop, and for reading those of one owner."""
+"""Timeout for sending records at a stop, and for reading the records of one owner."""
 
 
 class AnchorError(PerstackError):

@@ -1,13 +1,13 @@
 """The audit trail of a project with `[audit]`: send log heads to an anchor at stops, and compare logs with it.
 
-An anchor (`targets`) is a file, an address or a program that whoever writes the logs can at most append to. At each
+An anchor (`targets`) is a file, an address or a program to which writers of the logs can only append. At each
 stop of a Job, task, series or schedule, a record with the heads of its logs is sent there (`sending`), signed if the
 project has a key (`receipts`). `verify` later compares the logs with the records (`comparing`), which shows events that
 were changed, cut off or removed together with their hash chain.
 
 Rules that all methods keep:
 
-- An anchor that fails must not fail or delay a Job. A record is stored in an outbox beside the Jobs before it is sent
+- An anchor that fails must not fail or delay a Job. A record is stored in an outbox in the storage before it is sent
   and until it has arrived; errors become notices, and a later stop or start sends what is left.
 - `expect` creates an empty outbox entry before something can stop. If the process is killed before there is a record, a
   later process makes one from the logs.

@@ -3,7 +3,7 @@
 All checks read and report; nothing is written. What is wrong is a `Finding`, what could not be checked is an
 `Unchecked`, and both are in a `Report`, so one damaged log does not end the check of a store.
 
-- A log is checked against its own hash chain and by folding its events; then its end is compared with heads kept in
+- A log is checked against its hash chain and by folding its events; then its end is compared with heads kept in
   other places (the index entry or job.json, checkpoints, results of delegates), because a chain alone does not show
   that the log was cut or rewritten.
 - Derived data (summaries, settings, checkpoints) is compared with what the logs say, if the logs are right.

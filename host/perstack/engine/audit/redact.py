@@ -43,7 +43,7 @@ class Traces:
     copies: tuple[str, ...]
     """Ids of events, or descriptions of places that belong to no Run; at most 100."""
     blobs: tuple[str, ...]
-    """Blobs of the same Job that can be removed too, because nothing that stays refers to them."""
+    """Blobs of this Job that can be removed too, because no remaining event refers to them."""
 
 
 async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] = ()) -> Traces:
@@ -157,7 +157,7 @@ def _raw(texts: Iterable[str]) -> tuple[bytes, ...]:
 async def _blobs(
     storage: Storage, event: StoredEvent, raw: Sequence[bytes], forms: Sequence[bytes]
 ) -> tuple[list[str], list[str]]:
-    """Return the blobs that can be removed, and the ids of events that keep other blobs with the same texts."""
+    """Return the blobs that can be removed, and the ids of events that keep other blobs with these texts."""
     if not isinstance(storage, Erases):
         return [], []
     named = _refers_to(event)
@@ -183,7 +183,10 @@ async def _has(storage: Storage, job_id: str, name: str, raw: Sequence[bytes]) -
 
 
 async def _users(storage: Storage, event: StoredEvent, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return for each blob the other events of the Job whose content it is; a result that shrank only names its own."""
+    """Return for each blob the other events of the Job that have its content.
+
+    A result that shrank names only the blob of its content.
+    """
     found: dict[str, list[str]] = {}
     forms = [name.encode() for name in names]
     for run_id in await run_ids(storage, event.job_id) if names else ():
@@ -216,7 +219,7 @@ async def redact_event(
 ) -> Redaction:
     """Remove what a person, a model or a tool wrote in an event; record who did it, why, and where copies are.
 
-    All texts of the event are removed; `fields` are those that are meant, and whose copies are searched for. The order
+    All texts of the event are removed; copies are searched for the texts of `fields`. The order
     is: append `redactEvent`, replace the event's line, remove the blobs that only this event needs, rewrite the caches,
     which contain texts of events too, and let the storage erase remains on its medium. If the process dies in between,
     `verify` reports it, and repeating the call completes it. For an event that is redacted already, only the last two

@@ -1,4 +1,4 @@
-"""Replay a Job from its logs without a model, to check that every decision and every request is the same."""
+"""Replay a Job from its logs without a model, to check that every decision and every request is reproduced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RequestCheck:
     """A comparison of one Run's requests with the recorded digests, in order."""
 
     inherits_redacted: bool = False
-    """Whether the Run begins with redacted messages, so that no request can be compared."""
+    """True if the Run begins with redacted messages, so that no request can be compared."""
     compared: int = 0
     uncompared: int = 0
     """Requests without a digest that this version can compute."""
@@ -94,7 +94,7 @@ async def _replay(
     rules: RulingReplay,
     tools: KeptToolsCheck,
 ) -> tuple[int, list[Finding]]:
-    """Return how many events of a Run were replayed, and the first one that the loop would not have produced.
+    """Return how many events of a Run were replayed, and the first event that the loop would not have produced.
 
     Missing tools are findings, but do not end the replay: the digests alone show that the tools were those named.
     """

@@ -70,7 +70,7 @@ async def disk_usage(storage: Storage, ids: Sequence[str] = ()) -> DiskUsage:
     return DiskUsage(tuple(found), await storage.size() if isinstance(storage, Measures) else 0)
 
 
-# Checks: those that a storage makes itself, or whether it can be read.
+# Checks by the storage itself; without any, whether it can be read.
 
 
 async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
@@ -121,7 +121,7 @@ async def copy_storage(
     """Copy everything, or these ids, or what has an event since `since` (milliseconds since 1970).
 
     The oldest are copied first, so that the order of lists stays. Raises NotFound for an unknown id, and UsageError if
-    both storages are the same.
+    source and target are one storage.
     """
     if source.location == target.location:
         raise UsageError(f"{source.location} would be copied to itself: name another storage to copy to")

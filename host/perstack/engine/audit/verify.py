@@ -82,7 +82,7 @@ class Check:
     unsealed: Mapping[str, str]
     """Runs whose events have no digests, and the program that wrote each."""
     heads: dict[str, dict[int, str]] = field(default_factory=dict[str, "dict[int, str]"])
-    """For each log, the hash at each position."""
+    """Hashes of each log by position."""
     anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
     """Heads of logs that are recorded outside of the log itself."""
     starts: dict[str, StartRun] = field(default_factory=dict[str, StartRun])
@@ -109,7 +109,7 @@ class Check:
     states: dict[str, Run] = field(default_factory=dict[str, Run])
     """The last state of each Run, as far as its events can be folded."""
     misfit: Damaged | NotFound | None = None
-    """Why a state is not that of the whole log; None if all are."""
+    """Reason why a state does not include the whole log; None if all do."""
     checkpoints: dict[str, CheckpointFile] = field(default_factory=dict[str, CheckpointFile])
     """The expected content of the stored checkpoints."""
     digests: int = 0
@@ -251,7 +251,7 @@ def _check_summary(check: Check, written: bytes, summary: JobSummary, *, is_driv
 
 
 _BLOB_MENTION = re.compile(r"blob:([0-9a-f]{64})\b")
-"""How a text refers to a blob with content that was too long for it."""
+"""Pattern of a reference to a blob, in a text that its content was too long for."""
 _OUTPUT_FILE = re.compile(r'"outputFile": ?"blob:([0-9a-f]{64})"\}?')
 
 
@@ -278,7 +278,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
 
 
 async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: Files) -> None:
-    """Check one log against its own chain, and collect what it says about other logs and derived data."""
+    """Check one log against its chain, and collect what it says about other logs and derived data."""
     redacted: dict[str, int] = {}
 
     def observe(line: StoredLine[StoredEvent], sealed: Sealed, run: Run | None) -> None:
@@ -416,7 +416,7 @@ def _check_relations(check: Check) -> None:
 
 
 def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
-    """Yield the numbers given before these in each block: the Job's own, or that of a delegate's driver."""
+    """Yield the numbers given before these in each block: the block of the Job, or of a delegate's driver."""
     last: dict[int, int] = {}
     for number in numbers:
         of = 0 if number in OWN else number // BLOCK

@@ -42,13 +42,13 @@ class ProgramExit:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeState:
-    """Whether a runtime can be used on this machine."""
+    """State of one runtime on this machine."""
 
     name: str
     is_wanted: bool
-    """Whether an Expert's programs run in it."""
+    """True if an Expert's programs run in it."""
     problem: str = ""
-    """Why it cannot be used, with the remedy; empty if it can."""
+    """Reason why it cannot be used, with the remedy; empty if it can."""
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -103,16 +103,16 @@ class ProviderState:
 
     name: str
     is_configured: bool
-    """Whether the environment has all that it needs, such as a key."""
+    """True if the environment has all that it needs, such as a key."""
     is_usable: bool
-    """Whether it is configured, or is a server without settings that answers."""
+    """True if it is configured, or is a server without settings that answers."""
     is_default: bool
-    """Whether a Run that names no provider uses it."""
+    """True if a Run that names no provider uses it."""
     how_to_configure: str
     default_model: str | None
     models: tuple[OfferedModel, ...] = ()
     problem: str = ""
-    """Why its models cannot be listed; empty if they can."""
+    """Reason why its models cannot be listed; empty if they can."""
 
 
 async def provider_states(setup: Setup) -> tuple[ProviderState, ...]:

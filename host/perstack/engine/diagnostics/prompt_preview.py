@@ -39,7 +39,7 @@ class OfferedTools:
     deferred: tuple[ToolSpec, ...] = ()
     """Tools that the model finds by a search."""
     problems: tuple[Note, ...] = ()
-    """Why a skill's tools are missing, or have other names than their own."""
+    """Reasons why a skill's tools are missing, or have other names than in the skill."""
     guidance: str = ""
     """The skills' instructions for their tools, sent after the Expert's instruction."""
 
@@ -106,7 +106,7 @@ class PromptPreview:
     schema: JsonObject | None
     """JSON Schema of the result; None if any text will do."""
     provider: str | None
-    """None if no provider can be used."""
+    """Name of the provider; None if none can be used."""
     model: str | None
     knowledge: tuple[SkillInfo, ...]
     window: int | None

@@ -102,7 +102,7 @@ def snapshots_of(job_id: str, logs: Sequence[RunLog]) -> list[SnapshotPoint]:
                 is_own = (has_worked or has_snapshot) and isinstance(event, RecordSnapshot)
                 by = (log.run_id, event.step_number)
                 if not is_own and not isinstance(event, StartRewind | FinishRewind):
-                    # changes found when a delegate begins were made by its caller, in the same step
+                    # changes found when a delegate begins were made by its caller, in the step that called it
                     by, is_own = callers.get(log.run_id, by), log.run_id in callers
                 if event.tree is not None:
                     found.append(SnapshotPoint(log.run_id, seq, event.timestamp, event.tree, by if is_own else None))

@@ -97,7 +97,7 @@ class Step(Fact):
     number: int
     """Number of the files in the staging folder: `new-7` will be put in place, `old-7` was there before."""
     replaces: bool = Field(default=False, exclude_if=falsy)
-    """Whether a file or link was at the path before."""
+    """True if a file or link was at the path before."""
     digest: str = Field(default="", exclude_if=falsy)
     """Digest of the file to put in place; empty for a link."""
     mode: int = 0
@@ -126,7 +126,7 @@ class Journal(Fact):
     `forward`: the steps that are not made yet are made. `back`: the steps that were made are undone.
     """
     is_made: bool = Field(default=False, exclude_if=falsy)
-    """Whether the files are restored and that is recorded."""
+    """True if the files are restored and that is recorded."""
     steps: tuple[Step, ...] = ()
     rewound: Rewound | None = None
 

@@ -1,9 +1,9 @@
 """Lock a workspace during a rewind: one rewind at a time, and nobody drives a Job there in the meantime.
 
 A rewind takes the lock and then checks the leases of Jobs; a driver takes the lease and then checks the lock. So at
-least one of the two sees the other. The lock is a file beside the journal, outside the workspace, where programs lock
-what they like; it is released when its holder's process dies. This module is imported with every Host, and must import
-next to nothing.
+least one of the two sees the other. The lock is a file in the folder of the journal, because programs lock what they
+like in the workspace; it is released when its holder's process dies. This module is imported with every Host, and must
+import next to nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _taken(workspace: Path, lock: Path) -> int:
 
 
 def journal_path(storage: Storage, workspace: Path) -> Path:
-    """Return the journal's path: beside the storage's local files or in the user's folder, never in the workspace."""
+    """Return the journal's path: next to the storage's local files or in the user's folder, never in the workspace."""
     name = f"{sha256(os.path.realpath(os.fsencode(workspace))).hexdigest()[:32]}.json"
     if isinstance(storage, LocalStorage):
         programs = storage.programs
@@ -114,7 +114,7 @@ Settle = Callable[[], Awaitable[str | None]]
 async def lease_without_rewind(
     storage: Storage, workspace: Path, settle: Settle, lease: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncGenerator[None]:
-    """Hold the lease of a Job in the workspace while no rewind is under way, and repair one that was cut short.
+    """Hold the lease of a Job in the workspace while no rewind is under way; first complete or undo an interrupted one.
 
     Wait for a rewind that is under way. Raises Occupied if that takes too long, StorageError, and the errors of
     `lease`.

@@ -1,8 +1,8 @@
 """Carry out a rewind: check each path of the plan, stage the new files, and make or undo the steps.
 
-No file is touched before every path was checked and all new files were staged, on the same file system. What follows
-are renames, recorded in a journal. `RewindSteps` turns a plan into steps, `make_step` and `undo_step` do and undo one
-of them, and `StagedRewind` runs them.
+No file is touched before every path was checked and all new files were staged on the workspace's file system. The
+steps are renames, recorded in a journal. `RewindSteps` turns a plan into steps, `make_step` and `undo_step` do and undo
+one of them, and `StagedRewind` runs them.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class RewindSteps:
         return True
 
     def _stands(self, change: Change) -> bool | None:
-        """Return None if the path of a new entry is free; False if it is taken, by the same entry or another."""
+        """Return None if the path of a new entry is free; False if an entry, equal or not, is there."""
         with parent_of(self._root, change.path) as (folder, name):
             found = status_at(folder, name)
             if found is None:
@@ -164,7 +164,7 @@ class RewindSteps:
 
 
 def mode_of(root: int, path: bytes, *, is_program: bool) -> int:
-    """Return the permissions for a restored file: those of the file it replaces, except for the executable bits."""
+    """Return the permissions for a restored file: as the replaced file has them, except for the executable bits."""
     try:
         with parent_of(root, path) as (folder, name):
             found = status_at(folder, name)
@@ -352,7 +352,7 @@ def _is_same(one: int, name: bytes, other: int, at: bytes) -> bool:
 
 # Staging new files and putting them in place: all of them, or none after an error.
 #
-# New files are first written to a staging folder in the workspace, on the same file system. A full disk fails
+# New files are first written to a staging folder in the workspace, on its file system. A full disk fails
 # then, before anything was touched. What follows are renames, recorded in a journal.
 
 _MAX_FILE_BYTES = 1 << 40

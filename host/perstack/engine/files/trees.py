@@ -98,9 +98,9 @@ class SnapshotBlob:
     size: int | None = None
     """Size of a file according to its folder; None for a folder."""
     problem: str = ""
-    """Why a folder cannot be read; empty if it can."""
+    """Reason why a folder cannot be read; empty if it can."""
     is_missing: bool = False
-    """Whether it is a folder whose blob is missing."""
+    """True for a folder whose blob is missing."""
 
 
 async def blobs_of_trees(trees: Trees, roots: Iterable[str]) -> AsyncGenerator[SnapshotBlob]:

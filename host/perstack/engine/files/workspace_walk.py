@@ -59,7 +59,7 @@ class Content:
     data: bytes
     stamp: Stamp
     is_steady: bool
-    """Whether the file did not change while it was read; otherwise `data` is the last attempt's."""
+    """True if the file did not change while it was read; otherwise `data` is from the last attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def read_file(name: bytes, folder: int, most: int) -> Content | Unread:
 
 
 def check_system(error: OSError) -> None:
-    """Raise StorageError if the error is about the system's resources: a later attempt may read the file."""
+    """Raise StorageError if the system lacks resources: a later attempt may read the file."""
     if error.errno in _RESOURCE_ERRORS:
         words = (error.strerror or str(error)).lower()
         raise StorageError(f"the workspace cannot be recorded now: {words}; then resume") from error
@@ -150,9 +150,9 @@ _BATCH_BLOBS = 5_000
 _YIELD_INTERVAL_S = 0.2
 """Seconds after which a walk yields, so that the caller can check whether it is still wanted."""
 _TICK_NS = 100_000_000
-"""Nanoseconds: longer than a clock tick of most file systems."""
+"""Longer than a clock tick of most file systems."""
 _COARSE_TICK_NS = 2_100_000_000
-"""Nanoseconds: the same for file systems with a resolution of one or two seconds."""
+"""The tick of file systems with a resolution of one or two seconds."""
 _SECOND_NS = 1_000_000_000
 _MAX_PARENTS = 40
 
@@ -181,11 +181,11 @@ class _Known:
 
     entry: Entry
     stamp: Stamp | None
-    """None if it is read again by each walk."""
+    """Stamp when it was read; None if each walk reads it again."""
     size: int | None = None
     """Size of a file that was not read."""
     is_file: bool = False
-    """Whether it is a recorded file or link."""
+    """True for a recorded file or link."""
     inner: _KnownFolder | None = None
 
 
@@ -425,7 +425,7 @@ def _seen(was: _Known | None, now: _Known) -> _Known:
 def _unchanged(
     names: Iterable[bytes], before: dict[bytes, _Known], handle: int
 ) -> tuple[dict[bytes, _Known], list[bytes]]:
-    """Return the unchanged entries, and the names to look at. Nearly all the work of a walk without changes."""
+    """Return the unchanged entries, and the names to examine. Nearly all the work of a walk without changes."""
     same: dict[bytes, _Known] = {}
     others: list[bytes] = []
     look, known = os.stat, before.get

@@ -3,7 +3,7 @@
     series = await host.iterations.begin("fixer", "Make the tests pass")
     print(series.best_iteration, series.status)
 
-A series is an event log of its own (`series_log`), whose next command (run the Expert, evaluate, finish, pause) is a
+A series is an event log (`series_log`), whose next command (run the Expert, evaluate, finish, pause) is a
 pure function of its state in `core.iterations`. `series_driver` performs the commands. Every run and every evaluation
 by an Expert is an ordinary Job with an id derived from the series' id, so after a crash the series continues with the
 same Job. The budget of a series is shared by its Jobs: each gets what is left when it begins.
@@ -60,9 +60,9 @@ class Iterations:
     ) -> SeriesState:
         """Run an Expert until its result is good enough or no iteration is left, as its `iterate` table says.
 
-        `on_event` receives the events of all Jobs, `on_fact` those of the series. A cancelled call is recorded as a
-        pause, and an error as a failure; `resume` continues. Nothing is written before Expert, model and provider are
-        checked. Raises UsageError if one is missing, if the Expert has no `iterate`, or if the id is taken.
+        `on_event` receives the events of all Jobs, `on_fact` the events of the series. A cancelled call is recorded as
+        a pause, and an error as a failure; `resume` continues. Nothing is written before Expert, model and provider
+        are checked. Raises UsageError if one is missing, if the Expert has no `iterate`, or if the id is taken.
 
         `max_cost` (US dollars) and `max_tokens` limit the sum over all Jobs: each Job gets the rest, and the series
         pauses when nothing is left.
@@ -109,7 +109,7 @@ class Iterations:
 
         `max_cost` and `max_tokens` are new totals over all Jobs, including ended ones. Settings and the Expert's
         definition are the recorded ones, except for the evaluator, which is taken from today's perstack.toml. With
-        `current`, today's definition is in force from now on, for Jobs that begin anew.
+        `current`, today's definition is in force from now on, for Jobs that have not begun.
 
         Raises NotFound, UsageError if nothing would be left to do, and Conflict while the series is driven.
         """

@@ -58,7 +58,7 @@ from perstack.ports.evaluator import Artifact
 from perstack.system.concurrency import uninterrupted
 
 OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
-"""Called with an event of the series, the state after it, and its line in the log."""
+"""Listener that receives an event of the series, the state after it, and its line in the log."""
 
 
 def settings_in_force(setup: Setup, expert_key: str, recorded: Iterate) -> Iterate:

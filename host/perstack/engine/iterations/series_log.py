@@ -44,7 +44,7 @@ class SeriesPage:
 
 
 class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
-    """Reads and writes series, without decisions of its own."""
+    """Store of all series. It decides nothing."""
 
     def __init__(self, storage: Storage, audit: AuditTrail) -> None:
         """Create; `audit` sends the heads of series to an anchor, if there is one."""
@@ -85,7 +85,7 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         await self._audit.at_rest(Owner("iterations", loaded.state.id), loaded.head)
 
     async def get(self, series_id: str) -> SeriesState:
-        """Return the state of a series; one that is running without a driver is shown as paused."""
+        """Return the state of a series; a running series without a driver is shown as paused."""
         return await self._seen(series_id, (await self.load(series_id)).state)
 
     async def list(self, limit: int, after: str | None) -> SeriesPage:

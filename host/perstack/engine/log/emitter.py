@@ -14,7 +14,7 @@ from perstack.system.user import notice
 from perstack.version import VERSION
 
 OnEvent = Callable[[Event, bytes], None]
-"""Called with an event and its line as stored in the log."""
+"""Listener that receives an event and its line as stored in the log."""
 
 
 class DisplayStamp(TypedDict):

@@ -1,9 +1,20 @@
 """Event logs of any kind: read, fold, append and check them.
 
-A log is a list of JSON lines, each linked to the one before by a hash. The state is the fold of its events. A
-`LogFormat` says how events of one kind are parsed and folded: `RunLogFormat` in run_log.py, and `IndexedLogFormat` in
-indexed_log.py for tasks, series and schedules. `EventLog` itself decides nothing. Damage in the middle never hides what
-is before it: `readable` returns that part with the error.
+A log is a list of JSON lines, each linked to the one before by a hash. It is the only truth about a Run, a task, a
+series or a schedule; the state is the fold of its events, and everything else in a storage (job.json, index entries,
+checkpoint files) is a cache that can be derived again.
+
+- `EventLog` reads, appends and checks. It decides nothing: a `LogFormat` says how events of one kind are parsed and
+  folded. `RunLogFormat` in run_log.py is for Runs, `IndexedLogFormat` in indexed_log.py for logs with an index entry.
+- An append names the end of the log that it continues. If another process was faster, it raises Conflict and nothing is
+  written; so two writers never mix, even if one does not know that it lost its lease.
+- Every event is folded before it is written. An event that cannot follow is refused, because a written one would make
+  the log unreadable for ever.
+- Damage in the middle never hides what is before it: `readable` returns that part together with the error.
+
+`run_session` writes the log of a Run that is being driven, `leases` says who drives it, and `storage` has the spaces
+and caches of each kind of owner. A new kind of log needs a `LogFormat`, a line in `storage.OWNER_KINDS` and a check in
+`audit.audit`.
 """
 
 from __future__ import annotations
@@ -145,7 +156,7 @@ class PartialLog(Generic[S, E]):
     """A log as far as it can be read."""
 
     loaded: Loaded[S] | None = None
-    """None if no state could be folded."""
+    """The last state that could be folded; None without any."""
     lines: list[StoredLine[E]] = field(default_factory=list[StoredLine[E]])
     damage: Damaged | None = None
     """The damage after the last line; None without any."""
@@ -182,7 +193,7 @@ class CheckedLog(Generic[S]):
     state: S | None = None
     """The state after the last event that could follow; None without one."""
     first_invalid: Damaged | NotFound | None = None
-    """The reason why `state` is not that of the whole log although the chain holds; None if it is."""
+    """First event that could not be folded although the chain holds; None if `state` includes the whole log."""
 
 
 class EventLog(Generic[S, E]):

@@ -48,7 +48,7 @@ class IndexedLogFormat(Generic[S, E, M]):
     check: Callable[[str], str]
     """Returns the id. Raises UsageError if it is not a valid one."""
     parse: Callable[[bytes], E]
-    """Returns the event of its JSON. Raises ValidationError for one that this version does not know."""
+    """Returns the event of its JSON. Raises ValidationError for an event of a newer version."""
     owner: Callable[[E], str]
     """Returns the id of the owner that an event names."""
     after: Callable[[S | None, E], S]

@@ -13,7 +13,7 @@ from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import LocalStorage, Storage
 from perstack.system.process_guard import GUARD, end_left_programs
 
-# Programs of a storage's Jobs: those that an earlier process left running, and those that run now.
+# Programs of a storage's Jobs, running now or left running by an earlier process.
 
 
 @asynccontextmanager
@@ -49,7 +49,7 @@ class StopRequests:
     """Requests to stop in one storage."""
 
     def __init__(self, storage: Storage, space: str = "stops", driven: Storage | None = None) -> None:
-        """Keep requests in this space. `driven` has the leases of what is to be stopped; None for those of Jobs."""
+        """Keep requests in this space. `driven` is the space of the leases to stop; None for Jobs."""
         self._space = storage.space(space)
         self._driven = storage if driven is None else driven
 

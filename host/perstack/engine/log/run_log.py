@@ -202,7 +202,7 @@ def _place_in(ref: RunRef, through: str | None) -> int | None:
     return int(seq) if run_id == ref.run_id and seq.isdigit() else None
 
 
-# Caches of a Job, derived from its logs: to compare them, or to write them anew.
+# Caches of a Job, derived from its logs: to compare them, or to write them again.
 
 
 @dataclass(frozen=True, slots=True)

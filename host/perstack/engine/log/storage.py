@@ -159,7 +159,7 @@ class SummaryFiles:
 
 
 SummaryStore = IndexEntries | SummaryFiles
-"""How the summaries of a kind are stored: tasks and series each use one."""
+"""Place of the summaries of one kind of logs."""
 
 
 async def read_summary(space: Storage, of: str, model: type[M]) -> M | None:
@@ -213,8 +213,8 @@ def space_of(storage: Storage, kind: OwnerKind) -> Storage:
 
 # The name of a storage, independent of its address: an order contains it to identify the storage of its Job.
 #
-# It is created with the first order and stored beside the Jobs. A copy of a storage made Job by Job has another name; a
-# backup of the whole storage has the same.
+# It is created with the first order and stored in a space of the storage. A copy made Job by Job has another
+# name; a backup of the whole storage keeps it.
 
 _IDENTITY_SPACE = "identity"
 _IDENTITY_LOG = log_of("storage")
@@ -238,7 +238,7 @@ async def storage_name(storage: Storage) -> str | None:
 async def ensure_storage_name(storage: Storage) -> str | None:
     """Return the storage's name, and create it if there is none. Raises StorageError.
 
-    If two processes create one at the same time, the first is kept.
+    If two processes create one concurrently, the first is kept.
     """
     if (found := await storage_name(storage)) is not None:
         return found
@@ -259,7 +259,7 @@ _MAX_MATCHES_SHOWN = 10
 
 
 async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = ("job",)) -> str:
-    """Return the complete id for a typed one, keeping what follows a Job's id in that of a Run, checkpoint or question.
+    """Return the complete id for a typed one; the suffix of a Run, checkpoint or question is kept.
 
     `@last` is the most recently written owner of the first kind, `@last~1` the one before. An id that fits nothing is
     returned unchanged: the lookup reports it. Raises UsageError that lists all matches of an ambiguous prefix, and
@@ -304,7 +304,7 @@ def _ambiguous(typed: str, fitting: list[str]) -> UsageError:
 
 
 async def nth_latest_job(storage: Storage, number: int) -> str:
-    """Return the Job written to last, or `number` places earlier, of those that have begun. Raises NotFound."""
+    """Return the begun Job that was written to last, or `number` places earlier. Raises NotFound."""
     return await _nth(storage, number, "job")
 
 

@@ -58,7 +58,7 @@ class PendingChange:
     file: str
     loaded: LoadedProject
     new: tuple[Item, ...]
-    """What it would execute that nobody has agreed to."""
+    """Items that it would execute and nobody has agreed to."""
 
     @property
     def digest(self) -> str:
@@ -89,7 +89,7 @@ class ReloadedProject:
         """Use `loaded`; starting the process counts as agreement to it."""
         self.loaded = loaded
         self.problem: Note | None = None
-        """What is wrong with the files now, or why they are not in use."""
+        """Error in the files, or reason why they are not in use; None without any."""
         self.pending_change: PendingChange | None = None
         self._store = store or TrustStore.of_user()
         self._folder = folder_of(loaded.project, Path.cwd())
@@ -124,7 +124,7 @@ class ReloadedProject:
     def agree(self, digest: str) -> bool:
         """Store a person's agreement to the change, and use it. Raises StorageError.
 
-        Return False, without effect, if the digest is not that of the present change.
+        Return False, without effect, if the present change has another digest.
         """
         held = self.pending_change
         if held is None or held.digest != digest:

@@ -240,7 +240,7 @@ class JobApprovals:
         self._job_id = job_id
         self._found: list[Standing] | None = None
         self.is_whole = True
-        """Whether no approval has been redacted; valid after `all`."""
+        """True if no approval has been redacted; valid after `all`."""
 
     async def all(self) -> Sequence[Standing]:
         """Return the approvals, as far as they can be read."""

@@ -59,7 +59,7 @@ class BacktestResult:
     """Calls whose arguments were redacted."""
     otherwise: tuple[ChangedRuling, ...] = ()
     problem: str | None = None
-    """Why the Job cannot be read; None if it can."""
+    """Reason why the Job cannot be read; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Rulings:
     async def again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
         """Judge the calls that have not begun again, because rules may have become stricter since they were decided.
 
-        Return those that may no longer run as decided, each with the message for the model.
+        Return the calls that may no longer run as decided, each with the message for the model.
         """
         waiting = [call for call in run.open_calls if _has_not_begun(call)]
         decided = await self.of(

@@ -30,11 +30,11 @@ class UnpackedSkill:
     """The original path, by which Experts name the skill."""
     folder: Path
     in_workspace: bool
-    """Whether it was below the workspace, which all programs may read."""
+    """True if it was below the workspace, which all programs may read."""
 
 
 class SkillLibrary:
-    """A cache of skills and AGENTS.md files: all Runs that a process begins for a Job see the same content."""
+    """A cache of skills and AGENTS.md files: all Runs that a process begins for a Job see one content."""
 
     def __init__(
         self, project: Project, lock: Lock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
@@ -127,13 +127,13 @@ class SkillLibrary:
 
 
 def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:
-    """Return whether a Run of the Expert is shown AGENTS.md files. A delegate only if its own definition says so."""
+    """Return whether a Run of the Expert is shown AGENTS.md files; a delegate only if its definition says so."""
     shared = project.agents_md if is_coordinator else None
     return bool(shared if expert.agents_md is None else expert.agents_md)
 
 
 def path_in_lock(config: str, skill: AgentSkill) -> str:
-    """Return a skill's path relative to perstack.lock, which is the same on each machine."""
+    """Return a skill's path relative to perstack.lock, which is equal on each machine."""
     return Path(relpath(skill.path, lock_path(config).parent)).as_posix()
 
 

@@ -1,4 +1,4 @@
-"""Rate limiter: Runs in this process that use the same endpoint and key share one queue.
+"""Rate limiter: Runs in this process that share an endpoint and key share one queue.
 
 Endpoints are identified by a digest that their providers compute from address and key (`TellsEndpoint`), so that no key
 is stored here. A queue belongs to an event loop, like the connections do.

@@ -51,7 +51,7 @@ async def run_program(
     """Run a program with `given` on stdin, for at most `timeout` milliseconds, and end all its processes.
 
     While it runs it is recorded in the folder `records`, if given. `readable` are paths that it must be able to read in
-    addition to those of the runtime. Raises SkillError, whose message starts with `name`, if the program cannot be
+    addition to the paths of the runtime. Raises SkillError, whose message starts with `name`, if the program cannot be
     started, exceeds its timeout, is ended by a signal or by a limit of its runtime, or writes more than `MOST_OUTPUT`
     bytes, after which it is killed at once.
     """

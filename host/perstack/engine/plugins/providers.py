@@ -137,7 +137,7 @@ class Endpoint:
         return reply_settings(self.provider)
 
     def place(self, on_wait: OnWait = lambda waiting: None) -> QueueTicket:
-        """Return a place in the queue of all Runs that use the same endpoint."""
+        """Return a place in the queue of all Runs that use this endpoint."""
         return ticket_for(self.provider, self.name, self.limits, on_wait)
 
 

@@ -81,7 +81,7 @@ class CommandSandbox:
     variables: tuple[str, ...] = ()
     """Names of additional environment variables to pass to the program."""
     confines: bool = False
-    """Whether the program has fewer rights than the host's user."""
+    """True if the program has fewer rights than the host's user."""
 
 
 NO_SANDBOX = CommandSandbox()

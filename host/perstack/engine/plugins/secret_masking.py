@@ -4,7 +4,7 @@ A `SecretVault` holds the values of one Job, in the memory of one process. `Mask
 results, stored blobs, questions, progress and sampling requests. In the other direction, placeholders in arguments are
 filled in for the tool only.
 
-A number never stands for two values. Numbers continue after the highest that `finishToolCall` records, and each process
+A number never refers to two values. Numbers continue after the highest that `finishToolCall` records, and each process
 that drives a delegate of the Job has its own block of numbers. A placeholder from a process that has ended has no value
 any more: a call that contains it is refused.
 """

@@ -60,7 +60,7 @@ class BundledSkill(Fact):
     digest: str = Field(pattern="^sha256:[0-9a-f]{64}$")
     files: tuple[BundledFile, ...]
     in_workspace: bool = Field(default=False, exclude_if=falsy)
-    """Whether it was below the workspace, which all programs may read."""
+    """True if it was below the workspace, which all programs may read."""
 
     def folder_in(self, cache: Path) -> Path:
         """Return the folder in the cache for this version of the skill."""
@@ -176,7 +176,7 @@ def _is_whole(folder: Path, skill: BundledSkill) -> bool:
 
 
 def _write(folder: Path, skill: BundledSkill, contents: list[bytes]) -> None:
-    """Replace the folder by renames, because other processes may be reading the same version. Raises UsageError."""
+    """Replace the folder by renames, because other processes may be reading that version. Raises UsageError."""
     try:
         folder.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = Path(mkdtemp(prefix=".new-", dir=folder.parent.parent))

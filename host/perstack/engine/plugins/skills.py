@@ -1,4 +1,4 @@
-"""Open the skills of a Job: each once, shared by all Runs with the same definition, and closed at the end.
+"""Open the skills of a Job: each once, shared by all Runs that define it equally, and closed at the end.
 
 `JobSkills` owns the sessions; `RunSkills` builds the tool catalogue of one Run from them. A skill in perstack.lock is a
 `LockedSession`, connected to at the first call of one of its tools.
@@ -192,7 +192,7 @@ class _SkillConnection:
     """Set once a Run has all its sessions, so that none of them lacks a variable."""
     work: asyncio.Task[_ConnectedSkill] = field(init=False)
     is_shown: bool = False
-    """Whether a start was shown without an end."""
+    """True if a start was shown without an end."""
 
 
 class JobSkills:
@@ -242,7 +242,7 @@ class JobSkills:
         """Open the skills of a Run of this Expert.
 
         Skills with `lazyInit` are not waited for, unless they are required. Runs with different sandbox policies share
-        no skill. Skills in `played` are not opened: their calls, and the tool search under its own name, are answered
+        no skill. Skills in `played` are not opened: their calls, and the tool search, are answered
         from a recording. From the first `vault` on, stderr of servers is shown masked.
 
         Raises SkillError if no plugin provides a skill, if its definition or environment must change, or if it is
@@ -444,7 +444,7 @@ class RunSkills:
             self._own, self._revealed = context_tools(run, storage), context.revealed
 
     async def refresh(self) -> Catalogue:
-        """Return the current catalogue: the same object while no skill has changed its tools.
+        """Return the current catalogue; it is replaced only after a skill has changed its tools.
 
         A skill that cannot be reached, or is still being opened, is left out. Raises the errors of opening a skill.
         """

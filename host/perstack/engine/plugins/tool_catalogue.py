@@ -99,9 +99,9 @@ class OfferedTool:
     own_name: str = ""
     """The tool's name in its skill, which may differ from the one the model sees."""
     may_sample: bool = False
-    """Whether the skill may ask the Run's model for generations of its own."""
+    """True if the skill may ask the Run's model for generations."""
     may_wait: bool = False
-    """Whether the tool may be deferred behind the tool search."""
+    """True if the tool may be deferred behind the tool search."""
 
     @cached_property
     def checker(self) -> Checker:
@@ -163,7 +163,7 @@ class Catalogue:
         return self._division.deferred
 
     def specs(self, messages: History) -> tuple[ToolSpec, ...]:
-        """Return the tools to offer after these messages, which must extend those of the previous call."""
+        """Return the tools to offer after these messages, which must extend the messages of the previous call."""
         return (
             self._division.shown + self._revealed.after(messages) if self._division.deferred else self._division.shown
         )
@@ -252,7 +252,7 @@ def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSp
 
 
 def replace_name(spec: ToolSpec, name: str, skill_name: str) -> ToolSpec:
-    """Return the tool under another name and skill name; the same object if both are unchanged."""
+    """Return the tool under another name and skill name; the object itself if both are unchanged."""
     if (spec.name, spec.skill_name) == (name, skill_name):
         return spec
     return spec.model_copy(update={"name": name, "skill_name": skill_name})
@@ -305,7 +305,7 @@ def delegate_infos(offered: Sequence[OfferedTool]) -> list[DelegateInfo]:
 def _with_unique_names(offered: Sequence[OfferedTool]) -> list[OfferedTool]:
     """Return the tools under unique names, which do not depend on their order.
 
-    A tool keeps its name if no tool of higher rank has it and no other of the same rank; otherwise its skill's name is
+    A tool keeps its name if no other tool of that rank or a higher one has it; otherwise its skill's name is
     prefixed. So no server can take a name from the host, and a name that two servers use belongs to neither.
     """
     ranks = Counter((one.spec.name, one.rank) for one in offered)
@@ -333,7 +333,7 @@ def _keeps_name(one: OfferedTool, ranks: Mapping[tuple[str, int], int]) -> bool:
 
 
 def _digest_name(one: OfferedTool, taken: Collection[str]) -> str:
-    """Return a free name that stays the same when other tools come and go."""
+    """Return a free name that does not change when other tools are added or removed."""
     for number in count():
         digest = sha256(f"{one.spec.skill_name}\0{one.own_name}\0{number}".encode(errors="replace")).hexdigest()
         name = f"{one.prefixed_name[:55]}_{digest[:8]}"

@@ -56,7 +56,7 @@ class JobLauncher:
         return await start(expert_key, query, job_id=job_id, labels=labels)
 
     async def resume(self, job_id: str) -> JobSummary:
-        """Drive an existing Job until it ends or stops; queue one that was never queued."""
+        """Drive an existing Job until it ends or stops; queue it if it was never queued."""
         if self.resumes:
             return await self._resume(job_id, drive=True)
         job = await self._jobs.job(job_id)

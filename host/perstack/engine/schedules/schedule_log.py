@@ -52,7 +52,7 @@ SCHEDULES = IndexedLogFormat[ScheduleState, StoredScheduleEvent, ScheduleState](
 
 
 class ScheduleLog(IndexedLog[ScheduleState, StoredScheduleEvent, ScheduleState]):
-    """Reads and writes schedules, without decisions of its own."""
+    """Store of all schedules. It decides nothing."""
 
     def __init__(self, storage: Storage, audit: AuditTrail) -> None:
         """Create; `audit` sends the heads of schedules to an anchor, if there is one, whenever no Job is running."""

@@ -7,7 +7,7 @@ passes. `[retention]` is applied by `once`, and hourly by `watch`.
 Any number of processes may run schedulers on one storage. What to do next is a pure function of the state
 (`next_step`); the resulting events are appended at the version on which they were decided. So if several processes
 decide at once, one of them wins, and the others get a Conflict and do nothing. The id of a task's Job is recorded in
-the same append, before the Job starts; a Job whose process died in between is started again under the same id.
+that append, before the Job starts; a Job whose process died in between is started again under the same id.
 
 Errors are isolated: an error of one item becomes a `DueWorkResult` with `error`, and the next pass tries it again.
 
@@ -79,9 +79,9 @@ class DueItem:
 
     id: str
     kind: Literal["task", "job", "iterations", "schedule", "list"] = "task"
-    """`list` stands for all items of a kind, whose list cannot be read."""
+    """`list`: all items of a kind, whose list cannot be read."""
     problem: str | None = field(default=None, compare=False)
-    """Why it cannot be processed; None if it can."""
+    """Reason why it cannot be processed; None if it can."""
 
 
 class Scheduler:

@@ -2,7 +2,7 @@
 
 An occurrence starts with an event that is appended at the version on which it was decided, so if several processes
 decide at once, one of them starts it. The id of its Job follows from its time, so a Job whose process died in between
-is started again under the same id.
+is started again under that id.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from perstack.system.concurrency import leaves
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueWorkResult:
-    """What was done about a task, an occurrence of a schedule, or another Job or series, and its state afterwards."""
+    """Action on a task, an occurrence of a schedule, or another Job or series, and its state afterwards."""
 
     did: Action | Did
     task_id: str | None = None
@@ -75,13 +75,13 @@ class ScheduleStatus:
     """Time of the next occurrence, in milliseconds since 1970; a time in the past is due."""
     last: Occurrence | None = None
     job: JobSummary | None = None
-    """Its Job; None if it was not created yet, or was deleted."""
+    """The Job of `last`; None if it was not created yet, or was deleted."""
     waiting: int | None = None
     """The occurrence that waits for the end of that Job."""
     skipped: int | None = None
     """The occurrence that was skipped last."""
     error: str | None = None
-    """Why the state is unknown or incomplete."""
+    """Reason why the state is unknown or incomplete; None if it is complete."""
 
 
 class Schedules:
@@ -119,7 +119,7 @@ class Schedules:
 
         None if nothing was due, or another process was faster.
 
-        Raises the error that prevents it, and Conflict if another process is processing the schedule at the same time.
+        Raises the error that prevents it, and Conflict if another process is processing the schedule.
         """
         schedule = self._schedule(name)
         if schedule is None:
@@ -150,7 +150,7 @@ class Schedules:
         return done
 
     async def list(self) -> tuple[ScheduleStatus, ...]:
-        """Return the state of each schedule. One that cannot be read has an `error`."""
+        """Return the state of each schedule. A schedule that cannot be read has an `error`."""
         return tuple([await self._standing(one) for one in self._setup().project.schedules])
 
     async def _standing(self, schedule: Schedule) -> ScheduleStatus:

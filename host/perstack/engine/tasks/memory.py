@@ -1,4 +1,4 @@
-"""Execution memory: tasks that agents pause, and that any later process resumes from the same state.
+"""Execution memory: tasks that agents pause, and that any later process resumes from the state that was saved.
 
     async with ExecutionMemory.open() as memory:
         task = await memory.create("refactor-2026", state={"done": []}, start=True)
@@ -79,7 +79,7 @@ class ExecutionMemory(TaskMemory):
         env: Mapping[str, str] | None = None,
         plugins: Iterable[object] = (),
     ) -> ExecutionMemory:
-        """Open the given storage, or that of the perstack.toml found from the workspace upward, or `file:perstack`."""
+        """Open the tasks in a storage: the given one, the one of a perstack.toml found upward, or `file:perstack`."""
         from perstack.config.load import load_usable
         from perstack.config.project import find_place
         from perstack.core.definitions.project import Project
@@ -109,7 +109,7 @@ class ExecutionMemory(TaskMemory):
         await self._storage.close()
 
     def signed(self, by: By) -> ExecutionMemory:
-        """Return the same tasks with answers recorded as given by `by` instead of the process's user."""
+        """Return a copy that records answers as given by `by` instead of the process's user."""
         signed = copy(self)
         signed._by = by
         return signed
@@ -244,7 +244,7 @@ class ExecutionMemory(TaskMemory):
             await self.task(task_id)
         return events
 
-    # --- beside the table of operations ---------------------------------------------------------------------------
+    # --- not in the table of operations ----------------------------------------------------------------------------
 
     @checked
     async def signal(self, token: Text, payload: Json = None, *, event_id: Text | None = None) -> TaskState:

@@ -60,7 +60,7 @@ TASKS = IndexedLogFormat[TaskState, StoredTaskEvent, TaskSummary](
 
 
 class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
-    """Reads and writes tasks, without decisions of its own."""
+    """Store of all tasks. It decides nothing."""
 
     def __init__(self, storage: Storage, audit: AuditTrail) -> None:
         """Create; `audit` sends a task's head to the anchor, if any, at each change after which it is not running."""

@@ -1,4 +1,4 @@
-"""Claims of a worker: drive each claimed Job in a task of its own, and then release its order."""
+"""Claims of a worker: drive each claimed Job in a separate task, and then release its order."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _T = TypeVar("_T")
 class DispatcherConnection:
     """The connection to the dispatcher. Retries without end; each change of state is reported once."""
 
-    def __init__(self, location: str, tell: Report) -> None:
+    def __init__(self, location: str, report: Report) -> None:
         """Assume that the dispatcher answers."""
         self._location = location
-        self._tell = tell
+        self._report = report
         self._pause = 0.0
         """Seconds of the last pause; 0 while it answers."""
 
@@ -71,7 +71,7 @@ class DispatcherConnection:
         if not self._pause:
             text = f"the dispatcher does not answer, and is asked again: {error_text(error)}"
             facts = {"dispatcher": self._location, "error": error_text(error)}
-            self._tell(WorkerReport(event="unreachable", level="warning", text=text, facts=facts))
+            self._report(WorkerReport(event="unreachable", level="warning", text=text, facts=facts))
         self._pause = min(max(self._pause * 2, _FIRST_RETRY_S), _LONGEST_RETRY_S)
         return self._pause * random.uniform(0.7, 1.0)  # noqa: S311 - so that workers do not all retry at once
 
@@ -79,7 +79,7 @@ class DispatcherConnection:
         """Record an answer."""
         if self._pause:
             self._pause = 0.0
-            self._tell(
+            self._report(
                 WorkerReport(
                     event="reachable", text="the dispatcher answers again", facts={"dispatcher": self._location}
                 )
@@ -100,13 +100,13 @@ class HeldClaim:
 
     claim: Claim
     task: asyncio.Future[Served] | None = None
-    """None before the Job is driven."""
+    """The task; None before the Job is driven."""
     is_lost: bool = False
-    """Whether another worker has the order."""
+    """True if another worker has the order."""
     is_left: bool = False
-    """Whether it is to end because this worker leaves."""
+    """True if it must end because this worker leaves."""
     waits: bool = False
-    """Whether it only waits for delegates that other claims drive, and so takes no place."""
+    """True if it only waits for delegates that other claims drive, and so takes no place."""
 
 
 class ClaimHandler:
@@ -115,21 +115,21 @@ class ClaimHandler:
     def __init__(
         self,
         name: str,
-        ordered: OrderedWork,
+        work: OrderedWork,
         clock: Clock,
-        tally: WorkerCounters,
-        reaching: DispatcherConnection,
-        tell: Report,
-        seen_to: Callable[[Order], None] = lambda order: None,
+        counters: WorkerCounters,
+        connection: DispatcherConnection,
+        report: Report,
+        on_released: Callable[[Order], None] = lambda order: None,
     ) -> None:
-        """Create without claims; `seen_to` is called with each order that is released."""
+        """Create without claims; `on_released` is called with each order that is released."""
         self._name = name
-        self._ordered = ordered
-        self._seen_to = seen_to
+        self._work = work
+        self._on_released = on_released
         self._clock = clock
-        self._tally = tally
-        self._reaching = reaching
-        self._tell = tell
+        self._counters = counters
+        self._connection = connection
+        self._report = report
         self._tries: dict[str, int] = {}
         self._held: dict[str, HeldClaim] = {}
         self._one_looks = asyncio.Lock()
@@ -137,7 +137,7 @@ class ClaimHandler:
         self.freed = asyncio.Event()
         """Set when a claim was released, or started or stopped waiting for delegates."""
         self.soonest: int | None = None
-        """When the first order that was put back is due, in milliseconds since 1970; None without one."""
+        """Due time of the first order that was put back, in milliseconds since 1970; None without one."""
 
     def __len__(self) -> int:
         """Return the number of claims."""
@@ -150,7 +150,7 @@ class ClaimHandler:
 
     @property
     def jobs(self) -> int:
-        """Number of claims for whole Jobs, including those that wait for delegates."""
+        """Number of claims for whole Jobs, including Jobs that wait for delegates."""
         return sum(held.claim.order.run_id is None for held in self._held.values())
 
     # --- stopping Jobs --------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class ClaimHandler:
         """Stop each Job after its current step."""
         for held in self._held.values():
             held.is_left = True
-            if held.task is not None and not self._ordered.stop_after_step(held.claim.order):
+            if held.task is not None and not self._work.stop_after_step(held.claim.order):
                 held.task.cancel()
 
     def leave_now(self) -> None:
@@ -191,12 +191,12 @@ class ClaimHandler:
             after = await self._after(held, outcome)
             again = None if isinstance(after, Done) else await self._order_again(held.claim.order, after, live)
             if not held.is_lost:
-                await self._reaching.call(lambda: seat.release(held.claim, again))
-            self._tell(report_of_outcome(held.claim.order, outcome, after))
-            self._seen_to(held.claim.order)
+                await self._connection.call(lambda: seat.release(held.claim, again))
+            self._report(report_of_outcome(held.claim.order, outcome, after))
+            self._on_released(held.claim.order)
         except Exception as error:  # noqa: BLE001 - an error of one Job must not end the others
             text = f"its order stays with this worker until that ends: {error_text(error)}"
-            self._tell(WorkerReport(event="failed", level="error", job=held.claim.order.job_id, text=text))
+            self._report(WorkerReport(event="failed", level="error", job=held.claim.order.job_id, text=text))
         finally:
             del self._held[held.claim.id]
             self.freed.set()
@@ -205,13 +205,13 @@ class ClaimHandler:
         """Drive the Job, if there is something to drive. Raises CancelledError only if this task is cancelled."""
         order = held.claim.order
         try:
-            served = await self._ordered.look(order)
+            served = await self._work.look(order)
             if order.run_id is None and needs_nobody(served):
                 return Outcome("stopped", served)
             if held.claim.is_taken_over:
                 await self._count_takeover(seat, held)
-            if await self._ordered.is_poison(served, held.claim.order, lambda: self._reaching.call(live)):
-                return Outcome("stopped", await self._ordered.stop_for_good(served, order), is_poison=True)
+            if await self._work.is_poison(served, held.claim.order, lambda: self._connection.call(live)):
+                return Outcome("stopped", await self._work.stop_for_good(served, order), is_poison=True)
             if await self._is_beside_a_suspect(held):
                 return Outcome("busy", served)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
@@ -225,11 +225,11 @@ class ClaimHandler:
             held.waits = it_does
             self.freed.set()
 
-        drive = self._ordered.drive(served, held.claim.order, self._tally.of(served), waits)
+        drive = self._work.drive(served, held.claim.order, self._counters.of(served), waits)
         held.task = asyncio.ensure_future(drive)
-        self._tell(report_of_claim(held.claim, served))
+        self._report(report_of_claim(held.claim, served))
         began = time.monotonic()
-        self._tally.running += 1
+        self._counters.running += 1
         try:
             await asyncio.wait({held.task})
         except asyncio.CancelledError:
@@ -239,7 +239,7 @@ class ClaimHandler:
                 held.task.exception()  # retrieve the error; the next driver finds what was not recorded
             raise
         finally:
-            self._tally.running -= 1
+            self._counters.running -= 1
         return replace(await self._came(held, held.task), seconds=time.monotonic() - began)
 
     async def _came(self, held: HeldClaim, task: asyncio.Future[Served]) -> Outcome:
@@ -272,9 +272,9 @@ class ClaimHandler:
 
     async def _not_there(self, order: Order) -> Outcome:
         """Return the outcome for a missing Job: its deletion withdraws a waiting order, but not a claimed one."""
-        where = f"{self._ordered.location} has no such Job"
+        where = f"{self._work.location} has no such Job"
         try:
-            is_ours = await self._ordered.is_for_this_storage(order)
+            is_ours = await self._work.is_for_this_storage(order)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", error=error)
         if is_ours:
@@ -284,7 +284,7 @@ class ClaimHandler:
 
     async def _standing(self, came: Came, order: Order, error: BaseException | None) -> Outcome:
         try:
-            return Outcome(came, await self._ordered.look(order), error)
+            return Outcome(came, await self._work.look(order), error)
         except (NotFound, Damaged) as unread:
             return await self._failed(order, unread)
         except Exception as unread:  # noqa: BLE001 - a storage may raise anything
@@ -292,18 +292,18 @@ class ClaimHandler:
 
     async def _count_takeover(self, seat: Seat, held: HeldClaim) -> None:
         """Store with the order how often it was taken over, and how much work was done by then."""
-        self._tally.takeovers += 1
+        self._counters.takeovers += 1
         order = held.claim.order
-        work = await self._ordered.work_of(order)
+        work = await self._work.work_of(order)
         changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
-        held.claim = await self._reaching.call(lambda: seat.change(held.claim, changed))
+        held.claim = await self._connection.call(lambda: seat.change(held.claim, changed))
 
     async def _is_beside_a_suspect(self, held: HeldClaim) -> bool:
         """Return whether another Job that may have ended workers is being driven here.
 
         Suspects are driven one at a time, so that it is clear which one ends the worker. A Job that has made progress
-        since its takeover is no suspect any more. One that only waits for delegates does not count: it ends nobody, and
-        its delegates would wait for it.
+        since its takeover is no suspect any more. A Job that only waits for delegates does not count: it ends no
+        worker, and its delegates would wait for it.
         """
         if not is_suspect(held.claim.order.takeovers):
             return False
@@ -312,7 +312,7 @@ class ClaimHandler:
                 order = other.claim.order
                 if other is held or other.task is None or other.waits or not is_suspect(order.takeovers):
                     continue
-                if await self._ordered.work_of(order) == order.events:
+                if await self._work.work_of(order) == order.events:
                     return True
             return False
 
@@ -336,7 +336,7 @@ class ClaimHandler:
     async def _run_standing(self, order: Order, came: Came) -> tuple[Came, RunStatus | None]:
         """Return the status of a delegate's Run from its log; "unreachable" if the log cannot be read now."""
         try:
-            return came, await self._ordered.run_status(order)
+            return came, await self._work.run_status(order)
         except (NotFound, Damaged):
             return came, None
         except Exception:  # noqa: BLE001 - a storage may raise anything
@@ -346,6 +346,6 @@ class ClaimHandler:
         """Return the order to put back in the queue, without refusals of workers that have ended."""
         if after.refused is None:
             return replace(order, due=after.due)
-        there = await self._reaching.call(live)
+        there = await self._connection.call(live)
         refused = {name: why for name, why in order.refused.items() if name in there}
         return replace(order, due=after.due, refused={**refused, self._name: after.refused})

@@ -1,6 +1,6 @@
 """A workspace folder for each Job that a worker drives, filled from the Job's latest snapshot.
 
-A Job's folder has the same path on every worker with the same root, because its model knows the path.
+A Job's folder has one path on all workers with equal roots, because its model knows the path.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JobFolders:
         on_event: OnEvent | None = None,
         on_waiting: Callable[[bool], None] | None = None,
     ) -> JobSummary:
-        """Drive a Job as `Jobs.serve` does, in its own folder, together with all delegates: they need the files.
+        """Drive a Job as `Jobs.serve` does, in its folder, together with all delegates: they need the files.
 
         The folder is removed afterwards, if its content is in a snapshot. Raises CannotServe for a delegate of a Job
         that another worker drives.

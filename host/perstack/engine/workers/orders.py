@@ -1,4 +1,4 @@
-"""What an order refers to: a Job, a delegate's Run, or a series of iterations; and how to stop a poison Job."""
+"""Work that an order refers to: a Job, a delegate's Run or a series of iterations. Also stops poison Jobs."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class OrderedWork:
         return self._jobs.storage.location
 
     async def look(self, order: Order) -> Served:
-        """Return the state of the Job or series; for a delegate that of its Job. Raises NotFound and Damaged."""
+        """Return the state of the Job or series; for a delegate the state of its Job. Raises NotFound and Damaged."""
         try:
             job = await self._jobs.job(check_job_id(order.job_id))
         except NotFound:

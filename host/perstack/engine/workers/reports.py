@@ -39,12 +39,12 @@ class Outcome:
 
     came: Came
     served: Served | None = None
-    """None if the state is unknown, or there is no such Job."""
+    """The state; None if it is unknown, or there is no such Job."""
     error: BaseException | None = None
     seconds: float | None = None
     """Seconds for which it was driven; None if it was not."""
     is_poison: bool = False
-    """Whether it was stopped because it ends every worker."""
+    """True if it was stopped because it ends every worker."""
 
 
 _MAX_ERROR_CHARACTERS = 500
@@ -141,7 +141,7 @@ def _run_of(order: Order, served: Served | None) -> RunSummary | None:
 
 
 def _of_run(order: Order, facts: dict[str, JsonValue]) -> str:
-    """Return the prefix of a text about a delegate with its own order; also add it to `facts`."""
+    """Return the prefix of a text about a delegate that has an order; also add it to `facts`."""
     if order.run_id is None:
         return ""
     facts["run"] = order.run_id
@@ -223,9 +223,9 @@ class WorkerCounters:
 class JobCounters:
     """Counts the events of one Job; an `on_event`."""
 
-    def __init__(self, tally: WorkerCounters, models: dict[str, str]) -> None:
+    def __init__(self, counters: WorkerCounters, models: dict[str, str]) -> None:
         """Create; `models` are the current models of Runs that have begun."""
-        self._tally = tally
+        self._counters = counters
         self._models = models
         self.steps = 0
 
@@ -242,9 +242,9 @@ class JobCounters:
                 self._models[event.run_id] = event.to
             case FinishStep():
                 self.steps += 1
-                self._tally.steps += 1
+                self._counters.steps += 1
             case Retry():
-                self._tally.retries += 1
+                self._counters.retries += 1
                 self._count(event.run_id, event.usage)
             case CompactHistory():
                 self._count(event.run_id, event.usage, event.model)
@@ -255,4 +255,4 @@ class JobCounters:
 
     def _count(self, run_id: str, usage: Usage | None, model: str = "") -> None:
         if usage is not None:
-            self._tally.add(usage, model or self._models.get(run_id, UNKNOWN))
+            self._counters.add(usage, model or self._models.get(run_id, UNKNOWN))

@@ -2,8 +2,8 @@
 
 `run` starts four background tasks in addition to the claim loop (`_take`): heartbeats (`_beat`), a health check of the
 storage, the scheduler for due tasks, iterations and schedules (`_schedule`), and the sweep for recorded Jobs without
-an order (`_sweep`). Each claim gets a task of its own in `claims.Claims`, which drives the Job, decides what happens to
-the order (done, or back to the queue) and releases it. `orders.Ordered` knows what an order refers to: a Job, a
+an order (`_sweep`). Each claim gets a task in `claims.ClaimHandler`, which drives the Job, decides what happens to
+the order (done, or back to the queue) and releases it. `orders.OrderedWork` knows what an order refers to: a Job, a
 delegate's Run, or a series of iterations. `reports` formats what happened.
 
 Rules that prevent lost or doubled work:
@@ -12,7 +12,7 @@ Rules that prevent lost or doubled work:
   that `run` waits for. Otherwise its order would stay with this worker until the dispatcher misses its heartbeats.
 - The dispatcher only decides who may drive a Job. The lease in the storage decides who does, so two workers never write
   to the same Job, even if one has not noticed that it lost its claim.
-- A Job that ended several workers in a row is stopped as a poison Job (`Claims._outcome`, `orders.is_poison`).
+- A Job that ended several workers in a row is stopped as a poison Job (`ClaimHandler._outcome`, `orders.is_poison`).
 
 To leave: stop claiming, stop each Job after its current step, cancel what is left after `drain` seconds, release all
 orders, and leave the seat.
@@ -73,7 +73,7 @@ class Health:
 
     @property
     def problem(self) -> str | None:
-        """Why the worker cannot work now; None if it can."""
+        """Reason why the worker cannot work now; None if it can."""
         if self.is_leaving:
             return "the worker is leaving"
         now = time.monotonic()
@@ -113,7 +113,7 @@ class WorkerSettings:
     name: str
     """Name for display; the dispatcher knows the worker by this name with a random suffix."""
     concurrency: int = 8
-    """Jobs driven at a time; those that wait for a person do not count."""
+    """Jobs driven at a time; Jobs that wait for a person do not count."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Claim only Jobs with one of these labels; any Job if empty."""
     drain: float = 30.0
@@ -121,7 +121,7 @@ class WorkerSettings:
 
 
 class Worker:
-    """One of any number of workers on a dispatcher and a storage."""
+    """Worker process: claims orders of a dispatcher, and drives their Jobs. Any number may share a storage."""
 
     def __init__(
         self,
@@ -133,21 +133,21 @@ class Worker:
         settings: WorkerSettings,
         *,
         drive: Callable[[str], Drive],
-        tell: Report = lambda news: None,
+        report: Report = lambda report: None,
     ) -> None:
         """Create; `scheduler` must queue what is due, and `drive` returns a driver of Jobs for a worker name."""
         self.name = f"{settings.name}-{secrets.token_hex(2)}"
-        self.tally = WorkerCounters()
+        self.counters = WorkerCounters()
         self.health = Health(jobs.storage)
         self._dispatcher = dispatcher
         self._jobs = jobs
         self._scheduler = scheduler
         self._clock = clock
         self._settings = settings
-        self._tell = tell
-        self._reaching = DispatcherConnection(dispatcher.location, tell)
-        ordered = OrderedWork(jobs, iterations, drive(self.name), clock)
-        self._claims = ClaimHandler(self.name, ordered, clock, self.tally, self._reaching, tell, self._seen_to)
+        self._report = report
+        self._connection = DispatcherConnection(dispatcher.location, report)
+        work = OrderedWork(jobs, iterations, drive(self.name), clock)
+        self._claims = ClaimHandler(self.name, work, clock, self.counters, self._connection, report, self._on_released)
         self._leaving = asyncio.Event()
         self._returning = set[asyncio.Task[None]]()
         """Releases of claims under way.
@@ -155,7 +155,7 @@ class Worker:
         A cancellation of `run` does not end them: nobody else knows of these claims.
         """
         self._most_jobs = min(2 * settings.concurrency, job_slots().most)
-        """Maximum number of Jobs held, including those that wait for delegates."""
+        """Maximum number of Jobs held, including Jobs that wait for delegates."""
 
     def leave(self) -> None:
         """Stop claiming, let the current steps end, and then make `run` return."""
@@ -163,7 +163,7 @@ class Worker:
             self._leaving.set()
             self.health.is_leaving = True
             text = f"leaving: {len(self._claims)} jobs have {self._settings.drain:g} s to end the step in hand"
-            self._tell(WorkerReport(event="draining", text=text, facts={"jobs": len(self._claims)}))
+            self._report(WorkerReport(event="draining", text=text, facts={"jobs": len(self._claims)}))
 
     async def run(self) -> None:
         """Work until `leave` was called and no claim is held. A cancellation leaves at once, and is recorded."""
@@ -177,7 +177,7 @@ class Worker:
                 "concurrency": self._settings.concurrency,
                 "labels": dict(self._settings.labels),
             }
-            self._tell(WorkerReport(event="ready", text=f"takes jobs from {self._dispatcher.location}", facts=facts))
+            self._report(WorkerReport(event="ready", text=f"takes jobs from {self._dispatcher.location}", facts=facts))
             async with asyncio.TaskGroup() as group:
                 beside = [group.create_task(self._beat(seat)), group.create_task(self.health.watch())]
                 looking = [group.create_task(self._schedule()), group.create_task(self._sweep())]
@@ -189,7 +189,7 @@ class Worker:
                     await self._drain(seeing)
                 for one in beside:
                     one.cancel()
-        self._tell(WorkerReport(event="stopped", text="has left"))
+        self._report(WorkerReport(event="stopped", text="has left"))
 
     async def _connect(self, stack: AsyncExitStack) -> Seat:
         settings = self._settings
@@ -200,14 +200,14 @@ class Worker:
             stack.push_async_callback(self._disconnect, seat)
             return entered
 
-        return await self._reaching.call(sit)
+        return await self._connection.call(sit)
 
     async def _disconnect(self, seat: AbstractAsyncContextManager[Seat]) -> None:
         """Leave the seat. After an error the dispatcher notices by the missing heartbeats."""
         try:
             await seat.__aexit__(None, None, None)
         except DispatcherError as error:
-            self._reaching.failed(error)
+            self._connection.failed(error)
 
     # --- taking Jobs ----------------------------------------------------------------------------------------------
 
@@ -220,9 +220,9 @@ class Worker:
             try:
                 claim = await self._claimed(seat)
             except DispatcherError as error:
-                await self._until_leaving(asyncio.sleep(self._reaching.failed(error)))
+                await self._until_leaving(asyncio.sleep(self._connection.failed(error)))
                 continue
-            self._reaching.answered()
+            self._connection.answered()
             if claim is None:
                 await self._until_leaving(self._waited(seat))
                 continue
@@ -235,9 +235,9 @@ class Worker:
             one.add_done_callback(seeing.discard)
 
     async def _release_later(self, seat: Seat, claim: Claim) -> None:
-        """Release the claim with a delay: this worker holds its maximum of Jobs, including those that only wait."""
+        """Release the claim with a delay: this worker holds its maximum of Jobs, including Jobs that only wait."""
         again = replace(claim.order, due=max(claim.order.due, self._clock.now() + _RELEASE_DELAY_MS))
-        release = asyncio.create_task(self._reaching.call(lambda: seat.release(claim, again)))
+        release = asyncio.create_task(self._connection.call(lambda: seat.release(claim, again)))
         self._returning.add(release)
         release.add_done_callback(self._returning.discard)
         await asyncio.shield(release)
@@ -281,7 +281,7 @@ class Worker:
         try:
             await seat.wait(seconds)
         except DispatcherError as error:
-            await asyncio.sleep(self._reaching.failed(error))
+            await asyncio.sleep(self._connection.failed(error))
 
     async def _names(self) -> frozenset[str]:
         return frozenset(one.name for one in await self._dispatcher.workers())
@@ -311,11 +311,11 @@ class Worker:
                 async with asyncio.timeout(_HEARTBEAT_TIMEOUT_S):
                     lost = await seat.beat()
             except DispatcherError as error:
-                self._reaching.failed(error)
+                self._connection.failed(error)
             except TimeoutError:
-                self._reaching.failed(DispatcherError(f"{self._dispatcher.location} does not answer"))
+                self._connection.failed(DispatcherError(f"{self._dispatcher.location} does not answer"))
             else:
-                self._reaching.answered()
+                self._connection.answered()
                 self.health.record_heartbeat()
                 for claim_id in lost:
                     self._claims.lose(claim_id)
@@ -326,10 +326,10 @@ class Worker:
         while True:
             try:
                 # paused Jobs have orders
-                await self._scheduler.watch(DUE_SCAN_INTERVAL_MS, self._tell_of_work, with_jobs=False)
+                await self._scheduler.watch(DUE_SCAN_INTERVAL_MS, self._report_due_work, with_jobs=False)
             except Exception as error:  # noqa: BLE001 - no error of the scheduler may stop the driving of Jobs
                 text = f"what is due could not be looked after: {error_text(error)}"
-                self._tell(WorkerReport(event="failed", level="error", text=text, facts={"error": error_text(error)}))
+                self._report(WorkerReport(event="failed", level="error", text=text, facts={"error": error_text(error)}))
             await asyncio.sleep(DUE_SCAN_INTERVAL_MS / 1000)
 
     async def _sweep(self) -> None:
@@ -338,20 +338,21 @@ class Worker:
             began = time.monotonic()
             try:
                 for job_id in await self._jobs.order_again():
-                    self._tell(WorkerReport(event="again", job=job_id, text="had no order, and is queued again"))
+                    self._report(WorkerReport(event="again", job=job_id, text="had no order, and is queued again"))
             except Exception as error:  # noqa: BLE001 - it is tried again
+                facts = {"error": error_text(error)}
                 text = f"Jobs without an order could not be looked for: {error_text(error)}"
-                self._tell(WorkerReport(event="failed", level="warning", text=text, facts={"error": error_text(error)}))
+                self._report(WorkerReport(event="failed", level="warning", text=text, facts=facts))
             took = time.monotonic() - began
-            # workers must not sweep at the same moment, nor spend more than 5 % of their time on it
+            # workers must not sweep simultaneously, nor spend more than 5 % of their time on it
             await asyncio.sleep(max(SWEEP_INTERVAL_S, took * 20) * random.uniform(0.7, 1.3))  # noqa: S311
 
-    def _seen_to(self, order: Order) -> None:
+    def _on_released(self, order: Order) -> None:
         """Start the scheduler's next pass early, because a task or schedule may have waited for this Job."""
         if TASK_LABEL in order.labels or SCHEDULE_LABEL in order.labels:
             self._scheduler.wake()
 
-    def _tell_of_work(self, done: DueWorkResult) -> None:
+    def _report_due_work(self, done: DueWorkResult) -> None:
         about = {"task": done.task_id, "series": done.series_id, "schedule": done.schedule}
         facts: dict[str, JsonValue] = {key: value for key, value in about.items() if value is not None}
         what = " ".join(str(value) for pair in facts.items() for value in pair)
@@ -360,7 +361,7 @@ class Worker:
             facts["error"] = error_text(done.error)
         level: Level = "info" if done.error is None else "error"
         text = f"{what} {done.did}{wrong}".strip()
-        self._tell(
+        self._report(
             WorkerReport(
                 event="looked-after", level=level, job=done.job_id, text=text, facts={**facts, "did": done.did}
             )
