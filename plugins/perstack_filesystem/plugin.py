@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from perstack.core.base.records import JsonObject
 from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
 
-class FilesystemStorages:
+class FilesystemStorages(StorageFactory):
     """Factory for `storage = "file:perstack"`: the state directory follows the colon and is created on first use."""
 
     scheme = "file"
 
-    def open(self, location: str, workspace: Path) -> Storage:
+    def open(
+        self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()
+    ) -> Storage:
         """Open the storage in that directory; `perstack` in the workspace without a location."""
-        return self.open_with(location, workspace, ())
-
-    def open_with(self, location: str, workspace: Path, formats: Sequence[JobFormat]) -> Storage:
-        """Open the storage like `open`; it also shows and continues Jobs that other programs wrote in these formats."""
         from perstack_filesystem.storage import FilesystemStorage
 
         root = workspace / (Path(location).expanduser() if location else "perstack")

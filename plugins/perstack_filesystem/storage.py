@@ -138,11 +138,13 @@ _DOOMED = ".deleted."
 _MOST_OPEN_LOGS = 100
 
 
-class FilesystemStorage(BlobFolders):
+class FilesystemStorage(BlobFolders, Storage):
     """Jobs as directories. Several processes may use the same root at once.
 
     Jobs that other programs wrote in one of `formats` are shown too, and continued next to the original files.
     """
+
+    keeps_copies = True
 
     def __init__(
         self,
@@ -564,11 +566,22 @@ class FilesystemStorage(BlobFolders):
         finally:
             self._leave(log)
 
-    async def foreign_checkpoint(self, job_id: str, checkpoint_id: str) -> str | None:
-        """Return our id of a checkpoint that another program wrote; None if the Job has no such checkpoint."""
+    async def foreign_checkpoint(self, checkpoint_id: str, job_id: str | None = None) -> tuple[str, str] | None:
+        """Return the Job, and our id, of a checkpoint that another program wrote; None for an unknown one."""
+        file = f"checkpoints/{check_id(checkpoint_id, 'checkpoint')}.json"
         with ExitStack() as opened:
-            runs = self._find(opened, job_id, "runs")
-            return None if runs is None else self._foreign.of(job_id, runs).job.checkpoints.get(checkpoint_id)
+            jobs = self._jobs(opened)
+            if jobs is None:
+                return None
+            for one in job_names(jobs) if job_id is None else (job_id,):
+                # Skip a Job without the file: otherwise this would read everything that other programs wrote.
+                if job_id is None and jobs.stat(f"{one}/{file}") is None:
+                    continue
+                runs = self._find(opened, one, "runs")
+                ours = None if runs is None else self._foreign.of(one, runs).job.checkpoints.get(checkpoint_id)
+                if ours is not None:
+                    return one, ours
+        return None
 
     def _foreign_log(self, run: RunRef) -> list[bytes]:
         with ExitStack() as opened:

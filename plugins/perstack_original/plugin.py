@@ -9,7 +9,7 @@ from perstack.ports.formats import Folder, ForeignJob, JobFormat
 from perstack.ports.hooks import hookimpl
 
 
-class OriginalFormat:
+class OriginalFormat(JobFormat):
     """Format of `perstack export --format perstack`, and of Job directories that the original Perstack wrote."""
 
     name = "perstack"

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from psycopg import sql
 
 from perstack.errors import StorageError
+from perstack.ports.storage import Watch
 from perstack.system.concurrency import end
 from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.errors import FAILURES
@@ -24,7 +25,7 @@ _PAUSE = 1.0
 """Seconds between two attempts to listen after a failure."""
 
 
-class Watching:
+class Watching(Watch):
     """Event that a watcher of a Job waits for."""
 
     def __init__(self) -> None:

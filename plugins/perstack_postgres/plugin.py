@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from perstack.core.base.records import JsonObject
 from perstack.errors import UsageError
+from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
 
-class PostgresStorages:
+class PostgresStorages(StorageFactory):
     """Factory for `storage = "postgresql://user@host/database"`.
 
     The address is one of libpq, with an optional `schema=` in its query.
@@ -23,7 +25,9 @@ class PostgresStorages:
         """Accept addresses that begin with `scheme`."""
         self.scheme = scheme
 
-    def open(self, location: str, workspace: Path) -> Storage:
+    def open(
+        self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()
+    ) -> Storage:
         """Open the storage in that database without connecting yet. Raises UsageError."""
         from perstack_postgres.address import parse
 

@@ -195,8 +195,10 @@ def store_at(address: Address) -> Store:
     return Store(address, connections, statements, Leases(connections, statements), Notices(connections))
 
 
-class PostgresStorage:
+class PostgresStorage(Storage):
     """Jobs in one schema of a PostgreSQL database. Processes on many machines may use it at once."""
+
+    keeps_copies = True
 
     def __init__(self, store: Store, space: str = "") -> None:
         """Connect to nothing yet."""

@@ -12,7 +12,7 @@ from itertools import groupby
 from pydantic import TypeAdapter, ValidationError
 
 from perstack.errors import StorageError
-from perstack.ports.storage import Page
+from perstack.ports.storage import Page, Watch
 from perstack.support.storage import newest_first, place_in_jobs
 from perstack_s3.layout import EntryHeader, Layout, Marker, Stamp, read
 from perstack_s3.objects import Listed, Objects, at_once
@@ -153,7 +153,7 @@ _ASKS_EACH = 0.3
 """Seconds between two requests of a watcher."""
 
 
-class Watching:
+class Watching(Watch):
     """Watcher of a Job by polling its summary, which is rewritten as its steps end."""
 
     def __init__(self, objects: Objects, key: str) -> None:

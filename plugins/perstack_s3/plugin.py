@@ -7,25 +7,28 @@ from pathlib import Path
 
 from perstack.core.base.records import JsonObject
 from perstack.errors import UsageError
+from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
 
-class S3Storages:
+class S3Storages(StorageFactory):
     """Factory for `storage = "s3://bucket/prefix"`.
 
     Endpoint and region come from `[storageSetting]` or the usual AWS variables, keys from the variables.
     """
 
     scheme = "s3"
+    has_settings = True
     credentials = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
-    def open(self, location: str, workspace: Path) -> Storage:
-        """Open the storage below that prefix of a bucket. Raises UsageError unless `location` is `//bucket/prefix`."""
-        return self.open_set(location, workspace, {})
+    def open(
+        self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()
+    ) -> Storage:
+        """Open the storage below that prefix of a bucket, with `endpoint` and `region` from `[storageSetting]`.
 
-    def open_set(self, location: str, workspace: Path, setting: JsonObject) -> Storage:
-        """Open the storage like `open`, with `endpoint` and `region` from `[storageSetting]`."""
+        Raises UsageError unless `location` is `//bucket/prefix`.
+        """
         try:
             from perstack_s3.objects import Objects, Place
             from perstack_s3.storage import S3Storage
@@ -33,12 +36,13 @@ class S3Storages:
             raise UsageError(
                 f"storage s3:{location} needs {error.name}: install it with `pip install 'perstack[s3]'`"
             ) from error
-        unknown = sorted(set(setting) - {"endpoint", "region"})
-        if unknown or not all(isinstance(value, str) for value in setting.values()):
+        given = setting or {}
+        unknown = sorted(set(given) - {"endpoint", "region"})
+        if unknown or not all(isinstance(value, str) for value in given.values()):
             raise UsageError(
                 f"storageSetting: s3 has endpoint and region, each a text; not {', '.join(unknown) or 'this type'}"
             )
-        place = Place.of(location, {name: str(value) for name, value in setting.items()})
+        place = Place.of(location, {name: str(value) for name, value in given.items()})
         return S3Storage(Objects(place))
 
 

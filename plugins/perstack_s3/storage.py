@@ -67,7 +67,7 @@ _TRIES = 20
 """Attempts of a write that others compete for."""
 
 
-class S3Storage:
+class S3Storage(Storage):
     """Jobs in a bucket. Processes on many machines may use it at once."""
 
     def __init__(self, objects: Objects, space: str = "jobs") -> None:

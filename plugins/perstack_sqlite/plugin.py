@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from perstack.core.base.records import JsonObject
+from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
 
-class SqliteStorages:
+class SqliteStorages(StorageFactory):
     """Factory for `storage = "sqlite:perstack/state.db"`: the file follows the colon and is created on first use."""
 
     scheme = "sqlite"
 
-    def open(self, location: str, workspace: Path) -> Storage:
+    def open(
+        self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()
+    ) -> Storage:
         """Open the storage in that file; `perstack/state.db` in the workspace without a location."""
         from perstack_sqlite.storage import SqliteStorage
 

@@ -121,8 +121,10 @@ SUMMARIES = f"SELECT job_id, coalesce(summary, x'') FROM jobs WHERE {SPACE} = ?"
 ENTRIES = f"SELECT job_id, coalesce(entry, x'') FROM jobs LEFT JOIN entries USING (job_id) WHERE {SPACE} = ?"  # noqa: S608
 
 
-class SqliteStorage:
+class SqliteStorage(Storage):
     """Jobs in one SQLite file, which several processes may use at once."""
+
+    keeps_copies = True
 
     def __init__(self, path: Path, space: str = "", database: Database | None = None) -> None:
         """Open nothing yet; `database` is the open database of another namespace of the same file."""

@@ -7,15 +7,15 @@ exported files.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
-from perstack.ports.storage import Storage
 
 
 class Folder(Protocol):
@@ -51,60 +51,26 @@ class ForeignJob:
     """Checkpoint ids of this host, by checkpoint id of the other program."""
 
 
-class JobFormat(Protocol):
+class JobFormat(ABC):
     """What a format plugin registers."""
 
-    @property
-    def name(self) -> str:
-        """The value of `perstack export --format`."""
-        ...
+    name: str
+    """The value of `perstack export --format`."""
+    writer: str
+    """The name of the other program, for people."""
 
-    @property
-    def writer(self) -> str:
-        """The name of the other program, for people."""
-        ...
-
+    @abstractmethod
     def read(self, job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:
         """Convert the Job in the folders `names` of `runs`, none of which the host wrote.
 
         Return a ForeignJob without logs if the folders have another format. The same folders must give the same events
         every time. Raises StorageError, naming the file, if a file of this format cannot be read.
         """
-        ...
 
+    @abstractmethod
     def write(self, logs: Mapping[str, Sequence[StoredEvent]], blobs: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Return the files of a Job by relative path, all below one folder that only this Job uses.
 
         `logs` are the events of each Run by id, in the order of the Run numbers. `blobs` are the contents that their
         messages refer to, by sha256, without lost ones.
         """
-        ...
-
-
-@runtime_checkable
-class OpensForeign(Protocol):
-    """A StorageFactory whose folders may contain Jobs that another program wrote."""
-
-    def open_with(self, location: str, workspace: Path, formats: Sequence[JobFormat]) -> Storage:
-        """Open a storage as `StorageFactory.open` does, and show the Jobs of these formats too.
-
-        The first format that can read a folder is used.
-        """
-        ...
-
-
-@runtime_checkable
-class ShowsForeign(Protocol):
-    """A storage that shows Jobs which another program wrote."""
-
-    async def foreign_checkpoint(self, job_id: str, checkpoint_id: str) -> str | None:
-        """Return this host's id for a checkpoint of the other program, or None if the Job has no such checkpoint."""
-        ...
-
-    async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:
-        """Return the Runs that only another program wrote, each with that program's name.
-
-        Their hash chain is computed while reading, so edits of their files cannot be detected. Raises NotFound for an
-        unknown Job.
-        """
-        ...

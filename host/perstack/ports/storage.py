@@ -1,8 +1,8 @@
 """The storage port: a log, blobs, a lease and a cache, and what they promise.
 
-A storage must implement `Storage`, and may implement any of the optional protocols after it; the host checks for each
-and works without it. `perstack.testing.storage_contract` is the test suite that every storage passes, including the
-tests of each optional protocol that it implements. The promises:
+A storage plugin registers a `StorageFactory`, which opens a `Storage`. Both are base classes: a storage implements the
+abstract methods, and may override the others, whose defaults say what a storage without that ability does.
+`perstack.testing.storage_contract` is the test suite that every storage passes. The promises:
 
 1. `append` is all or nothing; a stale `expected_seq` raises Conflict. This is also the fence: of two drivers of one Run
    the second fails at its first write. When a cancelled append returns to its caller, it either has happened or never
@@ -23,14 +23,26 @@ raise NotFound. A call that may take long, because of a lock or a slow medium, m
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple
 
 from perstack.core.base.chain import Head
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
+from perstack.errors import Damaged
+
+if TYPE_CHECKING:
+    from perstack.ports.formats import JobFormat
+
+_AT_ONCE = 8
+"""Concurrent uploads to a storage that stores blobs one by one."""
+_PAGE = 1000
+"""Jobs per page when a storage without a faster way reads all summaries."""
+_POLL_INTERVAL_S = 0.1
+"""Seconds between two wake-ups of a storage that does not notice other processes' writes."""
 
 
 class RunRef(NamedTuple):
@@ -55,248 +67,6 @@ class Page:
     next: str | None = None
 
 
-class Logs(Protocol):
-    """The truth: one log per Run of a Job (promises 1 to 4)."""
-
-    async def create_job(self, job_id: str) -> None:
-        """Create an empty Job. Raises Conflict if the id exists."""
-        ...
-
-    async def has_job(self, job_id: str) -> bool:
-        """Return whether the Job exists."""
-        ...
-
-    async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        """Return Job ids, most recently written summary first, without reading logs."""
-        ...
-
-    async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return the ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
-        ...
-
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        """Append records to a log that has `expected_seq` records; 0 begins a log.
-
-        Raises Conflict if the log has another length or the records do not continue it, NotFound for an unknown Job,
-        and StorageError for records that were not sealed together.
-        """
-        ...
-
-    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """Return at most `limit` records after place `after`, or all; none for an unknown Run. Raises Damaged."""
-        ...
-
-    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
-        """Delete a Job with everything that belongs to it. Raises NotFound, and Conflict while it is driven.
-
-        With `expected`, raises Conflict unless that log has exactly this number of records at that moment.
-        """
-        ...
-
-
-class Blobs(Protocol):
-    """Binary contents that events refer to by sha256."""
-
-    async def put_blob(self, job_id: str, data: bytes) -> str:
-        """Store bytes once and return their hex sha256. Synced before it returns. Raises NotFound."""
-        ...
-
-    async def blob(self, job_id: str, sha256: str) -> bytes:
-        """Return the bytes of a blob. Raises NotFound."""
-        ...
-
-
-class Leases(Protocol):
-    """Leases: the exclusive right of one process to drive a Job."""
-
-    def lease(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
-        """Hold the lease of a Job during the block. Raises Conflict, naming the holder, if another has it.
-
-        Raises NotFound for an unknown Job. The lease is free as soon as its holder's process dies.
-        """
-        ...
-
-    async def lease_info(self, job_id: str) -> LeaseInfo | None:
-        """Return the current holder of the lease, or None."""
-        ...
-
-
-class Cache(Protocol):
-    """Cached data for listing Jobs (promise 5)."""
-
-    async def put_summary(self, job_id: str, summary: bytes) -> None:
-        """Replace job.json. Raises NotFound for an unknown Job."""
-        ...
-
-    async def summary(self, job_id: str) -> bytes | None:
-        """Return job.json, or None if there is none or it was lost."""
-        ...
-
-    async def put_entry(
-        self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
-    ) -> None:
-        """Replace the Job's entry in `entries`: a line of JSON, or b"", which makes readers read the log.
-
-        `seq` is the place in the Job's log that the entry describes. An entry for an earlier place than the stored one
-        is ignored. With `expected`, the entry is ignored unless that log has a record with this place and hash:
-        otherwise the caller means a deleted Job whose id has been used again. With `synced` the entry survives power
-        loss when this returns. Raises NotFound for an unknown Job.
-        """
-        ...
-
-    async def entries(self) -> Mapping[str, bytes]:
-        """Return the last entry of every Job; b"" if none was put or it was lost. Must be fast with many Jobs."""
-        ...
-
-    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """Return the entry of one Job with the place that it describes, or None if none was put or it was lost.
-
-        The entry of a Job that was removed behind the storage's back may still exist.
-        """
-        ...
-
-
-class Storage(Logs, Blobs, Leases, Cache, Protocol):
-    """A store of Jobs. One object serves one process; several processes may use one store.
-
-    This is all that the host requires. Optional abilities are the protocols that follow; the host checks for each and
-    works without it.
-    """
-
-    @property
-    def location(self) -> str:
-        """The store's directory, file or address, for people."""
-        ...
-
-    def space(self, name: str) -> Storage:
-        """Return a separate set of Jobs in the same store; the same object for the same name.
-
-        No set sees the Jobs of another. It keeps all these promises, and closes with this storage. `name` is a few
-        lower case letters, and not `jobs`.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Release files and connections."""
-        ...
-
-
-@runtime_checkable
-class KeepsCopies(Protocol):
-    """Optional: a storage that keeps copies of log data for people and tools: Run settings and checkpoints.
-
-    They are caches (promise 5).
-    """
-
-    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Replace run-setting.json. Raises NotFound for an unknown Job."""
-        ...
-
-    async def run_setting(self, run: RunRef) -> bytes | None:
-        """Return run-setting.json, or None if there is none or it was lost."""
-        ...
-
-    async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Store a checkpoint. Raises NotFound for an unknown Job."""
-        ...
-
-    async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """Return a checkpoint, or None if there is none or it was lost."""
-        ...
-
-    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Return the ids of stored checkpoints, ordered by the Run and the place in their ids. Raises NotFound."""
-        ...
-
-
-@runtime_checkable
-class CheckpointFiles(KeepsCopies, Protocol):
-    """Optional: a storage whose checkpoints are files."""
-
-    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path:
-        """Return the path of a checkpoint's file, which may not exist."""
-        ...
-
-
-@runtime_checkable
-class ReadsSummaries(Protocol):
-    """Optional: a storage that reads thousands of job.json at once."""
-
-    async def summaries(self) -> Mapping[str, bytes]:
-        """Return job.json of every Job; b"" for a Job without one."""
-        ...
-
-
-@runtime_checkable
-class ReadsEnds(Protocol):
-    """Optional: a storage that reads the end of a long log without reading what precedes it."""
-
-    async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """Return the last records, at most `count`; none for an unknown Run.
-
-        For a preview: they are returned as stored, without any check.
-        """
-        ...
-
-
-@runtime_checkable
-class FindsLostJobs(Protocol):
-    """Optional: a storage whose entries are separate from Jobs, so that it notices Jobs removed behind its back."""
-
-    async def lost_jobs(self) -> tuple[str, ...]:
-        """Return the ids that have an entry but no Job, and were not deleted by `delete_job`."""
-        ...
-
-
-@runtime_checkable
-class Redacts(Protocol):
-    """Optional: a storage in which the content of a record can be redacted."""
-
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        """Replace the record at `seq` atomically by `record`. It survives power loss when this returns.
-
-        Raises NotFound if there is no such record, and Conflict unless `core.base.chain.is_redaction_of` accepts the
-        replacement.
-        """
-        ...
-
-
-@runtime_checkable
-class Erases(Protocol):
-    """Optional: a storage that can remove bytes from its medium for good."""
-
-    async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """Return the hex sha256 of every blob of a Job, in no particular order. Raises NotFound for an unknown Job."""
-        ...
-
-    async def remove_blob(self, job_id: str, sha256: str) -> None:
-        """Remove a blob from a Job, surviving power loss. Do nothing if the Job does not have it."""
-        ...
-
-    async def erase_traces(self, job_id: str) -> None:
-        """Remove what remains on the medium of a Job's replaced or removed bytes.
-
-        Examples are unused pages, a write-ahead log and files of an interrupted write. The caller holds the Job's
-        lease. Raises StorageError if another process prevents it; calling it again completes the work.
-        """
-        ...
-
-
-@runtime_checkable
-class SharesBlobs(Protocol):
-    """Optional: a storage that stores many blobs at once, and equal bytes only once for all its Jobs.
-
-    Each Job still owns its blobs: removing a blob or a Job takes nothing from another Job.
-    """
-
-    async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Store all blobs, or none incompletely, and return their hex sha256. Synced before it returns.
-
-        Raises NotFound for an unknown Job.
-        """
-        ...
-
-
 class JobSize(NamedTuple):
     """Storage size of a Job in bytes."""
 
@@ -312,54 +82,6 @@ class JobSize(NamedTuple):
         return sum(self)
 
 
-@runtime_checkable
-class Measures(Protocol):
-    """Optional: a storage that reports the space it uses."""
-
-    async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
-        """Return the size of these Jobs, or of all Jobs if None. Unknown Jobs are left out."""
-        ...
-
-    async def size(self) -> int:
-        """Return the bytes that the whole store takes, with all its spaces and data that belongs to no Job."""
-        ...
-
-
-@runtime_checkable
-class LocalStorage(Storage, Protocol):
-    """Optional: a storage that keeps files on this machine."""
-
-    @property
-    def places(self) -> tuple[Path, ...]:
-        """Absolute paths of the files and folders it uses, whether they exist or not. Tools must not touch them."""
-        ...
-
-    @property
-    def programs(self) -> Path:
-        """Folder in which running programs are recorded: one of `places` or inside one. It may not exist."""
-        ...
-
-
-class Watch(Protocol):
-    """A subscription to changes of a Job."""
-
-    async def wait(self, seconds: float) -> None:
-        """Return when something may have been written since the last wait, at the latest after `seconds`."""
-        ...
-
-
-@runtime_checkable
-class Announces(Protocol):
-    """Optional: a storage that notices immediately what other processes write.
-
-    A notification may be lost, so waiting code must also poll from time to time.
-    """
-
-    def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]:
-        """Subscribe to a Job during the block: to appended records, and to the release of its lease."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class StorageCheck:
     """Result of checking one requirement of a storage."""
@@ -372,46 +94,295 @@ class StorageCheck:
     remedy: str = ""
 
 
-@runtime_checkable
-class ChecksItself(Protocol):
-    """Optional: a storage that is kept by a server."""
+class Watch:
+    """A subscription to changes of a Job. This one polls."""
+
+    async def wait(self, seconds: float) -> None:
+        """Return when something may have been written since the last wait, at the latest after `seconds`."""
+        import asyncio  # this module is imported at every start, by the hooks
+
+        await asyncio.sleep(min(seconds, _POLL_INTERVAL_S))
+
+
+class Storage(ABC):
+    """A store of Jobs. One object serves one process; several processes may use one store."""
+
+    @property
+    @abstractmethod
+    def location(self) -> str:
+        """The store's directory, file or address, for people."""
+
+    @abstractmethod
+    def space(self, name: str) -> Storage:
+        """Return a separate set of Jobs in the same store; the same object for the same name.
+
+        No set sees the Jobs of another. It keeps all these promises, and closes with this storage. `name` is a few
+        lower case letters, and not `jobs`.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release files and connections."""
+
+    # Logs: one per Run of a Job (promises 1 to 4).
+
+    @abstractmethod
+    async def create_job(self, job_id: str) -> None:
+        """Create an empty Job. Raises Conflict if the id exists."""
+
+    @abstractmethod
+    async def has_job(self, job_id: str) -> bool:
+        """Return whether the Job exists."""
+
+    @abstractmethod
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
+        """Return Job ids, most recently written summary first, without reading logs."""
+
+    @abstractmethod
+    async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Return the ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
+
+    @abstractmethod
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        """Append records to a log that has `expected_seq` records; 0 begins a log.
+
+        Raises Conflict if the log has another length or the records do not continue it, NotFound for an unknown Job,
+        and StorageError for records that were not sealed together.
+        """
+
+    @abstractmethod
+    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        """Return at most `limit` records after place `after`, or all; none for an unknown Run. Raises Damaged."""
+
+    async def end(self, run: RunRef, count: int) -> list[bytes]:
+        """Return the last readable records, at most `count`; none for an unknown Run.
+
+        For a preview: a storage that can read them without what precedes them returns them unchecked.
+        """
+        try:
+            records = await self.read(run)
+        except Damaged as damage:
+            records = await self.read(run, limit=damage.readable)
+        return records[max(0, len(records) - count) :]
+
+    @abstractmethod
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        """Replace the record at `seq` atomically by `record`. It survives power loss when this returns.
+
+        Raises NotFound if there is no such record, and Conflict unless `core.base.chain.is_redaction_of` accepts the
+        replacement.
+        """
+
+    @abstractmethod
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
+        """Delete a Job with everything that belongs to it. Raises NotFound, and Conflict while it is driven.
+
+        With `expected`, raises Conflict unless that log has exactly this number of records at that moment.
+        """
+
+    @abstractmethod
+    async def erase_traces(self, job_id: str) -> None:
+        """Remove what remains on the medium of a Job's replaced or removed bytes.
+
+        Examples are unused pages, a write-ahead log and files of an interrupted write. The caller holds the Job's
+        lease. Raises StorageError if another process prevents it; calling it again completes the work.
+        """
+
+    # Blobs: binary contents that events refer to by SHA-256. Each Job owns its blobs, even if equal bytes of several
+    # Jobs are stored once: removing a blob or a Job takes nothing from another Job.
+
+    @abstractmethod
+    async def put_blob(self, job_id: str, data: bytes) -> str:
+        """Store bytes once and return their hex sha256. Synced before it returns. Raises NotFound."""
+
+    async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
+        """Store all blobs, or none incompletely, and return their hex sha256. Synced before it returns.
+
+        Raises NotFound for an unknown Job.
+        """
+        import asyncio
+
+        names: list[str] = []
+        for first in range(0, len(blobs), _AT_ONCE):
+            names += await asyncio.gather(*(self.put_blob(job_id, data) for data in blobs[first : first + _AT_ONCE]))
+        return tuple(names)
+
+    @abstractmethod
+    async def blob(self, job_id: str, sha256: str) -> bytes:
+        """Return the bytes of a blob. Raises NotFound."""
+
+    @abstractmethod
+    async def blobs(self, job_id: str) -> tuple[str, ...]:
+        """Return the hex sha256 of every blob of a Job, in no particular order. Raises NotFound for an unknown Job."""
+
+    @abstractmethod
+    async def remove_blob(self, job_id: str, sha256: str) -> None:
+        """Remove a blob from a Job, surviving power loss. Do nothing if the Job does not have it."""
+
+    # Leases: the exclusive right of one process to drive a Job.
+
+    @abstractmethod
+    def lease(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
+        """Hold the lease of a Job during the block. Raises Conflict, naming the holder, if another has it.
+
+        Raises NotFound for an unknown Job. The lease is free as soon as its holder's process dies.
+        """
+
+    @abstractmethod
+    async def lease_info(self, job_id: str) -> LeaseInfo | None:
+        """Return the current holder of the lease, or None."""
+
+    def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]:
+        """Subscribe to a Job during the block: to appended records, and to the release of its lease.
+
+        A notification may be lost, so waiting code must also poll from time to time.
+        """
+        return nullcontext(Watch())
+
+    # Caches for lists of Jobs (promise 5).
+
+    @abstractmethod
+    async def put_summary(self, job_id: str, summary: bytes) -> None:
+        """Replace job.json. Raises NotFound for an unknown Job."""
+
+    @abstractmethod
+    async def summary(self, job_id: str) -> bytes | None:
+        """Return job.json, or None if there is none or it was lost."""
+
+    async def summaries(self) -> Mapping[str, bytes]:
+        """Return job.json of every Job; b"" for a Job without one."""
+        found: dict[str, bytes] = {}
+        page = await self.jobs(limit=_PAGE)
+        while True:
+            for job_id in page.ids:
+                found[job_id] = await self.summary(job_id) or b""
+            if page.next is None:
+                return found
+            page = await self.jobs(limit=_PAGE, after=page.next)
+
+    @abstractmethod
+    async def put_entry(
+        self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
+    ) -> None:
+        """Replace the Job's entry in `entries`: a line of JSON, or b"", which makes readers read the log.
+
+        `seq` is the place in the Job's log that the entry describes. An entry for an earlier place than the stored one
+        is ignored. With `expected`, the entry is ignored unless that log has a record with this place and hash:
+        otherwise the caller means a deleted Job whose id has been used again. With `synced` the entry survives power
+        loss when this returns. Raises NotFound for an unknown Job.
+        """
+
+    @abstractmethod
+    async def entries(self) -> Mapping[str, bytes]:
+        """Return the last entry of every Job; b"" if none was put or it was lost. Must be fast with many Jobs."""
+
+    @abstractmethod
+    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
+        """Return the entry of one Job with the place that it describes, or None if none was put or it was lost.
+
+        The entry of a Job that was removed behind the storage's back may still exist.
+        """
+
+    async def lost_jobs(self) -> tuple[str, ...]:
+        """Return the ids that have an entry but no Job, and were not deleted by `delete_job`.
+
+        Empty for a storage whose entries are parts of its Jobs.
+        """
+        return ()
+
+    # Copies of log data for people and tools, Run settings and checkpoints: caches too (promise 5). A storage that
+    # keeps them sets `keeps_copies` and overrides the five methods.
+
+    keeps_copies: bool = False
+
+    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
+        """Replace run-setting.json. Raises NotFound for an unknown Job."""
+        return
+
+    async def run_setting(self, run: RunRef) -> bytes | None:
+        """Return run-setting.json, or None if there is none or it was lost."""
+        return None
+
+    async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
+        """Store a checkpoint. Raises NotFound for an unknown Job."""
+        return
+
+    async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
+        """Return a checkpoint, or None if there is none or it was lost."""
+        return None
+
+    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        """Return the ids of stored checkpoints, ordered by the Run and the place in their ids. Raises NotFound."""
+        return Page(())
+
+    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
+        """Return the path of a checkpoint's file, which may not exist; None if checkpoints are not files."""
+        return None
+
+    # Sizes and checks.
+
+    @abstractmethod
+    async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
+        """Return the size of these Jobs, or of all Jobs if None. Unknown Jobs are left out."""
+
+    @abstractmethod
+    async def size(self) -> int:
+        """Return the bytes that the whole store takes, with all its spaces and data that belongs to no Job."""
 
     async def checks(self) -> Sequence[StorageCheck]:
-        """Check the storage's requirements. Creates no Job; an unreachable server is a failed check, not an error."""
-        ...
+        """Check the requirements of a storage on a server; empty for a local one.
+
+        Creates no Job. An unreachable server is a failed check, not an error.
+        """
+        return ()
+
+    # Local files. Tools must not touch them.
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Absolute paths of the files and folders it uses on this machine, whether they exist or not."""
+        return ()
+
+    @property
+    def programs(self) -> Path | None:
+        """Folder in which running programs are recorded: one of `places` or inside one. It may not exist."""
+        return None
+
+    # Jobs of other programs, in a storage that shows them (`StorageFactory.open` with formats).
+
+    async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:
+        """Return the Runs that only another program wrote, each with that program's name.
+
+        Their hash chain is computed while reading, so edits of their files cannot be detected. Raises NotFound for an
+        unknown Job.
+        """
+        return {}
+
+    async def foreign_checkpoint(self, checkpoint_id: str, job_id: str | None = None) -> tuple[str, str] | None:
+        """Return the Job of another program's checkpoint, with this host's id for the checkpoint; None if unknown.
+
+        Without `job_id`, it is the Job that has the checkpoint's file.
+        """
+        return None
 
 
-class StorageFactory(Protocol):
+class StorageFactory(ABC):
     """What a storage plugin registers."""
 
-    @property
-    def scheme(self) -> str:
-        """The part before the colon in `storage = "scheme:location"`."""
-        ...
+    scheme: str
+    """The part before the colon in `storage = "scheme:location"`."""
+    credentials: Sequence[str] = ()
+    """Names of environment variables whose values the storages send to the configured address."""
+    has_settings: bool = False
+    """Whether the storages have settings in addition to their address: `[storageSetting]`."""
 
-    def open(self, location: str, workspace: Path) -> Storage:
-        """Return a storage for the part after the colon. Raises UsageError if it is invalid.
+    @abstractmethod
+    def open(
+        self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()
+    ) -> Storage:
+        """Return a storage for the part after the colon. Raises UsageError if it or a setting is invalid.
 
         Relative paths are relative to `workspace`, whose state it holds: the folder of perstack.toml, or the current
-        directory.
+        directory. A storage whose folders may contain Jobs that another program wrote in one of `formats` shows them
+        too; the first format that can read a folder is used.
         """
-        ...
-
-
-@runtime_checkable
-class TakesSetting(StorageFactory, Protocol):
-    """A factory whose storages have settings in addition to their address: `[storageSetting]`."""
-
-    def open_set(self, location: str, workspace: Path, setting: JsonObject) -> Storage:
-        """Open a storage as `open` does, with these settings. Raises UsageError for an unknown one."""
-        ...
-
-
-@runtime_checkable
-class SendsCredentials(StorageFactory, Protocol):
-    """A factory whose storages send credentials from the environment to the configured address."""
-
-    @property
-    def credentials(self) -> Sequence[str]:
-        """Names of the environment variables that hold these credentials."""
-        ...

@@ -15,7 +15,7 @@ from typing import Literal
 
 from perstack.core.base.chain import Head
 from perstack.dataclass import dataclass
-from perstack.ports.storage import KeepsCopies, LeaseInfo, Page, Redacts, RunRef, Storage
+from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
 
 
 class Crash(BaseException):
@@ -35,12 +35,13 @@ def crash_points(appends: int) -> list[CrashPoint]:
     return [CrashPoint(moment, n) for n in range(1, appends + 1) for moment in ("before", "after")]
 
 
-class CrashingStorage:
+class CrashingStorage(Storage):
     """A wrapper that passes calls to another storage and raises Crash at `point` and at each append after it."""
 
     def __init__(self, storage: Storage, point: CrashPoint | None = None) -> None:
         """Wrap a storage; without a point it never crashes."""
         self.storage = storage
+        self.keeps_copies = storage.keeps_copies
         self.point = point
         self.appends = 0
         """Number of append calls so far."""
@@ -92,7 +93,7 @@ class CrashingStorage:
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
         """Call the wrapped storage, or raise Crash after the crash point."""
-        if self._reached("after") or not isinstance(self.storage, Redacts):
+        if self._reached("after"):
             raise Crash(f"before a redaction in {run.run_id}")
         await self.storage.redact(run, seq, record)
 
@@ -119,27 +120,23 @@ class CrashingStorage:
         return await self.storage.entry(job_id)
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        """Call a wrapped storage that keeps copies; otherwise drop the setting, as a cache may."""
-        if isinstance(self.storage, KeepsCopies):
-            await self.storage.put_run_setting(run, setting)
+        """Call the wrapped storage."""
+        await self.storage.put_run_setting(run, setting)
 
     async def run_setting(self, run: RunRef) -> bytes | None:
-        """Call a wrapped storage that keeps copies; otherwise return None."""
-        return await self.storage.run_setting(run) if isinstance(self.storage, KeepsCopies) else None
+        """Call the wrapped storage."""
+        return await self.storage.run_setting(run)
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
-        """Call a wrapped storage that keeps copies; otherwise drop the checkpoint."""
-        if isinstance(self.storage, KeepsCopies):
-            await self.storage.put_checkpoint(job_id, checkpoint_id, data)
+        """Call the wrapped storage."""
+        await self.storage.put_checkpoint(job_id, checkpoint_id, data)
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
-        """Call a wrapped storage that keeps copies; otherwise return None."""
-        return await self.storage.checkpoint(job_id, checkpoint_id) if isinstance(self.storage, KeepsCopies) else None
+        """Call the wrapped storage."""
+        return await self.storage.checkpoint(job_id, checkpoint_id)
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
-        """Call a wrapped storage that keeps copies; otherwise return an empty page."""
-        if not isinstance(self.storage, KeepsCopies):
-            return Page(())
+        """Call the wrapped storage."""
         return await self.storage.checkpoints(job_id, limit=limit, after=after)
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
@@ -149,6 +146,26 @@ class CrashingStorage:
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Call the wrapped storage."""
         return await self.storage.blob(job_id, sha256)
+
+    async def blobs(self, job_id: str) -> tuple[str, ...]:
+        """Call the wrapped storage."""
+        return await self.storage.blobs(job_id)
+
+    async def remove_blob(self, job_id: str, sha256: str) -> None:
+        """Call the wrapped storage."""
+        await self.storage.remove_blob(job_id, sha256)
+
+    async def erase_traces(self, job_id: str) -> None:
+        """Call the wrapped storage."""
+        await self.storage.erase_traces(job_id)
+
+    async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
+        """Call the wrapped storage."""
+        return await self.storage.sizes(job_ids)
+
+    async def size(self) -> int:
+        """Call the wrapped storage."""
+        return await self.storage.size()
 
     def lease(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
         """Call the wrapped storage."""

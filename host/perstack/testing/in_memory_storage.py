@@ -1,7 +1,6 @@
 """A storage that keeps everything in memory, for tests.
 
-Use it as the starting point of your own: it has what the host requires, and of the optional abilities batches of blobs,
-sizes, redaction and erasure.
+Use it as the starting point of your own: it implements exactly what `ports.storage` requires.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ from pathlib import Path
 
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.core.base.ids import check_id, check_job_id
+from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, Damaged, NotFound
-from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
+from perstack.ports.formats import JobFormat
+from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageFactory
 from perstack.support.storage import (
     check_redaction,
     check_space,
@@ -52,7 +53,7 @@ class InMemoryStore:
     clock: int = 0
 
 
-class InMemoryStorages:
+class InMemoryStorages(StorageFactory):
     """Factory for `storage = "memory:name"`: one store per name, for the lifetime of this object."""
 
     scheme = "memory"
@@ -61,12 +62,14 @@ class InMemoryStorages:
         """Start without stores."""
         self.stores: dict[str, InMemoryStore] = {}
 
-    def open(self, location: str, workspace: Path) -> Storage:
+    def open(
+        self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()
+    ) -> Storage:
         """Return a storage on the store of that name."""
         return InMemoryStorage(self.stores.setdefault(location, InMemoryStore()), location)
 
 
-class InMemoryStorage:
+class InMemoryStorage(Storage):
     """One process's view of an InMemoryStore."""
 
     def __init__(self, store: InMemoryStore | None = None, name: str = "") -> None:
@@ -176,10 +179,6 @@ class InMemoryStorage:
         others = (job.blobs[name] for job in self.store.jobs.values() if name in job.blobs)
         self._job(job_id).blobs[name] = next(others, data)
         return name
-
-    async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Store several blobs and return their hex sha256."""
-        return tuple([await self.put_blob(job_id, data) for data in blobs])
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Return the bytes of a blob. Raises NotFound."""

@@ -37,6 +37,8 @@ class Opener:
     """Appends raw bytes to a log, as a crash can leave them."""
     damage: Callable[[RunRef, int], None] | None = None
     """Changes a byte in the payload of the record with that index (from 0)."""
+    shares_blobs: bool = False
+    """True if equal blobs of several Jobs take their room once."""
     expiry: float = 0
     """Seconds for which the lease of a dead process may still be held."""
     opened: list[Storage] = field(default_factory=list[Storage])

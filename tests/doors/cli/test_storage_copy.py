@@ -13,7 +13,7 @@ from terminal import Terminal, reply
 from perstack.core.base.ids import OwnerKind
 from perstack.engine.audit.storage_admin import copy_storage
 from perstack.engine.log.storage import space_of
-from perstack.ports.storage import Erases, RunRef, Storage
+from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import every_id
 from perstack.testing.crashing_storage import Crash, CrashingStorage, crash_points
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
@@ -53,7 +53,6 @@ def contents(storage: Storage) -> dict[str, object]:
             for of in await every_id(lambda after, space=space: space.jobs(after=after)):
                 for run in await every_id(lambda after, space=space, of=of: space.runs(of, after=after)):
                     found[f"{kind} {run}"] = await space.read(RunRef(of, run))
-                assert isinstance(space, Erases)
                 for name in await space.blobs(of):
                     found[f"{kind} {of} {name}"] = await space.blob(of, name)
         return found

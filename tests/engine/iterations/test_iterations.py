@@ -33,12 +33,12 @@ def solo(measure: str = MEASURE, **keys):
     return expert("solo", iterate=Iterate(evaluator=measure, **keys))
 
 
-class Crashing(CrashingStorage):
+class Crashing(CrashingStorage, StorageFactory):
     """Counts the appends to all spaces together. Is a storage plugin as well, of itself."""
 
     scheme = "crashing"
 
-    def open(self, location: str, workspace: Path) -> Storage:
+    def open(self, location: str, workspace: Path, **options: object) -> Storage:
         return self
 
     @hookimpl

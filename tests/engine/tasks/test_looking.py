@@ -19,7 +19,7 @@ from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack.testing.scripted import fail, text
 
 
-class Failing(CrashingStorage):
+class Failing(CrashingStorage, StorageFactory):
     """Fails the calls that are named, on whatever they are made. A storage plugin as well, of itself."""
 
     scheme = "failing"
@@ -29,7 +29,7 @@ class Failing(CrashingStorage):
         self.failing: dict[str, BaseException] = {} if failing is None else failing
         """What a call raises, by its name, and perhaps the Job it is made on."""
 
-    def open(self, location: str, workspace: Path) -> Storage:
+    def open(self, location: str, workspace: Path, **options: object) -> Storage:
         return self
 
     @hookimpl

@@ -32,7 +32,7 @@ def opener_in(workspace: Path) -> Opener:
 
     factory = perstack_storages()[0]
     address = ("perstack_filesystem.plugin", str(root))
-    return Opener(lambda: factory.open(str(root), Path.cwd()), address, tear, extend, damage)
+    return Opener(lambda: factory.open(str(root), Path.cwd()), address, tear, extend, damage, shares_blobs=True)
 
 
 class TestFilesystemStorage(StorageContract):
@@ -48,6 +48,6 @@ class TestFilesystemSpace(StorageContract):
     def make_opener(self, tmp_path):
         def make() -> Opener:
             whole = opener_in(tmp_path)
-            return Opener(lambda: whole.open().space("kept"))
+            return Opener(lambda: whole.open().space("kept"), shares_blobs=True)
 
         return make

@@ -32,7 +32,12 @@ def opener_on(server: PostgresServer) -> Opener:
 
     location = address.partition(":")[2]
     factory = perstack_storages()[0]
-    return Opener(lambda: factory.open(location, Path.cwd()), ("perstack_postgres.plugin", location), damage=damage)
+    return Opener(
+        lambda: factory.open(location, Path.cwd()),
+        ("perstack_postgres.plugin", location),
+        damage=damage,
+        shares_blobs=True,
+    )
 
 
 class TestPostgresStorage(StorageContract):
@@ -49,6 +54,6 @@ class TestPostgresSpace(StorageContract):
     def make_opener(self, postgres):
         def make() -> Opener:
             whole = opener_on(postgres)
-            return Opener(lambda: whole.open().space("kept"))
+            return Opener(lambda: whole.open().space("kept"), shares_blobs=True)
 
         return make

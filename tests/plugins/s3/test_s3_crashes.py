@@ -34,7 +34,7 @@ HOST_JOBS = 50 if THOROUGH else 4
 
 
 def opened(location: str, endpoint: str | None = None) -> Storage:
-    return S3Storages().open_set(location, Path.cwd(), {"endpoint": endpoint} if endpoint else {})
+    return S3Storages().open(location, Path.cwd(), setting={"endpoint": endpoint} if endpoint else {})
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def wait_within(work: Coroutine[object, object, None], seconds: float) -> None:
 
 def opened(endpoint: str) -> Storage:
     location = f"//{BUCKET}/{secrets.token_hex(4)}"
-    return S3Storages().open_set(location, Path.cwd(), {"endpoint": endpoint})
+    return S3Storages().open(location, Path.cwd(), setting={"endpoint": endpoint})
 
 
 async def work(storage: Storage) -> None:

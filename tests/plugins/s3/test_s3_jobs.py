@@ -16,7 +16,7 @@ from terminal import Terminal, reply
 
 from perstack.core.jobs.summary import JobSummary
 from perstack.errors import Conflict, Damaged, StorageError, UsageError
-from perstack.ports.storage import ReadsEnds, RunRef, Storage
+from perstack.ports.storage import RunRef, Storage
 from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, wait_for
 from perstack_s3.plugin import S3Storages
 
@@ -191,7 +191,7 @@ def test_who_drives_a_delegate_without_the_jobs_lease_writes_on_when_the_job_is_
 def test_a_watcher_asks_for_one_object_and_looks_when_it_has_changed(s3: str, place: str) -> None:
     async def work(endpoint: str, state: Cutting) -> None:
         storage = opened(place)
-        watching = S3Storages().open_set(place.removeprefix("s3:"), Path.cwd(), {"endpoint": endpoint})
+        watching = S3Storages().open(place.removeprefix("s3:"), Path.cwd(), setting={"endpoint": endpoint})
         await storage.create_job(JOB)
         async with watching.watch(JOB) as watch:  # type: ignore[attr-defined]
             before = state.requests
@@ -212,8 +212,7 @@ def test_the_end_of_a_long_log_is_found_without_reading_it(s3: str, place: str, 
         writer = await new_writer(opened(place))
         for number in range(appends):
             await writer.append(f"{number}")
-        looking = S3Storages().open_set(place.removeprefix("s3:"), Path.cwd(), {"endpoint": endpoint})
-        assert isinstance(looking, ReadsEnds)
+        looking = S3Storages().open(place.removeprefix("s3:"), Path.cwd(), setting={"endpoint": endpoint})
         for count in (1, 70, 1000):
             assert await looking.end(RUN, count) == writer.written[-count:]
         state.fail(0, "lost")
@@ -231,7 +230,7 @@ def test_a_large_object_has_time_by_its_size_on_a_slow_line(s3: str, place: str,
     large = secrets.token_bytes(6_000_000)
 
     async def work(endpoint: str, state: Cutting) -> None:
-        storage = S3Storages().open_set(place.removeprefix("s3:"), Path.cwd(), {"endpoint": endpoint})
+        storage = S3Storages().open(place.removeprefix("s3:"), Path.cwd(), setting={"endpoint": endpoint})
         await storage.create_job(JOB)
         state.line = 4_000_000
         before = state.requests
@@ -257,7 +256,7 @@ def test_a_page_reads_only_what_was_written_in_its_own_seconds_and_that_once(s3:
             await storage.put_summary(name, b"{}")
             if number in (2, 5):
                 await asyncio.sleep(1.1)  # the server's times are whole seconds
-        looking = S3Storages().open_set(place.removeprefix("s3:"), Path.cwd(), {"endpoint": endpoint})
+        looking = S3Storages().open(place.removeprefix("s3:"), Path.cwd(), setting={"endpoint": endpoint})
         state.fail(0, "lost")
         first = await looking.jobs(limit=2)
         assert first.ids == ("job-8", "job-7")

@@ -28,7 +28,7 @@ def opener_in(workspace: Path) -> Opener:
 
     factory = perstack_storages()[0]
     address = ("perstack_sqlite.plugin", str(path))
-    return Opener(lambda: factory.open(str(path), Path.cwd()), address, damage=damage)
+    return Opener(lambda: factory.open(str(path), Path.cwd()), address, damage=damage, shares_blobs=True)
 
 
 class TestSqliteStorage(StorageContract):
@@ -44,6 +44,6 @@ class TestSqliteSpace(StorageContract):
     def make_opener(self, tmp_path):
         def make() -> Opener:
             whole = opener_in(tmp_path)
-            return Opener(lambda: whole.open().space("kept"))
+            return Opener(lambda: whole.open().space("kept"), shares_blobs=True)
 
         return make

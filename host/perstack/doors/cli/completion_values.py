@@ -134,10 +134,9 @@ class _Place:
     async def stored(self, kind: Kind, typed: str) -> Iterable[tuple[str, str]]:
         """Return stored names that begin with the typed text, newest first; empty if the storage is not local."""
         from perstack.engine.context.connections import open_state
-        from perstack.ports.storage import LocalStorage
 
         storage = open_state(self._plugins(), self._project(), self._found, self._options.storage, os.environ)
-        if not isinstance(storage, LocalStorage):
+        if not storage.places:
             return ()
         try:
             if kind in ("run", "checkpoint"):

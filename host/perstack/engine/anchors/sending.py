@@ -18,7 +18,7 @@ from perstack.core.base.ids import Owner, OwnerKind
 from perstack.engine.anchors.receipts import Signer, ends_at, ends_now, lock_digest, signed_record
 from perstack.engine.anchors.targets import TIMEOUT_S, Anchor, reason_of
 from perstack.engine.log.event_log import add_payload
-from perstack.engine.log.storage import OWNER_KINDS, local_paths, log_of, space_of
+from perstack.engine.log.storage import OWNER_KINDS, log_of, space_of
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
@@ -186,7 +186,7 @@ class AnchorSender:
 
 def store_digest(storage: Storage) -> bytes:
     """Return the SHA-256 of the storage's location."""
-    places = local_paths(storage)
+    places = storage.places
     return sha256((str(places[0].resolve()) if places else storage.location).encode()).digest()
 
 

@@ -33,7 +33,7 @@ from perstack.engine.log.storage import StoredSummary, log_of, space_of
 from perstack.engine.schedules.schedule_log import SCHEDULES
 from perstack.engine.tasks.task_log import TASKS
 from perstack.errors import StorageError
-from perstack.ports.storage import FindsLostJobs, Storage
+from perstack.ports.storage import Storage
 
 
 async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, of: str) -> Report:
@@ -106,7 +106,7 @@ async def verify_lost(storage: Storage) -> list[Finding]:
     tasks = space_of(storage, "task")
     return [
         Finding(task_id, 0, "a task of this id had events, and its log is gone: put it back from a copy")
-        for task_id in (await tasks.lost_jobs() if isinstance(tasks, FindsLostJobs) else ())
+        for task_id in await tasks.lost_jobs()
     ]
 
 

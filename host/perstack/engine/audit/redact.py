@@ -22,8 +22,7 @@ from perstack.engine.log.run_log import derive, event_of, run_logs
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.next_steps import Look
-from perstack.ports.formats import ShowsForeign
-from perstack.ports.storage import Erases, KeepsCopies, Redacts, RunRef, Storage
+from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import this_process
 
@@ -158,8 +157,6 @@ async def _blobs(
     storage: Storage, event: StoredEvent, raw: Sequence[bytes], forms: Sequence[bytes]
 ) -> tuple[list[str], list[str]]:
     """Return the blobs that can be removed, and the ids of events that keep other blobs with these texts."""
-    if not isinstance(storage, Erases):
-        return [], []
     named = _refers_to(event)
     mentioned = b"\n".join(forms)
     names: list[str] = []
@@ -226,15 +223,13 @@ async def redact_event(
     steps are repeated.
 
     Raises NotFound, Damaged, Conflict while the Job is driven, and UsageError for a field without text, an event
-    without text, an event that another program wrote, or a storage that cannot redact.
+    without text, or an event that another program wrote.
     """
     job_id, run_id, seq = place_of(event_id)
     ref = RunRef(job_id, run_id)
-    if not isinstance(storage, Redacts):
-        raise UsageError(f"{storage.location}: this storage cannot take anything out of a log")
     if not await storage.has_job(job_id):
         raise NotFound(f"there is no Job {job_id} in {storage.location}")
-    if isinstance(storage, ShowsForeign) and run_id in await storage.unsealed_runs(job_id):
+    if run_id in await storage.unsealed_runs(job_id):
         raise UsageError(f"{run_id} was written by another program, in whose files its content would stay")
     holder, apart = f"a redaction ({this_process()})", () if number_of_run(run_id) == 1 else (run_id,)
     async with storage.lease(job_id, holder), DelegateLeases(storage).lease_all_idle(job_id, holder, apart):
@@ -273,17 +268,15 @@ async def redact_event(
 
 
 async def _clean_up(storage: Storage, job_id: str, decided: RedactEvent) -> None:
-    if isinstance(storage, Erases):
-        for name in decided.blobs:
-            await storage.remove_blob(job_id, name)
+    for name in decided.blobs:
+        await storage.remove_blob(job_id, name)
     await _write_caches(storage, job_id)
-    if isinstance(storage, Erases):
-        await storage.erase_traces(job_id)
+    await storage.erase_traces(job_id)
 
 
 async def _write_caches(storage: Storage, job_id: str) -> None:
     derived = await derive(storage, job_id)
-    if isinstance(storage, KeepsCopies):
+    if storage.keeps_copies:
         for run_id, setting in derived.settings.items():
             await storage.put_run_setting(RunRef(job_id, run_id), setting.to_json())
         for checkpoint_id, file in derived.checkpoints.items():

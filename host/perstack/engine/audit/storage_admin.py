@@ -19,16 +19,10 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import job_ids, run_ids
 from perstack.engine.log.leases import DelegateLeases
 from perstack.engine.log.run_log import checkpoint_ids
-from perstack.engine.log.storage import OWNER_KINDS, keep_blobs, local_paths, space_of
+from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
-from perstack.ports.formats import ShowsForeign
 from perstack.ports.storage import (
-    ChecksItself,
-    Erases,
     JobSize,
-    KeepsCopies,
-    Measures,
-    Redacts,
     RunRef,
     Storage,
     StorageCheck,
@@ -55,19 +49,17 @@ class DiskUsage:
 
 
 async def disk_usage(storage: Storage, ids: Sequence[str] = ()) -> DiskUsage:
-    """Return the disk usage of these ids, or of all. Raises NotFound, and UsageError if it cannot be measured."""
+    """Return the disk usage of these ids, or of all. Raises NotFound."""
     found: list[tuple[Owner, JobSize]] = []
     for kind in OWNER_KINDS:
         space = space_of(storage, kind)
-        if not isinstance(space, Measures) or not isinstance(storage, Measures):
-            raise UsageError(f"{storage.location}: this storage does not say how much room it takes")
         sizes = await space.sizes(ids or None)
         found += [(Owner(kind, of), size) for of, size in sizes.items()]
     missing = [one for one in ids if one not in {owner.id for owner, _ in found}]
     if missing:
         raise NotFound(f"there is no Job, task or series {', '.join(missing)} in {storage.location}")
     found.sort(key=lambda one: (-one[1].total, one[0]))
-    return DiskUsage(tuple(found), await storage.size() if isinstance(storage, Measures) else 0)
+    return DiskUsage(tuple(found), await storage.size())
 
 
 # Checks by the storage itself; without any, whether it can be read.
@@ -75,14 +67,14 @@ async def disk_usage(storage: Storage, ids: Sequence[str] = ()) -> DiskUsage:
 
 async def storage_checks(storage: Storage) -> Sequence[StorageCheck]:
     """Return what a storage needs, and whether each is there. Changes nothing permanently."""
-    if isinstance(storage, ChecksItself):
-        return await storage.checks()
+    if own := await storage.checks():
+        return own
     try:
         await storage.jobs(limit=1)
     except StorageError as error:
         return (StorageCheck("state", False, error.message),)
     found = [StorageCheck("state", True, storage.location)]
-    for place in local_paths(storage)[:1]:
+    for place in storage.places[:1]:
         there = _nearest(place)
         if os.access(there, os.W_OK):
             found.append(StorageCheck("rights", True, "this user may write there"))
@@ -180,7 +172,7 @@ class _Copying:
         return latest
 
     async def _check_own(self) -> None:
-        if isinstance(self._source, ShowsForeign) and (foreign := await self._source.unsealed_runs(self._owner.id)):
+        if foreign := await self._source.unsealed_runs(self._owner.id):
             raise UsageError(f"{next(iter(foreign.values()))} wrote it: run it once with perstack, and copy it then")
 
     async def _hold_source(self, stack: AsyncExitStack) -> None:
@@ -210,14 +202,12 @@ class _Copying:
         await self._copy_caches(runs)
 
     async def _copy_blobs(self) -> None:
-        if not isinstance(self._source, Erases):
-            raise UsageError(f"{self._source.location}: this storage cannot list its blobs: it cannot be copied from")
-        there = set(await self._target.blobs(self._owner.id)) if isinstance(self._target, Erases) else set[str]()
+        there = set(await self._target.blobs(self._owner.id))
         missing = [name for name in await self._source.blobs(self._owner.id) if name not in there]
         for first in range(0, len(missing), _MAX_BLOBS_IN_MEMORY):
             names = missing[first : first + _MAX_BLOBS_IN_MEMORY]
-            await keep_blobs(
-                self._target, self._owner.id, [await self._source.blob(self._owner.id, name) for name in names]
+            await self._target.put_blobs(
+                self._owner.id, [await self._source.blob(self._owner.id, name) for name in names]
             )
             self._blobs += len(names)
 
@@ -248,8 +238,6 @@ class _Copying:
         """Redact a record in the target that was redacted in the source since the last copy."""
         if not is_redaction_of(old, new):
             raise self._other(run, seq - 1)
-        if not isinstance(self._target, Redacts):
-            raise UsageError(f"{self._target.location}: record {seq} of run {run.run_id} cannot be redacted there")
         await self._target.redact(run, seq, new)
         self._records += 1
 
@@ -265,7 +253,7 @@ class _Copying:
         entry = await source.entry(of)
         if entry is not None:
             await target.put_entry(of, entry[0], entry[1], synced=True)
-        if isinstance(source, KeepsCopies) and isinstance(target, KeepsCopies):
+        if source.keeps_copies and target.keeps_copies:
             for run_id in runs:
                 if (setting := await source.run_setting(RunRef(of, run_id))) is not None:
                     await target.put_run_setting(RunRef(of, run_id), setting)

@@ -39,8 +39,7 @@ from perstack.engine.log.event_log import CheckedLog, InvalidTransition, StoredL
 from perstack.engine.log.run_log import checkpoint_ids, redactions_in, run_logs
 from perstack.engine.log.storage import heads_in_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
-from perstack.ports.formats import ShowsForeign
-from perstack.ports.storage import KeepsCopies, RunRef, Storage
+from perstack.ports.storage import RunRef, Storage
 
 # Tools that models were offered.
 
@@ -154,8 +153,6 @@ Files = Mapping[str, bytes]
 async def checkpoint_files(storage: Storage, job_id: str) -> Files:
     """Return all stored checkpoints."""
     files: dict[str, bytes] = {}
-    if not isinstance(storage, KeepsCopies):
-        return files
     for checkpoint_id in await checkpoint_ids(storage, job_id):
         data = await storage.checkpoint(job_id, checkpoint_id)
         if data is not None:
@@ -193,11 +190,11 @@ async def check_caches(check: Check, storage: Storage, summary: bytes | None, ch
         apart = any(grows_apart(run, check.states) for run in check.states.values())
         is_driven = apart or await storage.lease_info(check.job_id) is not None
         _check_summary(check, summary, read, is_driven=is_driven)
-    if isinstance(storage, KeepsCopies):
+    if storage.keeps_copies:
         await _check_copies(check, storage, checkpoints)
 
 
-async def _check_copies(check: Check, storage: KeepsCopies, checkpoints: Files) -> None:
+async def _check_copies(check: Check, storage: Storage, checkpoints: Files) -> None:
     for run_id, run in check.states.items():
         data = await storage.run_setting(RunRef(check.job_id, run_id))
         if data is None:
@@ -260,8 +257,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     # read caches before logs, which may grow meanwhile: a head found in a cache must then be in the log
     summary = await storage.summary(job_id)
     checkpoints = await checkpoint_files(storage, job_id)
-    unsealed = await storage.unsealed_runs(job_id) if isinstance(storage, ShowsForeign) else dict[str, str]()
-    check = Check(job_id, unsealed)
+    check = Check(job_id, await storage.unsealed_runs(job_id))
     for run_id in await run_ids(storage, job_id):
         await _check_log(check, storage, RunRef(job_id, run_id), checkpoints)
     check.anchors += [*heads_in_summary(summary), *checkpoint_anchors(checkpoints)]

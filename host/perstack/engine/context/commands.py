@@ -22,7 +22,6 @@ from perstack.core.tasks.arguments import MOST_STATE
 from perstack.core.tasks.due import PollResult
 from perstack.engine.context.evaluator_process import request
 from perstack.engine.context.host_context import Setup
-from perstack.engine.log.leases import programs_of
 from perstack.engine.plugins.programs import run_program
 from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox
 from perstack.errors import PerstackError, SkillError
@@ -138,7 +137,7 @@ async def why_it_fails(
         async with setup.ground(expert_key) as ground:
             env = inherited(setup.env, (*variables_in(argv), *ground.variables))
             env = {**env, "PWD": str(setup.workspace), **variables}
-            programs = programs_of(setup.storage)
+            programs = setup.storage.programs
             said = await run_program(
                 name, argv, setup.workspace, env, timeout, given.encode("utf-8", "replace"), programs, ground.runtime
             )

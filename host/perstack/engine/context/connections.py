@@ -21,7 +21,7 @@ from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Give
 from perstack.ports import dispatcher
 from perstack.ports.environment import refuse_redirected
-from perstack.ports.storage import LocalStorage, SendsCredentials, Storage
+from perstack.ports.storage import Storage
 from perstack.support.variables import filled_address, meant_by, variables_in
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _refuse_link(storage: Storage, root: Path) -> None:
 
     A link comes with a repository like any file, and could make this process write anywhere on this machine.
     """
-    if not isinstance(storage, LocalStorage):
+    if not storage.places:
         return
     state = Path(os.path.normpath(storage.location))
     if not state.is_relative_to(root):
@@ -89,7 +89,7 @@ def storage_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> s
     filled = filled_address(address, env)
     if variables_in([address]):
         factory, _ = meant_by(address, plugins.storage_at, filled)
-        _refuse_redirected(address, env, factory.credentials if isinstance(factory, SendsCredentials) else ())
+        _refuse_redirected(address, env, factory.credentials)
     return filled
 
 

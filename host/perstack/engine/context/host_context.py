@@ -27,8 +27,6 @@ from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
-from perstack.engine.log.leases import programs_of
-from perstack.engine.log.storage import local_paths
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocated
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
@@ -162,7 +160,7 @@ class Setup:
             self.env,
             hidden=(
                 self.workspace / STATE_DIR,
-                *local_paths(self.storage),
+                *self.storage.places,
                 *self.audit.anchor_places,
                 *self._secret_files,
             ),
@@ -234,8 +232,8 @@ class Setup:
             self.env,
             STATE_DIR,
             tasks=tasks,
-            off_limits=(*local_paths(self.storage), *self.audit.anchor_places),
-            programs=programs_of(self.storage),
+            off_limits=(*self.storage.places, *self.audit.anchor_places),
+            programs=self.storage.programs,
             protected=(*self._definitions, *self._secret_files),
             protected_patterns=self.project.includes,
         )

@@ -18,13 +18,12 @@ from perstack.core.definitions.overrides import RECORDED
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import Setup
-from perstack.engine.log.leases import leftover_programs_ended, programs_of
-from perstack.engine.log.storage import local_paths
+from perstack.engine.log.leases import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
 from perstack.ports.environment import inherited
 from perstack.ports.provider import OfferedModel, ProviderFactory, offered_models
 from perstack.ports.runtime import DescribesLimits, Ending, Program, RuntimeFactory
-from perstack.ports.storage import ChecksItself, Storage
+from perstack.ports.storage import Storage
 from perstack.system.processes import owned, started
 from perstack.version import VERSION
 
@@ -80,7 +79,7 @@ async def run_program(setup: Setup, expert: Expert, argv: Sequence[str]) -> Prog
     """
     async with leftover_programs_ended(setup.storage), setup.ground(expert.key) as ground:
         env = {**inherited(setup.env, ground.variables), "PWD": str(setup.workspace)}
-        program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=programs_of(setup.storage))
+        program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=setup.storage.programs)
         try:
             process = await started(asyncio.create_task(ground.runtime.start(program)))
         except (OSError, ValueError) as error:
@@ -182,7 +181,7 @@ async def diagnosis(setup: Setup) -> tuple[Finding, ...]:
         _python(),
         *_extras(),
         *_providers(await provider_states(setup)),
-        *(_place(path) for path in local_paths(setup.storage)[:1]),
+        *(_place(path) for path in setup.storage.places[:1]),
         *await _server(setup.storage),
     )
 
@@ -254,7 +253,7 @@ def _place(path: Path) -> Finding:
 
 async def _server(storage: Storage) -> tuple[Finding, ...]:
     """Return the checks that a storage on a server makes of itself."""
-    checks = await storage.checks() if isinstance(storage, ChecksItself) else ()
+    checks = await storage.checks()
     states: tuple[Literal["problem", "ok"], ...] = ("problem", "ok")
     return tuple(Finding(f"state, {one.about}", states[one.is_there], one.text, one.remedy) for one in checks)
 

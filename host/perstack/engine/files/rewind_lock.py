@@ -19,7 +19,7 @@ from pathlib import Path
 
 from perstack.config.trust import TrustStore
 from perstack.errors import Conflict, StorageError
-from perstack.ports.storage import LocalStorage, Storage
+from perstack.ports.storage import Storage
 from perstack.system.files import FILE_MODE, FOLDER_MODE
 from perstack.system.regular_files import open_regular
 from perstack.system.user import notice
@@ -89,8 +89,8 @@ def _taken(workspace: Path, lock: Path) -> int:
 def journal_path(storage: Storage, workspace: Path) -> Path:
     """Return the journal's path: next to the storage's local files or in the user's folder, never in the workspace."""
     name = f"{sha256(os.path.realpath(os.fsencode(workspace))).hexdigest()[:32]}.json"
-    if isinstance(storage, LocalStorage):
-        programs = storage.programs
+    programs = storage.programs
+    if programs is not None:
         return programs.with_name(programs.name.removesuffix("programs") + "rewinds") / name
     return TrustStore.of_user().folder.with_name("rewinds") / name
 

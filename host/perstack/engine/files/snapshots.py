@@ -16,9 +16,8 @@ from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import RecordSnapshot
 from perstack.engine.files.trees import Trees
 from perstack.engine.files.workspace_walk import Batch, SnapshotUnavailable, Walker, WorkspaceTree
-from perstack.engine.log.storage import keep_blobs
 from perstack.errors import PerstackError
-from perstack.ports.storage import Erases, Storage
+from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
 
 _MAX_COUNTED_FILES = 500
@@ -90,9 +89,9 @@ class WorkspaceSnapshots:
         if not batch:
             return
         if self._stored is None:  # skip blobs that an earlier process has stored
-            self._stored = {*await self._storage.blobs(self._job_id)} if isinstance(self._storage, Erases) else set()
+            self._stored = {*await self._storage.blobs(self._job_id)}
         blobs = {digest: data for digest, data in batch if digest not in self._stored}
-        await keep_blobs(self._storage, self._job_id, tuple(blobs.values()))
+        await self._storage.put_blobs(self._job_id, tuple(blobs.values()))
         self._stored.update(blobs)
 
     async def _changes(self, base: str | None, tree: str) -> tuple[Change, ...] | None:

@@ -51,7 +51,6 @@ from perstack.engine.iterations.series_log import SeriesLog
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.emitter import OnEvent
 from perstack.engine.log.event_log import Loaded
-from perstack.engine.log.leases import programs_of
 from perstack.engine.plugins.runtimes import CommandSandbox
 from perstack.errors import NotFound, PerstackError, SkillError, UsageError
 from perstack.ports.evaluator import Artifact
@@ -201,7 +200,7 @@ class SeriesDriver:
         series, began, usage, assumed = self.series, self._setup.clock.now(), NO_USAGE, None
         iterate = settings_in_force(self._setup, series.expert_key, series.settings)
         made = Artifact(command.artefact, series.user_input, command.number, self._setup.workspace)
-        programs = programs_of(self._setup.storage)
+        programs = self._setup.storage.programs
         try:
             match iterate.evaluator:
                 case ExpertEvaluator() as evaluator:

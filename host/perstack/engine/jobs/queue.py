@@ -31,8 +31,6 @@ from perstack.errors import (
     StorageError,
     UsageError,
 )
-from perstack.ports.storage import ReadsSummaries
-from perstack.support.storage import every_id
 from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process, this_user
 
@@ -189,9 +187,7 @@ class JobQueue(ServedRuns):
 
     async def _queued_once(self) -> list[str]:
         """Return the Jobs that may ever have been queued, by their summaries."""
-        if isinstance(self.storage, ReadsSummaries):
-            return [job_id for job_id, written in (await self.storage.summaries()).items() if _may_be_queued(written)]
-        return await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after))
+        return [job_id for job_id, written in (await self.storage.summaries()).items() if _may_be_queued(written)]
 
     async def _is_left(self, job_id: str) -> bool:
         """Return whether a Job that was ever queued should be driven, and is not."""

@@ -29,9 +29,7 @@ from perstack.engine.log.run_log import LoadedJob, RunLog, checkpoint_at, load_j
 from perstack.engine.log.storage import heads_in_summary, nth_latest_job, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Look, Start
-from perstack.ports.formats import ShowsForeign
-from perstack.ports.storage import CheckpointFiles, KeepsCopies, Page, ReadsEnds, ReadsSummaries, RunRef, Storage
-from perstack.support.storage import every_id, pages
+from perstack.ports.storage import Page, RunRef, Storage
 
 if TYPE_CHECKING:
     from perstack.core.jobs.checkpoints import Checkpoint
@@ -111,13 +109,9 @@ class JobReader:
         The logs of a Job with an intact summary are not read: `verify` finds their damage.
         """
         found: list[Waiting] = []
-        if not isinstance(self.storage, ReadsSummaries):
-            async for page in pages(lambda after: self._page(limit=_EVERY, after=after)):
-                found += map(_waiting, page.jobs)
-        else:
-            for job_id, written in (await self.storage.summaries()).items():
-                known, asking = _asking(job_id, written)
-                found += [Waiting(job_id, asking)] if known else map(_waiting, await self._summaries((job_id,)))
+        for job_id, written in (await self.storage.summaries()).items():
+            known, asking = _asking(job_id, written)
+            found += [Waiting(job_id, asking)] if known else map(_waiting, await self._summaries((job_id,)))
         return [one for one in found if one.asking is not None or one.damaged is not None]
 
     async def _summaries(self, job_ids: Sequence[str]) -> list[JobSummary]:
@@ -238,10 +232,8 @@ class JobReader:
         They are not checked if the storage can read them without reading the whole log.
         """
         job_id = await self._job_id(job_id)
-        storage = self.storage
-        if not isinstance(storage, ReadsEnds):
-            return [RunLog(log.run_id, log.lines[-count:]) for log in await self.logs(job_id)]
-        return [RunLog(one, await storage.end(RunRef(job_id, one), count)) for one in await run_ids(storage, job_id)]
+        ids = await run_ids(self.storage, job_id)
+        return [RunLog(one, await self.storage.end(RunRef(job_id, one), count)) for one in ids]
 
     async def left_out(self, run_id: str, *, job_id: str | None = None) -> Visibility:
         """Return which events of a Run its model no longer sees in full, or at all, as far as its log can be read."""
@@ -283,15 +275,13 @@ class JobReader:
     async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
         """Return the file of a checkpoint, and write it if it is missing; None if checkpoints are not files."""
         ref, _ = await self._place_of(checkpoint_id, job_id)
-        storage = self.storage
-        if not isinstance(storage, CheckpointFiles):
-            return None
-        if await storage.checkpoint(ref.job_id, checkpoint_id) is None:
+        path = self.storage.checkpoint_path(ref.job_id, checkpoint_id)
+        if path is not None and await self.storage.checkpoint(ref.job_id, checkpoint_id) is None:
             from perstack.core.jobs.checkpoints import checkpoint_file
 
             file = checkpoint_file(await self._state_at(checkpoint_id, job_id))
-            await storage.put_checkpoint(ref.job_id, checkpoint_id, file.to_json())
-        return storage.checkpoint_path(ref.job_id, checkpoint_id)
+            await self.storage.put_checkpoint(ref.job_id, checkpoint_id, file.to_json())
+        return path
 
     async def unsettled(self, job_id: str | None = None) -> tuple[UnsettledCall, ...]:
         """Return the calls that began, may have had a side effect, and have no result."""
@@ -328,27 +318,12 @@ class JobReader:
             if job_id is None or run_id in await run_ids(self.storage, check_job_id(job_id)):
                 return RunRef(job_id or owner, run_id), checkpoint_id
         else:
-            owner, place = await self._of_foreign(checkpoint_id, job_id)
-            if place is not None:
+            of = None if job_id is None else check_job_id(job_id)
+            if (found := await self.storage.foreign_checkpoint(checkpoint_id, of)) is not None:
+                owner, place = found
                 return RunRef(owner, place_of(place)[1]), place
         within = f" in Job {job_id}" if job_id else ""
         raise NotFound(f"there is no checkpoint {checkpoint_id}{within}", next_steps=(Look("log", job_id),))
-
-    async def _of_foreign(self, checkpoint_id: str, job_id: str | None) -> tuple[str, str | None]:
-        """Return the Job, and our id, of a checkpoint that another program wrote; None for an unknown one.
-
-        Without `job_id` it is the Job that has the checkpoint's file.
-        """
-        if not isinstance(self.storage, ShowsForeign):
-            return "", None
-        copies = self.storage if isinstance(self.storage, KeepsCopies) else None
-        if job_id is not None:
-            return job_id, await self.storage.foreign_checkpoint(check_job_id(job_id), checkpoint_id)
-        for one in await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after)):
-            # do not ask about a Job without the file: that would read everything that other programs wrote
-            if copies is not None and await copies.checkpoint(one, checkpoint_id) is not None:
-                return one, await self.storage.foreign_checkpoint(one, checkpoint_id)
-        return "", None
 
 
 def _may_be_behind(kept: JobSummary) -> bool:

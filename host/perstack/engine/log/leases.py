@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 
 from perstack.core.base.ids import job_of_run
 from perstack.engine.log.event_log import job_ids
 from perstack.errors import Conflict, NotFound, StorageError
-from perstack.ports.storage import LocalStorage, Storage
+from perstack.ports.storage import Storage
 from perstack.system.process_guard import GUARD, end_left_programs
 
 # Programs of a storage's Jobs, running now or left running by an earlier process.
@@ -22,16 +21,10 @@ async def leftover_programs_ended(storage: Storage) -> AsyncGenerator[None]:
 
     All programs of the block share one process guard.
     """
-    folder = programs_of(storage)
-    if folder is not None:
-        await end_left_programs(folder)
+    if storage.programs is not None:
+        await end_left_programs(storage.programs)
     with GUARD.kept():
         yield
-
-
-def programs_of(storage: Storage) -> Path | None:
-    """Return the folder where running programs of a storage's Jobs are recorded; None for a remote storage."""
-    return storage.programs if isinstance(storage, LocalStorage) else None
 
 
 # Requests to stop what another process drives, stored in a space of the storage. Each driver polls for them.

@@ -5,9 +5,8 @@ A Run may continue from a checkpoint of another Run of its Job, so that folding 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
+from contextlib import aclosing, suppress
 from dataclasses import field
 
 from perstack.core.base.chain import Head, Sealed, open_line, taken_out
@@ -31,7 +30,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, readable, run_ids
 from perstack.errors import Damaged, NotFound
 from perstack.next_steps import Look
-from perstack.ports.storage import Announces, KeepsCopies, RunRef, Storage, Watch
+from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import every_id
 
 # Logs of Runs.
@@ -218,8 +217,6 @@ class Derived:
 
 async def checkpoint_ids(storage: Storage, job_id: str) -> list[str]:
     """Return the ids of all stored checkpoints of a Job; none if the storage keeps no copies."""
-    if not isinstance(storage, KeepsCopies):
-        return []
     return await every_id(lambda after: storage.checkpoints(job_id, after=after))
 
 
@@ -240,10 +237,8 @@ async def derive(storage: Storage, job_id: str) -> Derived:
 
 # Following a Job that another process drives.
 
-_POLL_INTERVAL_S = 0.1
-"""Seconds between two reads of the logs."""
-_ANNOUNCED_POLL_INTERVAL_S = 1.0
-"""Seconds between two reads if the storage reports new events."""
+_POLL_INTERVAL_S = 1.0
+"""Maximum seconds between two reads of the logs."""
 _EVENTS_PER_READ = 2_000
 """Events that are read together: checking them blocks the event loop for a moment."""
 
@@ -263,7 +258,7 @@ async def watch_job(
     yielded.
     """
     seen = dict(after or {})
-    async with watching(storage, job_id) as watch:
+    async with storage.watch(job_id) as watch:
         while True:
             is_driven = await storage.lease_info(job_id) is not None
             goes_on = is_driven or (is_over is not None and not await is_over())
@@ -279,9 +274,4 @@ async def watch_job(
             on_caught_up()
             if not goes_on:
                 return
-            await (asyncio.sleep(_POLL_INTERVAL_S) if watch is None else watch.wait(_ANNOUNCED_POLL_INTERVAL_S))
-
-
-def watching(storage: Storage, job_id: str) -> AbstractAsyncContextManager[Watch | None]:
-    """Return a context manager that waits for new events of a Job; its value is None if the storage reports none."""
-    return storage.watch(job_id) if isinstance(storage, Announces) else nullcontext()
+            await watch.wait(_POLL_INTERVAL_S)

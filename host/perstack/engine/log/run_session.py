@@ -19,7 +19,7 @@ from perstack.core.runs.facts import Stamp
 from perstack.core.runs.state import Run, begin
 from perstack.engine.log.emitter import Emitter
 from perstack.errors import StorageError
-from perstack.ports.storage import KeepsCopies, RunRef, Storage
+from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import uninterrupted
 
@@ -110,7 +110,6 @@ class RunSession:
         """Start of the first try of the current generation in this process, by `time.monotonic`; None between
         generations."""
         self._storage = storage
-        self._copies = storage if isinstance(storage, KeepsCopies) else None
         self._job = job
         self._emit = emit
         self._on_written = on_written
@@ -225,15 +224,15 @@ class RunSession:
 
     async def _append(self, lines: list[bytes], *, starts: bool) -> None:
         await self._storage.append(self.ref, self._on_disk, lines)
-        if starts and self._copies is not None:
-            await self._copies.put_run_setting(self.ref, run_setting(self.run.start).to_json())
+        if starts and self._storage.keeps_copies:
+            await self._storage.put_run_setting(self.ref, run_setting(self.run.start).to_json())
         self._on_disk += len(lines)
 
     async def write_checkpoint(self) -> None:
         """Store the state as a checkpoint file for fast readers. It is a cache: the log alone is enough."""
-        if self._copies is not None:
+        if self._storage.keeps_copies:
             file = checkpoint_file(self.run)
-            await self._copies.put_checkpoint(self.ref.job_id, file.id, file.to_json())
+            await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())
 
 
 def _tells_of_a_start(event: StoredEvent) -> bool:

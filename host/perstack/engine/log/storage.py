@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -23,30 +22,10 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import add_payload, job_ids
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.next_steps import Start
-from perstack.ports.storage import LocalStorage, RunRef, SharesBlobs, Storage
+from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import pages
 
-# Local paths of a storage.
-
-
-def local_paths(storage: Storage) -> tuple[Path, ...]:
-    """Return the local files and folders that a storage keeps; none for a remote one."""
-    return storage.places if isinstance(storage, LocalStorage) else ()
-
-
 # Blobs of one Job, as skills and providers see them.
-
-_CONCURRENT_UPLOADS = 8
-"""Concurrent uploads to a storage that takes blobs one by one."""
-
-
-async def keep_blobs(storage: Storage, job_id: str, blobs: Sequence[bytes]) -> None:
-    """Store many blobs for a Job; all are on disk when this returns. Raises StorageError and NotFound."""
-    if isinstance(storage, SharesBlobs):
-        await storage.put_blobs(job_id, blobs)
-        return
-    for first in range(0, len(blobs), _CONCURRENT_UPLOADS):
-        await asyncio.gather(*(storage.put_blob(job_id, data) for data in blobs[first : first + _CONCURRENT_UPLOADS]))
 
 
 class JobBlobs:

@@ -35,12 +35,12 @@ from perstack.dataclass import dataclass
 from perstack.errors import PluginError, UsageError
 from perstack.ports import hooks
 from perstack.ports.dispatcher import Dispatcher, DispatcherFactory
-from perstack.ports.formats import JobFormat, OpensForeign
+from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import Listener
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.runtime import RuntimeFactory
 from perstack.ports.skill import SkillFactory
-from perstack.ports.storage import Storage, StorageFactory, TakesSetting
+from perstack.ports.storage import Storage, StorageFactory
 from perstack.system.user import notice
 
 GROUP = "perstack"
@@ -103,13 +103,9 @@ class Plugins:
         Raises UsageError if there is no such storage, or if it does not accept settings.
         """
         factory, location = self.storage_at(address)
-        if isinstance(factory, TakesSetting):
-            return factory.open_set(location, folder, setting or {})
-        if setting:
+        if setting and not factory.has_settings:
             raise UsageError(f"storageSetting: storage {factory.scheme} has no settings: leave the table out")
-        if isinstance(factory, OpensForeign):
-            return factory.open_with(location, folder, tuple(self.formats.values()))
-        return factory.open(location, folder)
+        return factory.open(location, folder, setting=setting, formats=tuple(self.formats.values()))
 
     def storage_at(self, address: str) -> tuple[StorageFactory, str]:
         """Split an address into storage factory and location. Raises UsageError if there is no such storage."""

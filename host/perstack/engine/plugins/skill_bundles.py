@@ -19,7 +19,6 @@ from perstack.core.base.records import Fact, falsy
 from perstack.core.definitions.agent_skills import NotASkill, SkillFile, is_part_of_skill
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import is_below
-from perstack.engine.log.storage import keep_blobs
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
@@ -84,7 +83,7 @@ async def bundle_skills(
     carried: list[BundledSkill] = []
     for path, folder in known.items():
         contents = await asyncio.to_thread(_contents, folder)
-        await keep_blobs(storage, job_id, [data for data, _ in contents])
+        await storage.put_blobs(job_id, [data for data, _ in contents])
         files = tuple(
             BundledFile(path=file.path, sha256=file.sha256, size=file.size, is_executable=is_executable)
             for file, (_, is_executable) in zip(folder.files, contents, strict=True)

@@ -31,7 +31,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.log.event_log import Loaded
 from perstack.engine.log.leases import DelegateLeases
-from perstack.engine.log.run_log import run_logs, watching
+from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.delegation import DelegateOutcome, Drives, begin_delegate
 from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError, UsageError
@@ -248,9 +248,8 @@ async def stop_elsewhere(
         runs.update({one: run for run_id in away for one in following.whole(run_id) if (run := following.run(one))})
 
 
-_LOOK_AGAIN = 0.1
 _LOOK_AFTER_SILENCE = 0.5
-"""Seconds between two reads of the logs: `_LOOK_AGAIN` by default, this if the storage reports new events."""
+"""Maximum seconds between two reads of the logs."""
 _MOST_CONFLICTS = 10
 _LOOKS_FOR_ORDERS_EACH = 10.0
 """Seconds between two checks that a delegate is driven or queued."""
@@ -323,8 +322,7 @@ class Batch:
 
     async def outcomes(self) -> AsyncGenerator[tuple[Delegation, DelegateOutcome]]:
         """Yield each delegate's outcome as it arrives. Stop early when this process is shutting down."""
-        pause = _LOOK_AGAIN
-        async with watching(self._wiring.storage, self._driver.job.id) as watch:
+        async with self._wiring.storage.watch(self._driver.job.id) as watch:
             while self._open:
                 for member in tuple(self._open):
                     member.run = await self._following.look(member.id)
@@ -340,7 +338,7 @@ class Batch:
                 if not self._open or self._driver.is_leaving():
                     return
                 await self._see_that_they_are_driven()
-                await (asyncio.sleep(pause) if watch is None else watch.wait(_LOOK_AFTER_SILENCE))
+                await watch.wait(_LOOK_AFTER_SILENCE)
 
     # --- outcome of one delegate ----------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.commands import ask_command
 from perstack.engine.context.host_context import Setup
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.leases import leftover_programs_ended, programs_of
+from perstack.engine.log.leases import leftover_programs_ended
 from perstack.engine.schedules.launcher import JobLauncher
 from perstack.engine.schedules.schedules import DueWorkResult, error_line, job_if_any
 from perstack.engine.tasks.memory import ExecutionMemory
@@ -294,7 +294,7 @@ class Scheduler:
         expert_key = agent_id if agent_id in setup.project.experts else None
         async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as ground:
             env = inherited(setup.env, (*variables_in(command), *ground.variables))
-            return await ask_command(command, setup.workspace, env, programs_of(setup.storage), ground.runtime)
+            return await ask_command(command, setup.workspace, env, setup.storage.programs, ground.runtime)
 
     async def _apply(self, task: TaskState, step: GoOn, known: Known) -> DueWorkResult:
         """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.

@@ -8,15 +8,12 @@ import pytest
 
 from perstack.core.base.chain import line_of, open_line, without_payload
 from perstack.errors import Conflict, NotFound
-from perstack.ports.storage import Erases, Measures, Redacts, RunRef, SharesBlobs, Storage
+from perstack.ports.storage import RunRef, Storage
 from perstack.testing.storage_fixture import JOB, RUN, ContractBase, Opener, new_writer, wait_for
 
 # Blobs.
 
 # ruff: noqa: S101 - these are tests
-
-
-NOT_SHARED = "this storage keeps blobs one by one"
 
 
 class BlobContract(ContractBase):
@@ -37,10 +34,6 @@ class BlobContract(ContractBase):
     def test_many_blobs_are_kept_at_once_and_each_job_has_its_own(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
-            if not isinstance(one, SharesBlobs) or not isinstance(two, SharesBlobs):
-                pytest.skip(NOT_SHARED)
-            if not isinstance(one, Erases) or not isinstance(two, Erases):
-                pytest.skip("this storage removes no blob alone")
             many = (*(b"%d" % number * 50 for number in range(40)), b"", b"0" * 50)
             await one.create_job(JOB)
             await one.create_job("other")
@@ -68,8 +61,8 @@ class BlobContract(ContractBase):
     def test_what_jobs_share_takes_room_once_and_goes_with_the_last_of_them(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
-            if not isinstance(storage, SharesBlobs) or not isinstance(storage, Measures):
-                pytest.skip(NOT_SHARED)
+            if not opener.shares_blobs:
+                pytest.skip("this storage keeps the blobs of each Job apart")
             many = tuple(bytes([number]) * 20_000 for number in range(50))
             jobs = ("one", "two", "three")
             for job in jobs:
@@ -81,8 +74,7 @@ class BlobContract(ContractBase):
             for job in jobs:
                 await storage.delete_job(job)
             await storage.create_job("last")
-            if isinstance(storage, Erases):
-                await storage.erase_traces("last")
+            await storage.erase_traces("last")
             assert await storage.size() < 900_000
 
         wait_for(work())
@@ -96,18 +88,12 @@ class BlobContract(ContractBase):
 # ruff: noqa: S101 - these are tests
 
 
-NOTHING_TAKEN_OUT = "this storage takes nothing out of a log"
-NOTHING_ERASED = "this storage erases nothing"
-
-
 class RedactionContract(ContractBase):
-    """Tests of a storage that is `Redacts`."""
+    """Redaction of records."""
 
     def test_no_process_reads_what_was_taken_out_and_the_log_continues(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
-            if not isinstance(one, Redacts):
-                pytest.skip(NOTHING_TAKEN_OUT)
             writer = await new_writer(one)
             lines = [*await writer.append("a", "secret"), *await writer.append("c")]
             assert await two.read(RUN) == lines
@@ -125,8 +111,6 @@ class RedactionContract(ContractBase):
     def test_nothing_but_its_own_redaction_takes_the_place_of_a_record(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
-            if not isinstance(storage, Redacts):
-                pytest.skip(NOTHING_TAKEN_OUT)
             lines = await (await new_writer(storage)).append("a", "b")
             sealed = open_line(lines[0])
             other = without_payload(lines[1], "noted", "job-1-1")
@@ -143,13 +127,11 @@ class RedactionContract(ContractBase):
 
 
 class ErasureContract(ContractBase):
-    """Tests of a storage that is `Erases`."""
+    """Removal of blobs, and of what remains on the medium."""
 
     def test_a_blob_that_is_removed_is_gone_for_every_process_and_may_be_put_again(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
-            if not isinstance(one, Erases) or not isinstance(two, Erases):
-                pytest.skip(NOTHING_ERASED)
             await one.create_job(JOB)
             assert await one.blobs(JOB) == ()
             kept, gone = await one.put_blob(JOB, b"kept"), await one.put_blob(JOB, b"secret")
@@ -171,8 +153,6 @@ class ErasureContract(ContractBase):
     def test_nothing_that_is_kept_is_lost_where_traces_are_erased_and_writing_continues(self, opener: Opener) -> None:
         async def work() -> None:
             one, two = opener(), opener()
-            if not isinstance(one, Erases):
-                pytest.skip(NOTHING_ERASED)
             writer = await new_writer(one)
             lines = await writer.append("a", "b")
             await one.put_summary(JOB, b"{}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.ports.storage import JobSize, LocalStorage, Measures, Page, RunRef, Storage
+from perstack.ports.storage import Page, RunRef, Storage
 from perstack.testing.storage_fixture import JOB, RUN, ContractBase, Opener, Writer, new_writer, payload, wait_for
 
 # ruff: noqa: S101 - these are tests
@@ -248,14 +249,12 @@ class SpaceContract(ContractBase):
 
 
 class SizeContract(ContractBase):
-    """Tests of a storage that is `Measures`."""
+    """Sizes of Jobs and of the store."""
 
     def test_sizes_are_of_what_is_kept_and_of_its_own_space(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
             tasks = storage.space("tasks")
-            if not isinstance(storage, Measures) or not isinstance(tasks, Measures):
-                pytest.skip("this storage does not measure")
             assert await storage.sizes() == {}
             lines = await (await new_writer(storage)).append("a", "b" * 5_000)
             for _ in range(2):
@@ -263,7 +262,7 @@ class SizeContract(ContractBase):
             await storage.put_summary(JOB, b"y" * 100)
             await storage.create_job("other")
             await (await new_writer(tasks)).append("a")
-            sizes = await opener_sizes(opener())
+            sizes = await opener().sizes()
             assert set(sizes) == {JOB, "other"}
             text = sum(map(len, lines))
             assert text <= sizes[JOB].logs <= text + 250  # what a storage may add to an append and its list
@@ -276,24 +275,18 @@ class SizeContract(ContractBase):
         wait_for(work())
 
 
-async def opener_sizes(storage: Storage) -> Mapping[str, JobSize]:
-    """Return the sizes of a storage that measures."""
-    assert isinstance(storage, Measures)
-    return await storage.sizes()
-
-
 # Local files.
 
 # ruff: noqa: S101 - these are tests
 
 
 class LocalContract(ContractBase):
-    """Tests of a storage that is `LocalStorage`."""
+    """Files on this machine."""
 
     def test_asking_where_a_store_is_makes_nothing(self, storage: Storage) -> None:
-        local = _local(storage)
-        assert all(place.is_absolute() for place in local.places)
-        assert not any(place.exists() for place in (*local.places, local.programs))
+        programs = _programs_of(storage)
+        assert all(place.is_absolute() for place in storage.places)
+        assert not any(place.exists() for place in (*storage.places, programs))
 
     def test_no_file_of_a_store_is_left_open_to_tools(self, storage: Storage) -> None:
         async def work() -> None:
@@ -302,18 +295,18 @@ class LocalContract(ContractBase):
             await storage.put_entry(JOB, 1, b"{}")
             async with storage.lease(JOB, "me"):
                 # `places` must name every file and folder that the store has created
-                around = {found for place in local.places for found in place.parent.iterdir()}
-                assert around <= set(local.places)
+                around = {found for place in storage.places for found in place.parent.iterdir()}
+                assert around <= set(storage.places)
 
-        local = _local(storage)
-        folders = {place.parent for place in local.places}
+        programs = _programs_of(storage)
+        folders = {place.parent for place in storage.places}
         if any(found for folder in folders if folder.is_dir() for found in folder.iterdir()):
             pytest.skip("other files stand beside this store")
         wait_for(work())
-        assert any(place == local.programs or place in local.programs.parents for place in local.places)
+        assert any(place == programs or place in programs.parents for place in storage.places)
 
 
-def _local(storage: Storage) -> LocalStorage:
-    if not isinstance(storage, LocalStorage):
+def _programs_of(storage: Storage) -> Path:
+    if storage.programs is None:
         pytest.skip("this storage keeps no files on this machine")
-    return storage
+    return storage.programs

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from perstack.core.base.chain import EMPTY_LOG, Head, seal
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
-from perstack.ports.storage import ReadsEnds, RunRef, Storage
+from perstack.ports.storage import RunRef, Storage
 from perstack.testing.storage_fixture import (
     RUN,
     ContractBase,
@@ -110,8 +110,6 @@ class LogContract(ContractBase):
     def test_the_end_of_a_log_is_its_last_records_in_order(self, opener: Opener) -> None:
         async def work() -> None:
             storage = opener()
-            if not isinstance(storage, ReadsEnds):
-                pytest.skip("this storage reads a log from its beginning")
             await storage.create_job(RUN.job_id)
             assert await storage.end(RUN, 3) == []
             writer = await _written(opener(), 7)
