@@ -37,9 +37,9 @@ import asyncio
 from perstack.core.runs.messages import ExpertMessage, TextPart
 from perstack.core.base.usage import Usage
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import Delta, Generation
+from perstack.ports.provider import Delta, Generation, Provider, ProviderFactory
 
-class Streams:
+class Streams(Provider, ProviderFactory):
     name, priority, default_model, how_to_configure = "streams", 0, "streams", "it is"
     def is_configured(self, env): return True
     def create(self, config): return self

@@ -9,11 +9,13 @@ from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
 from perstack.support.prices import PublishedPrices
 
+PLUGIN_API = 1
+
 _PRICES = PublishedPrices("anthropic")
 
 
 @dataclass(frozen=True, slots=True)
-class AnthropicProviderFactory:
+class AnthropicProviderFactory(ProviderFactory):
     """Factory of provider `anthropic`."""
 
     name: str = "anthropic"

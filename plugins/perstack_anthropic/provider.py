@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, read_settings
 from perstack.support.http.messages import missing_blobs, takes_all
 from perstack.support.http.provider import LazyClient
@@ -23,7 +23,7 @@ from perstack_anthropic.messages_api import ReplyDecoder, encode, turns_of
 from perstack_anthropic.settings import AnthropicSettings, endpoint_of
 
 
-class AnthropicProvider:
+class AnthropicProvider(Provider):
     """Provider of the Messages API at one endpoint."""
 
     def __init__(self, endpoint: Endpoint, settings: AnthropicSettings) -> None:

@@ -9,8 +9,10 @@ from perstack.ports.hooks import hookimpl
 from perstack.ports.runtime import LocalRuntimeFactory, RuntimeFactory
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
+PLUGIN_API = 1
 
-class BaseSkillFactory:
+
+class BaseSkillFactory(SkillFactory):
     """Factory for `@perstack/base`, also if it is declared as the npm package of that name."""
 
     name = BASE_SKILL

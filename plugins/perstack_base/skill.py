@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from perstack.core.base.records import JsonObject
 from perstack.errors import NotFound, SkillError
-from perstack.ports.skill import SkillContext, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult, Toolset
 from perstack_base.directories import create_directory, delete_directory, get_file_info, list_directory
 from perstack_base.exec import Executor
 from perstack_base.reading import IMAGE, PDF, read_blob, read_medium, read_text_file
@@ -46,7 +46,7 @@ _TOOLSET = Toolset(SPECS)
 _BLOB = re.compile(r"blob:([0-9a-f]{64})")
 
 
-class BaseSession:
+class BaseSession(SkillSession):
     """Session of `@perstack/base` on one workspace, for one Job."""
 
     def __init__(self, context: SkillContext, domains: tuple[str, ...] = ()) -> None:

@@ -11,11 +11,13 @@ from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
 from perstack.support.prices import PublishedPrices
 from perstack_bedrock import KEYS, REGIONS
 
+PLUGIN_API = 1
+
 _PRICES = PublishedPrices("aws")
 
 
 @dataclass(frozen=True, slots=True)
-class BedrockProviderFactory:
+class BedrockProviderFactory(ProviderFactory):
     """Factory of provider `amazon-bedrock`."""
 
     name: str = "amazon-bedrock"

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from perstack.core.base.records import JsonObject
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
 from perstack.support.http.endpoint import read_settings
 from perstack.support.http.messages import PDF, missing_blobs, takes_all
 from perstack.support.http.provider import LazyClient
@@ -37,7 +37,7 @@ _WRONG_CREDENTIALS = re.compile(
 )
 
 
-class BedrockProvider:
+class BedrockProvider(Provider):
     """Provider of Amazon Bedrock in one region."""
 
     def __init__(self, access: Access, settings: BedrockSettings) -> None:

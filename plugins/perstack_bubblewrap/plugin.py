@@ -10,11 +10,13 @@ from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.runtime import Runtime, RuntimeFactory, Surroundings
 
+PLUGIN_API = 1
+
 _JOURNAL = "-journal"
 """Suffix of SQLite's rollback journal."""
 
 
-class BubblewrapFactory:
+class BubblewrapFactory(RuntimeFactory):
     """Factory for `runtime = "bubblewrap"`."""
 
     name = "bubblewrap"

@@ -24,7 +24,7 @@ from threading import Lock
 
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
-from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Surroundings
+from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Runtime, Surroundings
 from perstack.system.process_groups import signal_group
 from perstack.system.processes import launch, owned
 from perstack_bubblewrap.cgroups import Member
@@ -52,7 +52,7 @@ class _Running:
     """Description of the limit that the program exceeded."""
 
 
-class BubblewrapRuntime:
+class BubblewrapRuntime(Runtime):
     """Sandbox of one policy on one workspace.
 
     The leader of a program's process group is bwrap, outside; the program runs below it in its own PID namespace, which

@@ -10,6 +10,8 @@ from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
+PLUGIN_API = 1
+
 
 class FilesystemStorages(StorageFactory):
     """Factory for `storage = "file:perstack"`: the state directory follows the colon and is created on first use."""

@@ -10,11 +10,13 @@ from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
 from perstack.support.prices import PublishedPrices
 from perstack_google import KEYS
 
+PLUGIN_API = 1
+
 _PRICES = PublishedPrices("google")
 
 
 @dataclass(frozen=True, slots=True)
-class GoogleProviderFactory:
+class GoogleProviderFactory(ProviderFactory):
     """Factory of provider `google`."""
 
     name: str = "google"

@@ -18,7 +18,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, read_settings
 from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import LazyClient
@@ -32,7 +32,7 @@ Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
 _REFUSED_SIGNATURE = re.compile(r"(invalid|corrupted) thought signature|thought signature is not valid")
 
 
-class GoogleProvider:
+class GoogleProvider(Provider):
     """Provider of the Gemini API at one endpoint."""
 
     def __init__(self, endpoint: Endpoint, settings: GoogleSettings) -> None:

@@ -9,9 +9,11 @@ from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory
 from perstack_local import INSTALL, MODEL
 
+PLUGIN_API = 1
+
 
 @dataclass(frozen=True, slots=True)
-class LocalProviderFactory:
+class LocalProviderFactory(ProviderFactory):
     """Factory of provider `local`."""
 
     name: str = "local"

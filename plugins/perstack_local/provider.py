@@ -43,7 +43,7 @@ class LocalSettings(Fact, extra="forbid"):
     """Processor threads; None for llama.cpp's default."""
 
 
-class LocalProvider:
+class LocalProvider(Provider):
     """Provider of a model in this process.
 
     A file of the user's own may have any model name; the embedded model only its own.

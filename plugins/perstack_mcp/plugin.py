@@ -9,11 +9,14 @@ from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
+PLUGIN_API = 1
 
-class McpSkillFactory:
+
+class McpSkillFactory(SkillFactory):
     """Factory for `mcpStdioSkill` and `mcpSseSkill`, except the base skill, which is declared as the former."""
 
     name = "mcp"
+    has_login = True
 
     def handles(self, definition: Skill) -> bool:
         """Return whether a declaration means an MCP server."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perstack.core.runs.facts import Question
 from perstack.errors import SkillError
 from perstack.next_steps import NextStep
-from perstack.ports.skill import ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
 from perstack_mcp.errors import ServerEnded, steps, words
 from perstack_mcp.transports import Server
 
@@ -20,7 +20,7 @@ DEFAULT_TIMEOUT = 60_000
 """Milliseconds for connecting, and for a call without any progress."""
 
 
-class McpSession:
+class McpSession(SkillSession):
     """Server connection shared by all Runs of a Job."""
 
     def __init__(self, server: Server, timeout_ms: int | None, *, may_sample: bool = False) -> None:

@@ -8,10 +8,12 @@ from perstack.core.definitions.skills import PluginSkill, Skill, ToolSpec
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
+PLUGIN_API = 1
+
 NAME = "@perstack/execution-memory"
 
 
-class TaskSkills:
+class TaskSkills(SkillFactory):
     """Factory for `type = "pluginSkill"`, `plugin = "@perstack/execution-memory"`."""
 
     name = NAME

@@ -9,11 +9,13 @@ from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory
 from perstack.support.prices import PublishedPrices
 
+PLUGIN_API = 1
+
 _PRICES = PublishedPrices("openai")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAIProviderFactory:
+class OpenAIProviderFactory(ProviderFactory):
     """Factory of one provider of this plugin."""
 
     name: str = "openai"

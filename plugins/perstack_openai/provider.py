@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
 from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import LazyClient
 from perstack_openai.dialect import Dialect
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from perstack_openai.responses_api import ResponsesDecoder
 
 
-class OpenAIProvider:
+class OpenAIProvider(Provider):
     """Provider of one endpoint in one wire format, whose codec is imported on the first generation."""
 
     def __init__(self, connection: Connection) -> None:

@@ -8,6 +8,8 @@ from perstack.core.runs.events import StoredEvent
 from perstack.ports.formats import Folder, ForeignJob, JobFormat
 from perstack.ports.hooks import hookimpl
 
+PLUGIN_API = 1
+
 
 class OriginalFormat(JobFormat):
     """Format of `perstack export --format perstack`, and of Job directories that the original Perstack wrote."""

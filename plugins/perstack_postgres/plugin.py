@@ -12,6 +12,8 @@ from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
+PLUGIN_API = 1
+
 
 class PostgresStorages(StorageFactory):
     """Factory for `storage = "postgresql://user@host/database"`.

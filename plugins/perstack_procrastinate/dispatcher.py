@@ -21,7 +21,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from perstack.errors import DispatcherError
-from perstack.ports.dispatcher import SILENT_AFTER, Load, Order, WorkerInfo, order_key
+from perstack.ports.dispatcher import SILENT_AFTER, Dispatcher, Load, Order, WorkerInfo, order_key
 from perstack_postgres.address import Address
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from perstack_procrastinate.worker import ProcrastinateSeat
 
 
-class ProcrastinateDispatcher:
+class ProcrastinateDispatcher(Dispatcher):
     """Orders in one database, as one process accesses them. Each call takes a bounded time."""
 
     def __init__(self, address: Address) -> None:

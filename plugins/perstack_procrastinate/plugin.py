@@ -9,8 +9,10 @@ from perstack.errors import UsageError
 from perstack.ports.dispatcher import Dispatcher, DispatcherFactory
 from perstack.ports.hooks import hookimpl
 
+PLUGIN_API = 1
 
-class ProcrastinateDispatchers:
+
+class ProcrastinateDispatchers(DispatcherFactory):
     """Factory for `dispatcher = "postgresql://user@host/database"`, an address as for the PostgreSQL storage.
 
     The tables have their own schema, `perstack_workers` next to `perstack`, so the two may share a database.

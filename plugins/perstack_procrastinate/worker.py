@@ -13,7 +13,7 @@ from psycopg.errors import ForeignKeyViolation
 from psycopg.types.json import Jsonb
 
 from perstack.errors import DispatcherError
-from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order
+from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order, Seat
 from perstack.support.work_items import order_of, stored
 from perstack.system.concurrency import end, uninterrupted
 from perstack_postgres.connections import Connection
@@ -31,7 +31,7 @@ _LOOK_EACH = BEATS_EACH
 """Maximum seconds of waiting without a look at the queue, since nobody sends a notification for a silent worker."""
 
 
-class ProcrastinateSeat:
+class ProcrastinateSeat(Seat):
     """Registration of one worker, with its claims."""
 
     def __init__(self, engine: Engine, name: str, labels: Mapping[str, str], concurrency: int) -> None:

@@ -8,9 +8,11 @@ from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
 
+PLUGIN_API = 1
+
 
 @dataclass(frozen=True, slots=True)
-class RecordedProviderFactory:
+class RecordedProviderFactory(ProviderFactory):
     """Factory for providers that play a recording's file."""
 
     name: str = "recorded"

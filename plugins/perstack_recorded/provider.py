@@ -1,6 +1,6 @@
 """Provider that gives each Run the reply that it received when the Job was recorded.
 
-Which reply comes next follows from the request alone: its Run, purpose, step and messages (`ports.playing`).
+Which reply comes next follows from the request alone: its Run, purpose, step and messages (`core.recordings.play`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from perstack.core.base.records import JsonObject
 from perstack.core.recordings.play import Player, chosen_tools, message_of, not_recorded
 from perstack.core.runs.messages import TextPart, ThinkingPart
 from perstack.errors import MissingCredential, UsageError
-from perstack.ports.playing import read_recording
-from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
+from perstack.support.recordings import read_recording
 
 _SETTINGS = ("recording", "tools", "definition")
 _DEFINITIONS = ("same", "any")
 
 
-class RecordedProvider:
+class RecordedProvider(Provider):
     """Player of one recording, for any number of concurrent Runs."""
 
     def __init__(self, player: Player) -> None:
         """Play the recording of `player`."""
-        self.player = player
+        self.player: Player = player
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Return the recorded reply. Raises ProviderError `NotRecorded`, which names what is missing or differs."""

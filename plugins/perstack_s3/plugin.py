@@ -11,6 +11,8 @@ from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
+PLUGIN_API = 1
+
 
 class S3Storages(StorageFactory):
     """Factory for `storage = "s3://bucket/prefix"`.

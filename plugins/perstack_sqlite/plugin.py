@@ -10,6 +10,8 @@ from perstack.ports.formats import JobFormat
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import Storage, StorageFactory
 
+PLUGIN_API = 1
+
 
 class SqliteStorages(StorageFactory):
     """Factory for `storage = "sqlite:perstack/state.db"`: the file follows the colon and is created on first use."""

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from perstack.errors import DispatcherError
-from perstack.ports.dispatcher import SILENT_AFTER, Load, Order, WorkerInfo, order_key
+from perstack.ports.dispatcher import SILENT_AFTER, Dispatcher, Load, Order, WorkerInfo, order_key
 from perstack_temporal.address import Address
 from perstack_temporal.names import LONGEST_HISTORY
 
@@ -39,7 +39,7 @@ _MOST_LISTED = 20_000
 _PAGE = 1_000
 
 
-class TemporalDispatcher:
+class TemporalDispatcher(Dispatcher):
     """Orders on one server, as one process accesses them. Each call takes a bounded time."""
 
     def __init__(self, address: Address) -> None:

@@ -9,8 +9,10 @@ from perstack.errors import UsageError
 from perstack.ports.dispatcher import Dispatcher, DispatcherFactory
 from perstack.ports.hooks import hookimpl
 
+PLUGIN_API = 1
 
-class TemporalDispatchers:
+
+class TemporalDispatchers(DispatcherFactory):
     """Factory for `dispatcher = "temporal://host:port/namespace"`; `?queue=NAME` separates projects in one namespace.
 
     The server needs only the namespace. Keys and certificates come from the variables that all Temporal programs read.

@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError
-from perstack.ports.dispatcher import BEATS_EACH, Claim, Order
+from perstack.ports.dispatcher import BEATS_EACH, Claim, Order, Seat
 from perstack.support.work_items import order_of, storable, stored
 from perstack.system.concurrency import uninterrupted
 from perstack_temporal import activities, names
@@ -43,7 +43,7 @@ class _Held:
     """True during a release."""
 
 
-class TemporalSeat:
+class TemporalSeat(Seat):
     """Registration of one worker, with its claims."""
 
     def __init__(

@@ -10,11 +10,13 @@ from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
 from perstack.support.prices import PublishedPrices
 from perstack_vertex import LOCATIONS, PROJECTS, first_of, has_library
 
+PLUGIN_API = 1
+
 _PRICES = PublishedPrices("google")
 
 
 @dataclass(frozen=True, slots=True)
-class VertexProviderFactory:
+class VertexProviderFactory(ProviderFactory):
     """Factory of provider `google-vertex`."""
 
     name: str = "google-vertex"

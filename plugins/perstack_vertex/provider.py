@@ -19,7 +19,7 @@ from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in
-from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
 from perstack.support.http.messages import missing_blobs, takes_all
 from perstack.support.http.provider import LazyClient
@@ -123,7 +123,7 @@ ANTHROPIC_VERSION = "vertex-2023-10-16"
 """API version for Claude. Source: Anthropic documentation, «Claude on Vertex AI»."""
 
 
-class VertexProvider:
+class VertexProvider(Provider):
     """Provider of Google's and Anthropic's models in one location of Vertex AI."""
 
     def __init__(

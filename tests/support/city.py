@@ -6,7 +6,7 @@ from hosting import expert
 
 from perstack.core.definitions.skills import PluginSkill, ToolSpec
 from perstack.ports.hooks import hookimpl
-from perstack.ports.skill import ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "description": "which city " * 20}}}
 TOOLS = Toolset(
@@ -19,7 +19,7 @@ TOOLS = Toolset(
 )
 
 
-class City:
+class City(SkillFactory, SkillSession):
     """A skill with two hundred tools."""
 
     name = "city"

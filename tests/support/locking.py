@@ -13,7 +13,7 @@ from terminal import Terminal
 from perstack.core.definitions.skills import PluginSkill, ToolSpec
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
-from perstack.ports.skill import ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 
 SERVER = Path(__file__).parents[1] / "plugins" / "mcp" / "servers" / "from_file.py"
 
@@ -22,7 +22,7 @@ ONE = '[experts.a]\ninstruction = "[[a]] works."\n'
 PLUGIN = ONE + '[experts.a.skills.mine]\ntype = "pluginSkill"\nplugin = "late"\n'
 
 
-class Late:
+class Late(SkillFactory, SkillSession):
     """A skill whose tools may change, and which may be unavailable."""
 
     name = "late"

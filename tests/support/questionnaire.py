@@ -16,7 +16,7 @@ from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolC
 
 
 @dataclass
-class Questionnaire:
+class Questionnaire(SkillSession):
     """A skill whose tool `fill` asks each form in turn and returns the answers."""
 
     forms: list[JsonObject]
@@ -33,7 +33,7 @@ class Questionnaire:
         pass
 
 
-class Questionnaires:
+class Questionnaires(SkillFactory):
     """The factory."""
 
     name = "questionnaire"

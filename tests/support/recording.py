@@ -17,7 +17,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Question
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
-from perstack.ports.skill import ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import Turn, text, tool, turn
 
 ANN = By(user="ann", door="python")
@@ -25,7 +25,7 @@ FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 BOOK = ToolSpec(name="book", description="Books a journey", input_schema={"type": "object", "required": ["who"]})
 
 
-class Travel:
+class Travel(SkillFactory, SkillSession):
     """A skill in place of a server: its tool `book` asks for the destination."""
 
     name = "travel"

@@ -20,7 +20,7 @@ WHERE = Question(
 OFFERED = Toolset((ToolSpec(name="book", description="Books a hotel"),))
 
 
-class Travel:
+class Travel(SkillFactory, SkillSession):
     """A skill whose tool `book` asks, and returns the answer."""
 
     name = "travel"

@@ -26,10 +26,10 @@ labels before a dispatcher sees them. Points in time are milliseconds since 1970
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
-from typing import Protocol, runtime_checkable
 
 from perstack.dataclass import dataclass
 
@@ -114,56 +114,55 @@ class Load:
     """Due time of the item that has been waiting longest among `queued`; None if there are none."""
 
 
-class Seat(Protocol):
+class Seat(ABC):
     """A worker's registered session at a dispatcher. Its methods may be called concurrently."""
 
+    @abstractmethod
     async def claim(self) -> Claim | None:
         """Return the next work item as a claim, or None. Claims of sessions that timed out come first."""
-        ...
 
+    @abstractmethod
     async def wait(self, seconds: float) -> None:
         """Return when there may be something to claim, at the latest after `seconds`."""
-        ...
 
+    @abstractmethod
     async def beat(self) -> Sequence[str]:
         """Send a heartbeat. Return the ids of this session's claims that another session has taken over."""
-        ...
 
+    @abstractmethod
     async def change(self, claim: Claim, order: Order) -> Claim:
         """Store a changed work item (`takeovers`, `events`) with its claim, durably, and return the new claim."""
-        ...
 
+    @abstractmethod
     async def release(self, claim: Claim, again: Order | None = None) -> None:
         """Finish the claimed work item, or replace it by `again`, which waits from now on.
 
         A second release does nothing.
         """
-        ...
 
 
-class Dispatcher(Protocol):
+class Dispatcher(ABC):
     """A work queue. One object serves one process; many processes and machines share one engine.
 
     Every method may raise DispatcherError.
     """
 
-    @property
-    def location(self) -> str:
-        """The engine's location as shown to people, without secrets."""
-        ...
+    location: str
+    """The engine's location as shown to people, without secrets."""
 
+    @abstractmethod
     async def submit(self, order: Order) -> None:
         """Queue a Job or a Run (promise 1)."""
-        ...
 
+    @abstractmethod
     async def withdraw(self, job_id: str, run_id: str | None = None) -> bool:
         """Remove the waiting work item of a Job or a Run. Return whether there was one. A claim is not affected."""
-        ...
 
+    @abstractmethod
     async def order(self, job_id: str, run_id: str | None = None) -> Order | None:
         """Return the waiting or claimed work item of a Job or a Run; the waiting one if both exist, None if neither."""
-        ...
 
+    @abstractmethod
     def seat(
         self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
     ) -> AbstractAsyncContextManager[Seat]:
@@ -171,42 +170,31 @@ class Dispatcher(Protocol):
 
         On exit, claims that are still held become available at once, as after a heartbeat timeout.
         """
-        ...
 
+    @abstractmethod
     async def workers(self) -> Sequence[WorkerInfo]:
         """Return the workers with a session that has not timed out, sorted by name."""
-        ...
 
+    @abstractmethod
     async def load(self) -> Load:
         """Return queue statistics for people and metrics. They may be a moment old."""
-        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Release connections."""
-        ...
 
 
-class DispatcherFactory(Protocol):
+class DispatcherFactory(ABC):
     """What a dispatcher plugin registers. Creating one must import nothing heavy."""
 
-    @property
-    def scheme(self) -> str:
-        """The part before the colon in `dispatcher = "scheme:location"`."""
-        ...
+    scheme: str
+    """The part before the colon in `dispatcher = "scheme:location"`."""
+    credentials: Sequence[str] = ()
+    """Names of environment variables whose values the dispatchers send to the configured location."""
 
+    @abstractmethod
     def open(self, location: str) -> Dispatcher:
         """Return a dispatcher for the part after the colon. Raises UsageError if it is invalid.
 
         Connects to nothing before the first use.
         """
-        ...
-
-
-@runtime_checkable
-class SendsCredentials(DispatcherFactory, Protocol):
-    """A factory whose dispatchers send credentials from the environment to the configured location."""
-
-    @property
-    def credentials(self) -> Sequence[str]:
-        """Names of the environment variables that hold these credentials."""
-        ...

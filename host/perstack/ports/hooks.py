@@ -7,8 +7,8 @@ docs/plugins.md quotes the hooks' docstrings; change both together.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import pluggy
 
@@ -23,18 +23,23 @@ from perstack.ports.storage import StorageFactory
 # The listener port: observers of events.
 
 
-class Listener(Protocol):
+class Listener(ABC):
     """An observer of every event of a Job. It sees stored events after they are on disk.
 
     If a listener raises, the host reports it once on stderr and does not call it again. It never ends a Run.
     """
 
+    @abstractmethod
     def on_event(self, event: Event, line: bytes) -> None:
         """Receive an event. `line` is its JSON as written to the log, without newline. Must not block."""
-        ...
 
 
 PROJECT = "perstack"
+PLUGIN_API = 1
+"""Version of the hooks, the ports and their meaning.
+
+A plugin declares the version it was written for, `PLUGIN_API = 1` in its module. A host with another one refuses it.
+"""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -1,15 +1,15 @@
 """The provider port: the endpoint of a model.
 
-A provider plugin registers a `ProviderFactory`; the host creates a `Provider` from it and calls `generate`. Both may
-have optional abilities, each a protocol of its own with a function that reads it or returns the default
-(`reply_settings`, `takes_media`, …).
+A provider plugin registers a `ProviderFactory`; the host creates a `Provider` from it and calls `generate`. Both are
+base classes: what is not abstract has a default, which says what holds without that ability.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
@@ -19,6 +19,9 @@ from perstack.core.jobs.summary import RunPlace
 from perstack.core.runs.messages import ExpertMessage, Message
 from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from perstack.core.recordings.play import Player
 
 Purpose = Literal["reply", "summary", "sample"]
 
@@ -99,9 +102,23 @@ class Generation:
     """Context size of the model in tokens; None if the endpoint does not report it."""
 
 
-class Provider(Protocol):
+class Provider(ABC):
     """One endpoint with its credentials. Several Runs use it at once."""
 
+    reply_settings: JsonObject = {}  # noqa: RUF012 - nothing changes it
+    """The settings that change replies, for the log. Never a key, a header or an address."""
+    endpoint_id: str = ""
+    """A digest of endpoint and key: equal if both are equal, and neither can be recovered from it.
+
+    Providers with the same digest share one rate limiter. Empty: only users of this object share one.
+    """
+    player: Player | None = None
+    """Source of recorded answers, of a provider that plays a recording: it also answers for tools, skills and people.
+
+    None: tools run and people are asked.
+    """
+
+    @abstractmethod
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Make one attempt at one generation, and stream it to `on_delta`.
 
@@ -109,105 +126,18 @@ class Provider(Protocol):
         endpoint's own message; `is_retryable` is true for connection errors, 408, 409, 429, 5xx and an interrupted
         stream. The host does retries, backoff and the time limit. Cancellation closes the connection.
         """
-        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Close connections."""
-        ...
-
-
-@runtime_checkable
-class TellsSettings(Protocol):
-    """Optional ability of a provider. Without it, nothing is known of its settings."""
-
-    @property
-    def reply_settings(self) -> JsonObject:
-        """The settings that change replies, for the log. Never a key, a header or an address."""
-        ...
-
-
-def reply_settings(provider: Provider | TellsSettings) -> JsonObject:
-    """Return the provider's settings that change replies; empty if it does not report them."""
-    return provider.reply_settings if isinstance(provider, TellsSettings) else {}
-
-
-@runtime_checkable
-class TakesMedia(Protocol):
-    """Optional ability of a provider. Without it, the host assumes that it sends every attachment to the model."""
 
     def takes(self, model: str, mime_type: str) -> bool:
         """Return whether the model receives such an image or document as it is, not as a line of text."""
-        ...
-
-
-def takes_media(provider: Provider | TakesMedia, model: str, mime_type: str) -> bool:
-    """Return whether the provider sends images or documents of this MIME type to the model."""
-    return not isinstance(provider, TakesMedia) or provider.takes(model, mime_type)
-
-
-@runtime_checkable
-class TellsEndpoint(Protocol):
-    """Optional ability of a provider. Without it, only users of the same object share one rate limiter."""
-
-    @property
-    def endpoint_id(self) -> str:
-        """A digest of endpoint and key: equal if both are equal, and neither can be recovered from it."""
-        ...
-
-
-def endpoint_id(provider: Provider | TellsEndpoint) -> str:
-    """Return the provider's endpoint digest; empty if it does not report one."""
-    return provider.endpoint_id if isinstance(provider, TellsEndpoint) else ""
+        return True
 
 
 PriceList = Callable[[str, Usage], tuple[float | None, int | None]]
 """Return the cost of a usage of a model in US dollars, and the model's context size in tokens. None if unknown."""
-
-
-def plays_recording(provider: Provider) -> bool:
-    """Return whether the provider plays a recording (`ports.playing`) and so answers for tools and people too."""
-    return hasattr(provider, "player")
-
-
-@runtime_checkable
-class ReportsCost(Protocol):
-    """Optional ability of a provider's factory: its replies contain their cost, so no price is looked up."""
-
-    @property
-    def reports_cost(self) -> bool:
-        """Whether replies contain their cost."""
-        ...
-
-
-def reports_cost(factory: ProviderFactory | ReportsCost) -> bool:
-    """Return whether the provider's replies contain their cost."""
-    return isinstance(factory, ReportsCost) and factory.reports_cost
-
-
-class PriceSource(Protocol):
-    """Source of the prices of a provider's models."""
-
-    def load(self) -> PriceList:
-        """Return the price list. Called in a thread, since it may take long.
-
-        The host calls it once for each Job, while the model works on its first reply.
-        """
-        ...
-
-
-@runtime_checkable
-class TellsPrices(Protocol):
-    """Optional ability of a provider's factory. Without it, the prices of its models are unknown."""
-
-    @property
-    def prices(self) -> PriceSource | None:
-        """The source of prices; None if it has none."""
-        ...
-
-
-def price_source(factory: ProviderFactory | TellsPrices) -> PriceSource | None:
-    """Return the factory's source of prices, or None."""
-    return factory.prices if isinstance(factory, TellsPrices) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,24 +153,19 @@ class OfferedModel:
     """US dollars per million output tokens."""
 
 
-@runtime_checkable
-class ListsModels(Protocol):
-    """Optional ability of a provider's factory or its price source. Without it, its models are unknown."""
+class PriceSource(ABC):
+    """Source of the prices of a provider's models."""
 
-    def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-        """Return the models that can be used in this environment. Called in a thread, since it may take seconds.
+    @abstractmethod
+    def load(self) -> PriceList:
+        """Return the price list. Called in a thread, since it may take long.
 
-        Raises ProviderError if an endpoint does not answer.
+        The host calls it once for each Job, while the model works on its first reply.
         """
-        ...
 
-
-def offered_models(factory: ProviderFactory, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-    """Return the models that a provider's factory lists, or else its price source; empty if neither lists any."""
-    for source in (factory, price_source(factory)):
-        if isinstance(source, ListsModels):
-            return source.models(env)
-    return ()
+    def models(self) -> Sequence[OfferedModel]:
+        """Return the models with a known price. Called in a thread."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,33 +178,33 @@ class ProviderConfig:
     """The environment, including variables of `.env` files."""
 
 
-class ProviderFactory(Protocol):
+class ProviderFactory(ABC):
     """What a provider plugin registers. Creating one must import nothing heavy."""
 
-    @property
-    def name(self) -> str:
-        """The value of `providerName`."""
-        ...
+    name: str
+    """The value of `providerName`."""
+    priority: int
+    """Position among configured providers when the user names none; lowest first."""
+    default_model: str | None = None
+    """The default model; None if the user must name one."""
+    how_to_configure: str
+    """Instruction for error messages, such as `set EXAMPLE_API_KEY`."""
+    prices: PriceSource | None = None
+    """The source of the models' prices; None if they are unknown."""
+    reports_cost: bool = False
+    """Whether replies contain their cost, so that no price is looked up."""
 
-    @property
-    def priority(self) -> int:
-        """Position among configured providers when the user names none; lowest first."""
-        ...
-
-    @property
-    def default_model(self) -> str | None:
-        """The default model; None if the user must name one."""
-        ...
-
-    @property
-    def how_to_configure(self) -> str:
-        """Instruction for error messages, such as `set EXAMPLE_API_KEY`."""
-        ...
-
+    @abstractmethod
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Return whether `create` would succeed in this environment without settings."""
-        ...
 
+    @abstractmethod
     def create(self, config: ProviderConfig) -> Provider:
         """Create a provider. Raises MissingCredential, naming the variable or how to install a missing library."""
-        ...
+
+    def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel] | None:
+        """Return the models that the endpoint itself lists in this environment; None if it cannot list them.
+
+        Called in a thread, since it may take seconds. Raises ProviderError if an endpoint does not answer.
+        """
+        return None

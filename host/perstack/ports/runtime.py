@@ -6,9 +6,10 @@ it is the default without a sandbox.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.dataclass import dataclass
@@ -74,57 +75,53 @@ class Ending:
 NOTHING_TO_SAY = Ending()
 
 
-class Runtime(Protocol):
+class Runtime(ABC):
     """A prepared policy. Programs may be started concurrently."""
 
+    @abstractmethod
     async def start(self, program: Program) -> Process:
         """Start a program as the leader of its own process group, as `perstack.system.processes.launch` does.
 
         Must be called in a task that `started` waits for; the process is then used in a block of `owned`. Raises
         OSError or ValueError if the program cannot be started, and SkillError for what the user must fix.
         """
-        ...
 
+    @abstractmethod
     def ending(self, process: Process) -> Ending:
         """Return the report on a program of this runtime that has ended. Called once per program."""
-        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Remove what was made for the policy. Called after every program has ended."""
-        ...
 
 
-class RuntimeFactory(Protocol):
+class RuntimeFactory(ABC):
     """What a runtime plugin registers. Creating one must import nothing heavy."""
 
-    @property
-    def name(self) -> str:
-        """The name in `runtime = "…"`, `--runtime` and `perstack plugins`."""
-        ...
+    name: str
+    """The name in `runtime = "…"`, `--runtime` and `perstack plugins`."""
 
+    @abstractmethod
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
         """Return the parts of a policy that cannot be enforced on this machine, each with the reason.
 
         Called before anything runs. Raises UsageError, with what to install or to allow, if the runtime cannot be used
         here at all, and for a folder that would expose too much.
         """
-        ...
 
+    @abstractmethod
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
         """Prepare a policy, once per Job and policy. Raises SkillError for what the user must fix."""
-        ...
-
-
-@runtime_checkable
-class DescribesLimits(RuntimeFactory, Protocol):
-    """A runtime factory that can describe how it enforces limits, for `perstack doctor`."""
 
     def limits(self) -> Mapping[str, str]:
-        """Return how each limit of `[sandbox]` is enforced on this machine, or that it is not, by key."""
-        ...
+        """Return how each limit of `[sandbox]` is enforced on this machine, or that it is not, by key.
+
+        For `perstack doctor`.
+        """
+        return {}
 
 
-class LocalRuntime:
+class LocalRuntime(Runtime):
     """Programs run as the host's user, with all its rights. When one ends, its process group is terminated."""
 
     async def start(self, program: Program) -> Process:
@@ -152,7 +149,7 @@ class LocalRuntime:
 LOCAL_RUNTIME: Runtime = LocalRuntime()
 
 
-class LocalRuntimeFactory:
+class LocalRuntimeFactory(RuntimeFactory):
     """Factory of `local`, which always exists."""
 
     name = LOCAL

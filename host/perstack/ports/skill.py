@@ -6,9 +6,10 @@ before each generation, and sends it the model's calls.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Skill as SkillDefinition
@@ -17,6 +18,7 @@ from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.messages import ExpertMessage, Message, ResultContent, TextPart
 from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
+from perstack.errors import SkillError
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 
 if TYPE_CHECKING:
@@ -143,63 +145,56 @@ class Toolset:
     """The skill's own instructions to the model."""
 
 
-class SkillSession(Protocol):
+class SkillSession(ABC):
     """An open skill. All Runs of a Job that declare the same skill share it; calls may be concurrent."""
 
+    @abstractmethod
     async def tools(self) -> Toolset:
         """Return the tools on offer now. Called before each generation; return the same object while nothing changes.
 
         May raise SkillError on the first call if the skill cannot be reached: the Run continues without it, and `close`
         is called.
         """
-        ...
 
+    @abstractmethod
     async def call(self, call: ToolCall) -> ToolResult | Question:
         """Answer a call. For a failure that the model should see, return an error result or raise SkillError.
 
         A Question stops the Run until a person has answered it. Then the same call is made again, with the same key and
         with the answer in `answers`.
         """
-        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """End the session and every process that it started."""
-        ...
 
 
-class SkillFactory(Protocol):
+class SkillFactory(ABC):
     """What a skill plugin registers. Creating one must import nothing heavy."""
 
-    @property
-    def name(self) -> str:
-        """The name in `perstack plugins` and in `plugin = "…"` of a pluginSkill."""
-        ...
+    name: str
+    """The name in `perstack plugins` and in `plugin = "…"` of a pluginSkill."""
+    has_login: bool = False
+    """Whether servers of its skills may require a login by a person: then it overrides `login` and `logout`."""
 
+    @abstractmethod
     def handles(self, definition: SkillDefinition) -> bool:
         """Return whether this plugin provides a skill with this definition."""
-        ...
 
+    @abstractmethod
     async def open(self, definition: SkillDefinition, context: SkillContext) -> SkillSession:
         """Open a skill; it may still be connecting when this returns.
 
         Raises SkillError, which ends the Run, for what the author of the definition must change. All skills of a Run
         are opened concurrently.
         """
-        ...
 
+    def known_tools(self, definition: SkillDefinition) -> tuple[ToolSpec, ...] | None:
+        """Return all tools of the skill, before pick and omit, without opening it; None if they are not known.
 
-@runtime_checkable
-class KnownTools(SkillFactory, Protocol):
-    """A skill plugin that lists the tools of a skill without opening it, for `perstack validate`."""
-
-    def known_tools(self, definition: SkillDefinition) -> tuple[ToolSpec, ...]:
-        """Return all tools of the skill, before pick and omit. Must start nothing and raise nothing."""
-        ...
-
-
-@runtime_checkable
-class LoginFactory(SkillFactory, Protocol):
-    """A skill plugin whose servers may require a login by a person."""
+        For `perstack validate`. Must start nothing and raise nothing.
+        """
+        return None
 
     async def login(
         self, definition: SkillDefinition, context: SkillContext, present: Callable[[str], Awaitable[None]]
@@ -208,8 +203,8 @@ class LoginFactory(SkillFactory, Protocol):
 
         Raises SkillError if the login fails or times out, or if the server requires none.
         """
-        ...
+        raise SkillError(f"skill {definition.name!r} has no login")
 
     async def logout(self, definition: SkillDefinition, context: SkillContext) -> bool:
         """Delete the stored login. Return False if there was none."""
-        ...
+        return False

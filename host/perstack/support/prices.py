@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perstack.core.base.usage import Usage
 from perstack.dataclass import dataclass
-from perstack.ports.provider import OfferedModel, PriceList
+from perstack.ports.provider import OfferedModel, PriceList, PriceSource
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
@@ -17,7 +17,7 @@ _SOME = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedPrices:
+class PublishedPrices(PriceSource):
     """Published prices of one vendor, by the vendor's id in that library."""
 
     vendor: str
@@ -41,7 +41,7 @@ class PublishedPrices:
 
         return look_up
 
-    def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
+    def models(self) -> Sequence[OfferedModel]:
         """Return the vendor's models with a published price that are not deprecated, by name."""
         from genai_prices.data_snapshot import get_snapshot
 

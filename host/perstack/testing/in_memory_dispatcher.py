@@ -9,7 +9,17 @@ from dataclasses import field, replace
 from itertools import count
 
 from perstack.dataclass import dataclass
-from perstack.ports.dispatcher import SILENT_AFTER, Claim, Load, Order, WorkerInfo, order_key
+from perstack.ports.dispatcher import (
+    SILENT_AFTER,
+    Claim,
+    Dispatcher,
+    DispatcherFactory,
+    Load,
+    Order,
+    Seat,
+    WorkerInfo,
+    order_key,
+)
 from perstack.system.clock import SYSTEM
 
 Now = Callable[[], int]
@@ -46,7 +56,7 @@ class InMemoryOrders:
         return info is None or self.now() - info.seen > SILENT_AFTER * 1000
 
 
-class InMemoryDispatchers:
+class InMemoryDispatchers(DispatcherFactory):
     """Factory for `dispatcher = "memory:name"`: one engine per name, for the lifetime of this object."""
 
     scheme = "memory"
@@ -60,7 +70,7 @@ class InMemoryDispatchers:
         return InMemoryDispatcher(self.engines.setdefault(location, InMemoryOrders()), location)
 
 
-class InMemoryDispatcher:
+class InMemoryDispatcher(Dispatcher):
     """One process's view of an engine. See `ports.dispatcher.Dispatcher` for the methods."""
 
     def __init__(self, orders: InMemoryOrders | None = None, name: str = "") -> None:
@@ -125,7 +135,7 @@ class InMemoryDispatcher:
         """Do nothing: nothing is open."""
 
 
-class InMemorySeat:
+class InMemorySeat(Seat):
     """A worker session. See `ports.dispatcher.Seat` for the methods."""
 
     def __init__(self, orders: InMemoryOrders, number: int) -> None:

@@ -20,7 +20,7 @@ REQUEST_LOG_VARIABLE = "PERSTACK_SCRIPT_REQUEST_LOG"
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptedProviderFactory:
+class ScriptedProviderFactory(ProviderFactory):
     """Factory of providers that play a script file."""
 
     name: str = "scripted"

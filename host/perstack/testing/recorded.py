@@ -22,7 +22,7 @@ from perstack.core.recordings.model import RecordedReply as RecordedReply
 from perstack.core.recordings.model import RecordedRun as RecordedRun
 from perstack.core.recordings.model import Recording as Recording
 from perstack.core.recordings.play import HowToRun, chosen_tools
-from perstack.ports.playing import read_recording as read_recording
+from perstack.support.recordings import read_recording as read_recording
 
 
 def recorded(

@@ -37,7 +37,7 @@ from perstack.core.runs.messages import ExpertMessage, Message, ReplyPart, TextP
 from perstack.core.runs.step_events import FinishReason
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderFactory
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderFactory
 from perstack.system.regular_files import read_regular
 
 ANY_EXPERT = "*"
@@ -275,7 +275,7 @@ class _Progress:
         return self.replies
 
 
-class ScriptedProvider:
+class ScriptedProvider(Provider, ProviderFactory):
     """Plays a script. It is also a plugin: pass it to `Host(plugins=[...])` as provider `scripted`."""
 
     name = "scripted"

@@ -65,7 +65,7 @@ class Lifespan(Generic[ResourceT]):
         return SkillError(f"skill {self._skill_name!r} could not be opened, or did not stay open: {why}")
 
 
-class KitSession(Generic[SettingsT, ResourceT]):
+class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
     """An open Toolkit with the settings of one definition, for one Job."""
 
     def __init__(
@@ -117,7 +117,7 @@ def _leaf(error: BaseException | None) -> BaseException | None:
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[object]])
 
 
-class Toolkit(Generic[SettingsT, ResourceT]):
+class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
     """Tools from async functions, declared in perstack.toml as `type = "pluginSkill"` and `plugin = "NAME"`.
 
     `settings` is a pydantic model of the definition's `settings`; unknown keys are refused unless its own config allows

@@ -24,7 +24,7 @@ from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import GenerationRequest
-from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
 from perstack.toolkit import Blob, Toolkit
 
@@ -38,7 +38,7 @@ PNG = base64.b64decode(
 )
 
 
-class Sums:
+class Sums(SkillFactory, SkillSession):
     """A skill whose tool asks the model."""
 
     name = "sums"

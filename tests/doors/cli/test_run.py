@@ -240,7 +240,7 @@ UNUSED = {
     *(
         "perstack.core.recordings",
         "perstack.engine.runs.playback",
-        "perstack.ports.playing",
+        "perstack.support.recordings",
         "perstack_recorded.provider",
     ),
     *("perstack_bubblewrap.runtime", "perstack.support.http", "perstack_original.importing"),

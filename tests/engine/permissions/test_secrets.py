@@ -19,7 +19,7 @@ from perstack.core.tasks.events import WaitingFor
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
-from perstack.ports.skill import Toolset
+from perstack.ports.skill import SkillFactory, SkillSession, Toolset
 from perstack.testing.scripted import ScriptedProvider, text, tool
 from perstack.toolkit import ToolContext, Toolkit
 
@@ -29,7 +29,7 @@ REMOTE = McpSseSkill(
 )
 
 
-class Remote:
+class Remote(SkillFactory, SkillSession):
     """Stands for the plugin that connects to remote servers."""
 
     name = "remote"

@@ -19,7 +19,7 @@ from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.engine.plugins.secret_masking import NUMBERS_PER_PROCESS, SecretVault
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
-from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 VALUE, OTHER = "Tr0ub4dor-3x", "c0rrect.horse-7"
@@ -61,7 +61,7 @@ def nowhere(bench: Bench, value: str, seen: Seen, *providers: ScriptedProvider) 
     assert all(value not in repr((one.instruction, list(one.messages))) for each in providers for one in each.requests)
 
 
-class Server:
+class Server(SkillFactory, SkillSession):
     """A skill that stands for a server: its tools fail, report, ask and have the model asked, with a secret each."""
 
     name = "server"

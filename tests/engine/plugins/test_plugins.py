@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import PluginError, UsageError
-from perstack.ports.hooks import hookimpl
+from perstack.ports.hooks import PLUGIN_API, hookimpl
+
+PLUGINS = Path(__file__).parents[3] / "plugins"
 
 
 def test_the_built_ins_come_through_entry_points() -> None:
@@ -31,6 +35,34 @@ def test_two_plugins_that_bring_the_same_name_are_refused() -> None:
 
     with pytest.raises(PluginError, match="two plugins bring the provider 'anthropic'"):
         load_plugins([Rival()])
+
+
+def test_every_plugin_of_this_package_declares_the_plugin_api_of_this_host() -> None:
+    for name in (path.parent.name for path in PLUGINS.glob("perstack_*/plugin.py")):
+        assert import_module(f"{name}.plugin").PLUGIN_API == PLUGIN_API == 1
+
+
+def test_a_plugin_of_another_plugin_api_is_refused_in_one_line_that_says_what_to_change(tmp_path, monkeypatch) -> None:
+    line = r"^plugin later of later is written for plugin API 2, and this perstack has plugin API 1: install .*$"
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "later.py").write_text("PLUGIN_API = 2\n")
+    with pytest.raises(PluginError, match=line):
+        load_plugins(env={"PERSTACK_PLUGINS": "later"})
+    with pytest.raises(PluginError, match="plugin SimpleNamespace of given in Python is written for plugin API 0"):
+        load_plugins([SimpleNamespace(PLUGIN_API=0)])
+
+
+def test_an_installed_plugin_of_another_plugin_api_is_left_out_with_a_notice(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "later.py").write_text("PLUGIN_API = 2\n")
+    info = tmp_path / "later-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: later\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[perstack]\nlater = later\n")
+    (left_out,) = [one for one in load_plugins().infos if one.name == "later"]
+    assert left_out.error is not None
+    assert "written for plugin API 2" in left_out.error
+    assert "plugin later of later was left out" in capsys.readouterr().err
 
 
 def test_a_misspelt_hook_is_refused() -> None:

@@ -18,14 +18,14 @@ from perstack.core.definitions.skills import McpStdioSkill
 from perstack.core.tasks.events import WaitingFor
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
-from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Surroundings
+from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Runtime, RuntimeFactory, Surroundings
 from perstack.testing.scripted import text, tool, turn
 
 MISBEHAVING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "misbehaving.py"
 RUN = turn(tool("exec", {"command": "echo", "args": ["hello"]}))
 
 
-class Noting:
+class Noting(RuntimeFactory, Runtime):
     """A runtime that starts programs as `local` does, and notes them. Also its own plugin."""
 
     def __init__(self, name: str = "noting", *, lacks: tuple[str, ...] = (), limit: str = "") -> None:

@@ -11,7 +11,7 @@ from perstack.core.definitions.skills import McpStdioSkill, PluginSkill, ToolSpe
 from perstack.engine.plugins import skills
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
-from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 THREE = Toolset((ToolSpec(name="count"), ToolSpec(name="break"), ToolSpec(name="think")), "Count from one.")
@@ -19,7 +19,7 @@ THREE = Toolset((ToolSpec(name="count"), ToolSpec(name="break"), ToolSpec(name="
 RENAMED = "tools are offered under other names, because theirs are taken: think as mine_think"
 
 
-class Counter:
+class Counter(SkillFactory, SkillSession):
     """A skill that counts how often it was opened, and says what it does."""
 
     name = "counter"

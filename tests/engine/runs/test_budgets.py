@@ -20,7 +20,7 @@ from perstack.core.runs.messages import BlobPart, TextPart, ToolMessage, UserMes
 from perstack.errors import PerstackError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest
-from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
 
@@ -401,7 +401,7 @@ def test_no_frame_hides_behind_bytes_of_a_jpeg_that_decoders_pass_over(kind: int
     assert image_size(hidden + jpeg(1, 1)[2:]) is None
 
 
-class Showing:
+class Showing(SkillFactory, SkillSession):
     """Its tool `show` has a medium in its result; with `samples` it asks the model about it."""
 
     name = "showing"
@@ -440,7 +440,7 @@ class Showing:
 # --- generations that a tool asks for -----------------------------------------------------------------------------
 
 
-class Summing:
+class Summing(SkillFactory, SkillSession):
     """Its tool `sum` asks the model four times at once."""
 
     name = "summing"

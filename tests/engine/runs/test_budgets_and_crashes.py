@@ -14,7 +14,7 @@ from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest
-from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.crashing_storage import Crash, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
 
@@ -37,7 +37,7 @@ def used(host: Host, job_id: str = "j") -> int:
     return ledger.used().tokens
 
 
-class Summing:
+class Summing(SkillFactory, SkillSession):
     """Its tool `sum` asks the model three times, once after two at once."""
 
     name = "summing"

@@ -13,7 +13,7 @@ from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.errors import UsageError
 from perstack.next_steps import Look
 from perstack.ports.hooks import hookimpl
-from perstack.ports.skill import SampleRequest, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 WHERE = Question(
@@ -22,7 +22,7 @@ WHERE = Question(
 )
 
 
-class Travel:
+class Travel(SkillFactory, SkillSession):
     """Its tool `book` asks where to; `sum` asks the model."""
 
     name = "travel"

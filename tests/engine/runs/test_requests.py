@@ -137,7 +137,7 @@ class Tuned(ScriptedProvider):
     def create(self, config: ProviderConfig) -> Provider:
         made = super().create(config)
         told: JsonObject = {"temperature": config.setting.get("temperature")}
-        made.reply_settings = told  # type: ignore[attr-defined]
+        made.reply_settings = told
         return made
 
 

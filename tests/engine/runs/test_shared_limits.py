@@ -20,7 +20,6 @@ from perstack.core.queue.rate_limit import MOST_FAILURES
 from perstack.engine.plugins.pacing import ticket_for
 from perstack.errors import ProviderError
 from perstack.host import Host
-from perstack.ports.provider import endpoint_id
 from perstack.testing.fake_endpoint import Asked, FakeEndpoint, Reply
 from perstack.testing.scripted import ScriptedProvider
 
@@ -261,7 +260,7 @@ def test_whoever_waits_in_line_is_shown_it_and_is_cancelled_at_once_and_its_time
 
 def test_endpoints_are_the_same_by_address_and_key_and_neither_is_in_what_names_them() -> None:
     def named(url: str, key: str) -> str:
-        return endpoint_id(ANTHROPIC.provider(url, {"ANTHROPIC_API_KEY": key}))
+        return ANTHROPIC.provider(url, {"ANTHROPIC_API_KEY": key}).endpoint_id
 
     one = named("https://a.example", KEY)
     assert one == named("https://a.example", KEY)

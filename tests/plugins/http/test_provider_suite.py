@@ -13,7 +13,6 @@ from wire import KEY, Said, Wire
 from wire_openai import OLLAMA
 
 from perstack.errors import DefinitionError
-from perstack.ports.provider import reply_settings
 
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
 SAID = Said("Grüß Gott 😀\u2028 yes", thinking="Hm 😀, yes.", calls=(("c1", "ä.txt"), ("c2", "b")))
@@ -42,11 +41,11 @@ def test_a_wrong_setting_is_told_with_its_key(wire: Wire) -> None:
 @every_wire
 def test_of_its_settings_it_tells_those_that_change_replies_and_no_secret(wire: Wire) -> None:
     setting = {"maxTokens": 99, "temperature": 0.5, "topP": 0.9, "readTimeout": 5}
-    told = reply_settings(wire.provider("http://localhost:1", headers={"X-Team": KEY}, **setting))
+    told = wire.provider("http://localhost:1", headers={"X-Team": KEY}, **setting).reply_settings
     assert told.pop("documents", False) is False
     assert told.pop("structuredOutput", True) is True
     assert told == {"maxTokens": 99, "temperature": 0.5, "topP": 0.9}
-    assert told.keys() >= reply_settings(wire.provider("http://localhost:1")).keys() - {"documents", "structuredOutput"}
+    assert told.keys() >= wire.provider("http://localhost:1").reply_settings.keys() - {"documents", "structuredOutput"}
 
 
 @every_wire

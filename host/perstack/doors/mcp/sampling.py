@@ -27,7 +27,7 @@ _MAX_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingProvider:
+class SamplingProvider(Provider):
     """A provider that asks the calling client."""
 
     max_tokens: int
@@ -50,7 +50,7 @@ class SamplingProvider:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingFactory:
+class SamplingFactory(ProviderFactory):
     """The provider's factory, registered only by `perstack mcp`."""
 
     name: str = NAME

@@ -19,7 +19,6 @@ from perstack.core.definitions.project import Project
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Give
-from perstack.ports import dispatcher
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.storage import Storage
 from perstack.support.variables import filled_address, meant_by, variables_in
@@ -98,7 +97,7 @@ def dispatcher_address(plugins: Plugins, address: str, env: Mapping[str, str]) -
     filled = filled_address(address, env, "dispatcher")
     if variables_in([address]):
         factory, _ = meant_by(address, plugins.dispatcher_at, filled)
-        sent = factory.credentials if isinstance(factory, dispatcher.SendsCredentials) else ()
+        sent = factory.credentials
         _refuse_redirected(address, env, sent)
     return filled
 

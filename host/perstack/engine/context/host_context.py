@@ -33,7 +33,6 @@ from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
 from perstack.errors import StorageError, UsageError
 from perstack.ports.environment import Environment
-from perstack.ports.provider import plays_recording
 from perstack.ports.runtime import Surroundings
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
@@ -114,7 +113,7 @@ class Setup:
                 self.plugins.runtime(policy.runtime)
         settings = self.providers.settings(self.project, expert, self.overrides)
         self.providers.check(settings, self.project, expert)
-        if not plays_recording(self.providers.get(settings.provider)):
+        if self.providers.get(settings.provider).player is None:
             self.check_agreed(expert)
         return expert
 

@@ -21,8 +21,8 @@ from perstack.engine.context.host_context import Setup
 from perstack.engine.log.leases import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
 from perstack.ports.environment import inherited
-from perstack.ports.provider import OfferedModel, ProviderFactory, offered_models
-from perstack.ports.runtime import DescribesLimits, Ending, Program, RuntimeFactory
+from perstack.ports.provider import OfferedModel, ProviderFactory
+from perstack.ports.runtime import Ending, Program, RuntimeFactory
 from perstack.ports.storage import Storage
 from perstack.system.processes import owned, started
 from perstack.version import VERSION
@@ -67,8 +67,6 @@ async def _state(setup: Setup, factory: RuntimeFactory, policies: Sequence[Sandb
             problem = problem or "; ".join(await factory.check(policy, setup.surroundings("")))
     except PerstackError as error:
         problem = str(error)
-    if not isinstance(factory, DescribesLimits):
-        return RuntimeState(factory.name, bool(policies), problem)
     return RuntimeState(factory.name, bool(policies), problem, factory.limits())
 
 
@@ -138,9 +136,9 @@ def _default(setup: Setup, factories: Sequence[ProviderFactory]) -> str | None:
 async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_default: bool) -> ProviderState:
     # a recording is configured in the settings, never in the environment
     is_configured = factory.is_configured(env) or factory.name == RECORDED
-    models, problem = tuple[OfferedModel, ...](), ""
+    listed, models, problem = False, tuple[OfferedModel, ...](), ""
     try:
-        models = tuple(await asyncio.wait_for(asyncio.to_thread(offered_models, factory, env), _MODEL_LIST_TIMEOUT_S))
+        listed, models = await asyncio.wait_for(asyncio.to_thread(_models, factory, env), _MODEL_LIST_TIMEOUT_S)
     except PerstackError as error:
         problem = str(error)
     except TimeoutError:
@@ -148,13 +146,21 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
     return ProviderState(
         name=factory.name,
         is_configured=is_configured,
-        is_usable=is_configured or (bool(models) and hasattr(factory, "models")),
+        is_usable=is_configured or (listed and bool(models)),
         is_default=is_default,
         how_to_configure=factory.how_to_configure,
         default_model=factory.default_model,
         models=models,
         problem=problem,
     )
+
+
+def _models(factory: ProviderFactory, env: Mapping[str, str]) -> tuple[bool, tuple[OfferedModel, ...]]:
+    """Return whether the endpoint itself lists its models, and them, or else the models with a known price."""
+    own = factory.models(env)
+    if own is not None:
+        return True, tuple(own)
+    return False, () if factory.prices is None else tuple(factory.prices.models())
 
 
 _PACKAGE = "perstack"

@@ -17,7 +17,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.plugins.skills import opened
 from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Give, Note
-from perstack.ports.skill import LoginFactory, SkillContext, SkillFactory, Toolset
+from perstack.ports.skill import SkillContext, SkillFactory, Toolset
 
 _ANSWER_TIMEOUT_MS = 120_000
 """Milliseconds that a skill without a `timeout` may take; plugins may have shorter limits of their own."""
@@ -137,7 +137,7 @@ async def _toolset(
 
 def login_of(
     factories: Sequence[SkillFactory], experts: Mapping[str, Expert], skill_name: str, expert_key: str | None = None
-) -> tuple[LoginFactory, Skill]:
+) -> tuple[SkillFactory, Skill]:
     """Return the plugin and definition for a login. Raises UsageError without one, or if Experts differ in it."""
     declared = {
         key: skill
@@ -163,9 +163,9 @@ def login_of(
     return factory, definition
 
 
-def _by(factories: Sequence[SkillFactory], definition: Skill) -> LoginFactory | None:
+def _by(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory | None:
     found = next((factory for factory in factories if factory.handles(definition)), None)
-    return found if isinstance(found, LoginFactory) else None
+    return found if found is not None and found.has_login else None
 
 
 def _server(definition: Skill) -> Skill:

@@ -12,7 +12,7 @@ from perstack.core.definitions.skills import Skill, agent_skills
 from perstack.engine.context.host_context import Setup
 from perstack.engine.plugins.skills import check_agreed
 from perstack.errors import UsageError
-from perstack.ports.skill import LoginFactory, SkillContext
+from perstack.ports.skill import SkillContext, SkillFactory
 
 if TYPE_CHECKING:
     from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstall
@@ -92,7 +92,7 @@ def _step(folder: LockedFolder | UsageError) -> InstallStep:
     return InstallStep(folder.path, "ready")
 
 
-def _login_of(setup: Setup, skill_name: str, expert_key: str | None) -> tuple[LoginFactory, Skill]:
+def _login_of(setup: Setup, skill_name: str, expert_key: str | None) -> tuple[SkillFactory, Skill]:
     from perstack.engine.diagnostics.install import login_of
 
     return login_of(setup.plugins.skills, setup.project.experts, skill_name, expert_key)

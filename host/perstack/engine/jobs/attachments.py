@@ -15,7 +15,6 @@ from perstack.core.runs.messages import LARGEST, Attached, ResultContent, attach
 from perstack.engine.context.host_context import Setup
 from perstack.engine.log.storage import JobBlobs
 from perstack.errors import UsageError
-from perstack.ports.provider import takes_media
 from perstack.ports.storage import Storage
 from perstack.system.regular_files import read_below, read_regular
 from perstack.toolkit.context import Blob
@@ -38,7 +37,7 @@ def check_taken(setup: Setup, expert_key: str, found: Sequence[Attached]) -> Non
     settings = setup.providers.settings(setup.project, setup.expert(expert_key), setup.overrides)
     provider = setup.providers.get(settings.provider)
     for one in found:
-        if one.media_type is not None and not takes_media(provider, settings.model, one.media_type):
+        if one.media_type is not None and not provider.takes(settings.model, one.media_type):
             raise UsageError(
                 f"{one.name} cannot be attached: the model {settings.model} of provider"
                 f" {settings.provider.provider_name} takes no {one.media_type}; attach another kind of file, or choose"

@@ -14,7 +14,6 @@ from perstack.engine.context.host_context import Setup
 from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.plugins.skills import factory_for
 from perstack.errors import UsageError
-from perstack.ports.provider import plays_recording
 from perstack.support.variables import check_known, variables_in
 
 
@@ -26,7 +25,7 @@ async def check_serves(setup: Setup, loaded: LoadedJob, start: StartRun) -> None
     for expert in with_delegates(setup.project, (start.expert_key,)) or (start.expert,):
         settings = setup.providers.settings(setup.project, expert, setup.overrides)
         setup.providers.check(settings, setup.project, expert)
-        if not plays_recording(setup.providers.get(settings.provider)):
+        if setup.providers.get(settings.provider).player is None:
             _check_skills(setup, expert)
     await setup.check_policies([run.start.sandbox for run in loaded.runs.values()])
 

@@ -38,7 +38,7 @@ from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, PerstackError, UsageError
 from perstack.next_steps import Continue, Give
-from perstack.ports.provider import Provider, plays_recording
+from perstack.ports.provider import Provider
 from perstack.system.clock import new_ids
 from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
@@ -107,15 +107,14 @@ def _provider(setup: Setup, run: Run) -> Provider | None:
         provider = setup.providers.for_run(run, setup.project, setup.overrides).provider
     except PerstackError:
         return None
-    return provider if plays_recording(provider) else None
+    return provider if provider.player is not None else None
 
 
 def _said(provider: Provider, loaded: LoadedJob, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
     from perstack.core.jobs.summary import places_of
     from perstack.core.recordings.model import SaidApproval, SaidForm, SaidText
-    from perstack.ports.playing import player_of
 
-    player = player_of(provider)
+    player = provider.player
     if player is None:
         return None
     place = places_of(tally.start for tally in loaded.job.runs.values())[run.id]

@@ -32,7 +32,7 @@ from perstack.engine.permissions.recorded_calls import known_tools
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.ports.provider import ProviderConfig
-from perstack.ports.skill import KnownTools, SkillFactory
+from perstack.ports.skill import SkillFactory
 from perstack.support.variables import filled_address, meant_by, variables_in
 
 # Permission rules that can never match or never decide are reported: a rule without effect misleads.
@@ -257,8 +257,7 @@ def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugin
         report.error((*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {known}{near}")
     elif isinstance(skill, InteractiveSkill):
         _check_choice(skill, at, report, [tool.name for tool in skill.tools])
-    elif isinstance(factory, KnownTools):
-        specs = factory.known_tools(skill)
+    elif factory is not None and (specs := factory.known_tools(skill)) is not None:
         _check_choice(skill, at, report, [spec.name for spec in specs])
         finishing = [spec.name for spec in specs if spec.kind == _FINISHING_TOOL]
         if finishing and not any(picked(name, skill.pick, skill.omit) for name in finishing):

@@ -51,7 +51,7 @@ from perstack.engine.plugins.builtin_tools import pin_spec
 from perstack.engine.plugins.skill_loading import SKILL_NAME, load_spec
 from perstack.engine.plugins.tool_catalogue import interactive_tools
 from perstack.errors import StorageError
-from perstack.ports.skill import KnownTools, SkillFactory
+from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
 from perstack.version import VERSION
 
@@ -100,9 +100,9 @@ def tools_of_skill(factories: Sequence[SkillFactory], skill: Skill) -> tuple[Too
     if isinstance(skill, InteractiveSkill):
         return tuple(one.spec for one in interactive_tools(skill))
     factory = next((one for one in factories if one.handles(skill)), None)
-    if not isinstance(factory, KnownTools):
+    specs = None if factory is None else factory.known_tools(skill)
+    if specs is None:
         return None
-    specs = factory.known_tools(skill)
     return tuple(
         spec.model_copy(update={"skill_name": skill.name})
         for spec in specs

@@ -1,6 +1,6 @@
 """Rate limiter: Runs in this process that share an endpoint and key share one queue.
 
-Endpoints are identified by a digest that their providers compute from address and key (`TellsEndpoint`), so that no key
+Endpoints are identified by a digest that their providers compute from address and key (`endpoint_id`), so that no key
 is stored here. A queue belongs to an event loop, like the connections do.
 """
 
@@ -33,7 +33,7 @@ from perstack.core.queue.rate_limit import (
 from perstack.core.runs.display_events import WaitReason
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
-from perstack.ports.provider import Generation, Provider, endpoint_id
+from perstack.ports.provider import Generation, Provider
 from perstack.system.user import notice
 
 _SHOWN_AFTER_S = 0.5
@@ -228,7 +228,7 @@ _gates: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, EndpointQueue]] =
 def ticket_for(provider: Provider, name: str, limits: ProviderLimits | None, on_wait: OnWait) -> QueueTicket:
     """Return a place in the queue of a provider's endpoint; `name` is the name shown to people."""
     known = _gates.setdefault(asyncio.get_running_loop(), {})
-    told = endpoint_id(provider)
+    told = provider.endpoint_id
     key = told or f"object {id(provider)}"
     gate = known.get(key)
     if gate is None:

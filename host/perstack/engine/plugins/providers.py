@@ -29,9 +29,6 @@ from perstack.ports.provider import (
     Provider,
     ProviderConfig,
     ProviderFactory,
-    price_source,
-    reply_settings,
-    reports_cost,
 )
 from perstack.system.user import notice
 
@@ -54,7 +51,7 @@ class Prices:
     def prepare(self, provider: str) -> None:
         """Start loading a provider's published prices, if it has any, because they are needed soon."""
         factory = self._providers.get(provider)
-        source = None if factory is None else price_source(factory)
+        source = None if factory is None else factory.prices
         if source is not None and provider not in self._loading:
             # an import may be slow: do it in a thread while the model generates
             self._loading[provider] = asyncio.get_running_loop().run_in_executor(None, source.load)
@@ -105,7 +102,7 @@ class Prices:
 
     def _is_reported(self, provider: str) -> bool:
         factory = self._providers.get(provider)
-        return factory is not None and reports_cost(factory)
+        return factory is not None and factory.reports_cost
 
     async def _looked_up(
         self, provider: str, loading: asyncio.Future[PriceList], model: str, usage: Usage
@@ -134,7 +131,7 @@ class Endpoint:
     @property
     def reply_settings(self) -> JsonObject:
         """The reply settings that the provider reports."""
-        return reply_settings(self.provider)
+        return self.provider.reply_settings
 
     def place(self, on_wait: OnWait = lambda waiting: None) -> QueueTicket:
         """Return a place in the queue of all Runs that use this endpoint."""

@@ -10,8 +10,9 @@ is the only place that narrows their results. Names and schemes are unique over 
 name: the first factory that handles a definition provides the skill, and plugins loaded later come first, so an object
 passed in Python overrides an installed plugin.
 
-Errors: an installed plugin that cannot be imported is left out with a notice, so that one broken package does not stop
-perstack. All other errors raise, because the caller asked for that plugin or its author has to fix it.
+Errors: an installed plugin that cannot be imported, or is written for another plugin API, is left out with a notice, so
+that one such package does not stop perstack. All other errors raise, because the caller asked for that plugin or its
+author has to fix it.
 
 A new kind needs a hook in `ports.hooks`, a field of that name in `PluginInfo` and `Plugins`, and a line in `_KINDS`.
 """
@@ -183,9 +184,9 @@ _HOOKS = (FunctionType, MethodType, staticmethod, classmethod)
 def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
     """Load the installed plugins, those named in PERSTACK_PLUGINS, and `extra` objects.
 
-    An installed plugin that cannot be imported is left out, with a notice on stderr and in `perstack plugins`. Raises
-    UsageError for a name in PERSTACK_PLUGINS that cannot be imported, and PluginError for a misspelt hook, a hook that
-    raises, or a name that two plugins register.
+    An installed plugin that cannot be imported, or is written for another plugin API, is left out, with a notice on
+    stderr and in `perstack plugins`. Raises UsageError for a name in PERSTACK_PLUGINS that cannot be imported, and
+    PluginError for a misspelt hook, a hook that raises, a name that two plugins register, or another plugin API.
     """
     manager = _Manager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
@@ -204,7 +205,7 @@ def _installed() -> list[_Found]:
     result: list[_Found] = []
     for point, package, version in _points(tuple(sys.path)):
         try:
-            result.append(_Found(point.name, package, version, point.load()))
+            result.append(_Found(point.name, package, version, _of_this_api(point.load(), point.name, package)))
         except Exception as error:  # noqa: BLE001 - a package may raise anything, and the others must load
             text = f"{type(error).__name__}: {error}"
             notice(f"plugin {point.name} of {package} was left out: {text}")
@@ -230,7 +231,7 @@ def _points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], ...]:
 
 def _named(env: Mapping[str, str]) -> list[_Found]:
     modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",") if name.strip()]
-    return [_Found(name, name, "", _imported(name)) for name in modules]
+    return [_Found(name, name, "", _of_this_api(_imported(name), name, name)) for name in modules]
 
 
 def _imported(name: str) -> object:
@@ -245,7 +246,19 @@ def _imported(name: str) -> object:
 
 def _given(plugin: object) -> _Found:
     name = getattr(plugin, "__name__", type(plugin).__name__)
-    return _Found(f"{name}", "given in Python", "", plugin)
+    package = "given in Python"
+    return _Found(f"{name}", package, "", _of_this_api(plugin, name, package))
+
+
+def _of_this_api(plugin: object, name: str, package: str) -> object:
+    """Return the plugin. Raises PluginError if it declares another version of the plugin API than this host's."""
+    declared: object = getattr(plugin, "PLUGIN_API", hooks.PLUGIN_API)
+    if declared != hooks.PLUGIN_API:
+        raise PluginError(
+            f"plugin {name} of {package} is written for plugin API {declared}, and this perstack has plugin API"
+            f" {hooks.PLUGIN_API}: install versions of both that fit"
+        )
+    return plugin
 
 
 def _each_once(found: Sequence[_Found]) -> list[_Found]:

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 # A skill whose tools are known from perstack.lock.
 
 
-class LockedSession:
+class LockedSession(SkillSession):
     """A session that offers the locked tools until it is connected, then the skill's own tools if they differ.
 
     `connect` asks the skill for its tools and shows that it does. `show` receives one line about what differs.

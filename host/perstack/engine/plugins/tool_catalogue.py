@@ -44,7 +44,7 @@ from perstack.support.schema_checks import violation_of
 # Sessions without a skill: the host answers the calls itself.
 
 
-class BuiltinSession:
+class BuiltinSession(SkillSession):
     """A session whose calls are answered by a function of the host."""
 
     def __init__(self, toolset: Toolset, answer: Callable[[ToolCall], Awaitable[ToolResult]]) -> None:

@@ -35,7 +35,7 @@ from perstack.engine.plugins.providers import Endpoint, Prices, ProviderPool
 from perstack.engine.runs.budget import Spending
 from perstack.engine.runs.generation import Trying, error_info, fail, granted_or_stopped, switched, tried_again
 from perstack.errors import PerstackError, ProviderError
-from perstack.ports.provider import Generation, GenerationRequest, plays_recording
+from perstack.ports.provider import Generation, GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ async def _summarised(
         reasoning_budget=summariser.reasoning_budget,
         max_tokens=summary_tokens(window),
         expert_key=summariser.expert_key,
-        place=session.place if plays_recording(summariser.endpoint.provider) else None,
+        place=session.place if summariser.endpoint.provider.player is not None else None,
         purpose="summary",
         step=compaction_started(session.run, command, "", None, session.stamp).step_number,
     )

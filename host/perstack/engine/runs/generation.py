@@ -53,7 +53,7 @@ from perstack.engine.plugins.providers import Endpoint, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import Spending, UnknownPrice
 from perstack.errors import PerstackError, ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, plays_recording
+from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.system.user import notice
 
 # Tries of a generation, for a reply or a summary: what one may cost, its time limit, and how a failure is handled.
@@ -264,7 +264,7 @@ async def generate(
         step=command.step,
         max_tokens=run.max_tokens,
         output=run.schema,
-        place=session.place if plays_recording(endpoint.provider) else None,
+        place=session.place if endpoint.provider.player is not None else None,
         memo=session.memo,
     )
     show = _show_deltas(session, command.step, emit)

@@ -18,7 +18,6 @@ from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.skills import JobSkills
 from perstack.errors import PerstackError
-from perstack.ports.provider import plays_recording
 from perstack.ports.skill import Toolset
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
@@ -53,7 +52,7 @@ class Wiring:
             provider = self.providers.for_run(run, self.project, self.overrides).provider
         except PerstackError:
             return {}  # the Run fails with it when it opens its endpoint
-        if not plays_recording(provider):
+        if provider.player is None:
             return {}
         from perstack.engine.runs.playback import played_skills  # only for Runs that play one
 

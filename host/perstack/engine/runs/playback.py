@@ -19,7 +19,6 @@ from perstack.engine.permissions.recorded_calls import names_and_subjects
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.generation import error_info, fail
 from perstack.errors import ProviderError
-from perstack.ports.playing import player_of
 from perstack.ports.provider import Provider
 from perstack.ports.skill import BlobStore, SkillFactory, ToolResult, Toolset
 
@@ -37,7 +36,7 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
 
     The tool search is under its own name. Empty with a provider that plays no recording.
     """
-    player = player_of(provider)
+    player = provider.player
     if player is None:
         return {}
     names = (SEARCH_TOOL, *(one.name for one in with_base(run.start.expert.skills) if not is_base_skill(one)))
@@ -53,7 +52,7 @@ async def played_results(
     Returns None if one is missing from the recording: then nothing runs, and the Run has failed with an error that
     names the call.
     """
-    player = player_of(provider)
+    player = provider.player
     if player is None:
         return {}
     base = _base_names(session.run)
@@ -73,7 +72,7 @@ async def played_results(
 
 async def is_unlike(session: RunSession, provider: Provider) -> bool:
     """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
-    player, run = player_of(provider), session.run
+    player, run = provider.player, session.run
     if player is None:
         return False
     try:
@@ -86,7 +85,7 @@ async def is_unlike(session: RunSession, provider: Provider) -> bool:
 
 def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]) -> list[Call]:
     """Return the open calls of a Run that a recording answers."""
-    player = player_of(provider)
+    player = provider.player
     if player is None:
         return []
     base, subjects = _base_names(run), names_and_subjects(factories, run.start.expert)

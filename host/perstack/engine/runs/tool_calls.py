@@ -32,7 +32,7 @@ from perstack.engine.plugins.tool_catalogue import Catalogue, OfferedTool
 from perstack.engine.runs.budget import Spending
 from perstack.engine.runs.generation import error_info
 from perstack.errors import PerstackError, ProviderError, SkillError
-from perstack.ports.provider import BlobReader, Generation, GenerationRequest, plays_recording
+from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 from perstack.ports.skill import BlobStore, Sample, SampleRequest, SkillSession, ToolCall, ToolResult
 from perstack.system.clock import Clock
 
@@ -220,7 +220,7 @@ async def _played(
     session: RunSession, calls: Sequence[Call], catalogue: Catalogue, around: ToolSurroundings
 ) -> Mapping[str, Outcome] | None:
     """Return the recorded results of these calls; None, and fail the Run, if one is missing from the recording."""
-    if not plays_recording(around.endpoint.provider):
+    if around.endpoint.provider.player is None:
         return {}
     from perstack.engine.runs.playback import played_results  # only for Runs that play one
 
@@ -230,7 +230,7 @@ async def _played(
 
 async def is_unlike_recording(session: RunSession, command: Work, around: ToolSurroundings) -> bool:
     """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
-    if not plays_recording(around.endpoint.provider) or not isinstance(command, Complete | EndStep):
+    if around.endpoint.provider.player is None or not isinstance(command, Complete | EndStep):
         return False
     from perstack.engine.runs.playback import is_unlike
 
@@ -309,7 +309,7 @@ def _sampling(session: RunSession, call: Call, around: ToolSurroundings) -> Samp
 
     run = session.run
     key = call_key(run, call)
-    place = session.place if plays_recording(around.endpoint.provider) else None
+    place = session.place if around.endpoint.provider.player is not None else None
     return Sampling(run, around.endpoint, around.blobs.get, around.prices, around.spending, key, begin, place)
 
 

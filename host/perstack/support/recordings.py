@@ -1,0 +1,19 @@
+"""Read the file of a recording, for the provider `recorded` and for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perstack.core.recordings.model import MOST_BYTES, Recording, parse_recording
+from perstack.errors import UsageError
+from perstack.system.regular_files import opened
+
+
+def read_recording(path: Path) -> Recording:
+    """Read a recording from its file. Raises UsageError, one line with the place and what to do."""
+    try:
+        with opened(path, follow=True) as file, open(file, "rb", closefd=False) as reader:
+            data = reader.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"the recording {path} cannot be read: {error.strerror or error}") from error
+    return parse_recording(data, str(path))
