@@ -43,12 +43,14 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 10_000,
 }
 
-# An append must be durable when it returns, so synchronous_commit = off in the server's settings is overridden.
+# An append must be durable when it returns, so synchronous_commit = off in the server's settings is overridden. The
+# schema may not exist yet: PostgreSQL permits that in a search path.
 _BEGIN = sql.SQL(
     "SELECT set_config('statement_timeout', {statement}, false), set_config('lock_timeout', {lock}, false),"
     " set_config('idle_in_transaction_session_timeout', {statement}, false),"
     " set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') = 'off' THEN 'on'"
     " ELSE current_setting('synchronous_commit') END, false),"
+    " set_config('search_path', %s, false),"
     " current_setting('server_version_num')::int, pg_backend_pid()"
 ).format(statement=f"{STATEMENT_SECONDS}s", lock=f"{_LOCK_SECONDS}s")
 
@@ -81,7 +83,7 @@ async def _connect(address: Address) -> Connection:
 
 
 async def _begin(connection: Connection, address: Address) -> None:
-    row = await (await connection.execute(_BEGIN)).fetchone()
+    row = await (await connection.execute(_BEGIN, [f'"{address.schema}"'])).fetchone()
     version, pid = (0, 0) if row is None else (int(row[-2]), int(row[-1]))
     if version < OLDEST_SERVER:
         raise StorageError(f"{address.shown}: PostgreSQL {version // 10000} is too old: use 13 or newer")

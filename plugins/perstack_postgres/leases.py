@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeVar
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.system.concurrency import end, uninterrupted
+from perstack_postgres import statements
 from perstack_postgres.connections import Connection, Connections, is_idle
 from perstack_postgres.errors import FAILURES
 from perstack_postgres.schema import key_of
-from perstack_postgres.statements import Statements
 
 T = TypeVar("T")
 
@@ -49,10 +49,9 @@ class _Held:
 class Leases:
     """Leases of this process in one schema."""
 
-    def __init__(self, connections: Connections, statements: Statements) -> None:
+    def __init__(self, connections: Connections) -> None:
         """Connect to nothing yet."""
         self._connections = connections
-        self._statements = statements
         self._key = key_of(connections.address.schema)
         self._held: dict[JobKey, _Held] = {}
         self._connection: Connection | None = None
@@ -96,7 +95,7 @@ class Leases:
         values = {"space": key.space, "job": key.job_id, "key": self._key}
 
         async def work(connection: Connection) -> str | None:
-            row = await (await connection.execute(self._statements.holder, values)).fetchone()
+            row = await (await connection.execute(statements.HOLDER, values)).fetchone()
             return None if row is None else _words(row[0])
 
         return await self._connections.read(work, None)
@@ -122,15 +121,15 @@ class Leases:
         """
         values = {"space": key.space, "job": key.job_id, "key": self._key}
         async with connection.transaction():
-            row = await (await connection.execute(self._statements.job_to_lease, values)).fetchone()
+            row = await (await connection.execute(statements.JOB_TO_LEASE, values)).fetchone()
             if row is None:
                 raise NotFound(f"there is no Job {key.job_id} in {self._connections.address.shown}")
             values = {"n": row[0], "key": self._key, "holder": words, "seconds": EXPIRY}
-            lease = await (await connection.execute(self._statements.lease, values)).fetchone()
+            lease = await (await connection.execute(statements.LEASE, values)).fetchone()
             if lease is not None and lease[2] and int(lease[1]) not in tried:
                 other = _words(lease[0])
                 raise Conflict(f"job {key.job_id} is being driven by {other}: wait until it ends, or stop it")
-            taken = await (await connection.execute(self._statements.take_lease, values)).fetchone()
+            taken = await (await connection.execute(statements.TAKE_LEASE, values)).fetchone()
             fence = 0 if taken is None else int(taken[0])
             tried.add(fence)
             await self._lock(connection, fence)
@@ -144,7 +143,7 @@ class Leases:
                 values = {"key": self._key, "fence": held.fence}
                 try:
                     async with asyncio.timeout(_BEAT_PATIENCE):
-                        await connection.execute(self._statements.free_lease, values)
+                        await connection.execute(statements.FREE_LEASE, values)
                 except FAILURES:  # the lease ends with the connection
                     await self._drop()
         if not self._held:
@@ -160,9 +159,7 @@ class Leases:
     async def _kept(self, connection: Connection) -> None:
         fences = {held.fence: held for held in self._held.values() if not held.is_lost}
         values = {"fences": list(fences), "seconds": EXPIRY}
-        kept = {
-            int(row[0]) for row in await (await connection.execute(self._statements.keep_leases, values)).fetchall()
-        }
+        kept = {int(row[0]) for row in await (await connection.execute(statements.KEEP_LEASES, values)).fetchall()}
         for fence, held in fences.items():
             held.is_lost = fence not in kept
 
@@ -192,7 +189,7 @@ class Leases:
     async def _lock(self, connection: Connection, fence: int) -> None:
         # A shared lock: the server may not have noticed the loss of the previous connection, which still holds its
         # lock.
-        await connection.execute(self._statements.lock_lease, {"key": self._key, "fence": fence})
+        await connection.execute(statements.LOCK_LEASE, {"key": self._key, "fence": fence})
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -12,9 +12,9 @@ from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef
 from perstack.support.storage import check_redaction, head_after, stale
+from perstack_postgres import statements
 from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, Leases
-from perstack_postgres.statements import Statements
 
 _LONGEST = 1 << 28
 """Maximum bytes of a record that is read; longer ones were not written by perstack."""
@@ -33,10 +33,9 @@ class _End(NamedTuple):
 class RunLogs:
     """Logs of one namespace."""
 
-    def __init__(self, connections: Connections, statements: Statements, leases: Leases, space: str) -> None:
+    def __init__(self, connections: Connections, leases: Leases, space: str) -> None:
         """Read nothing yet."""
         self._connections = connections
-        self._statements = statements
         self._leases = leases
         self._space = space
         self._known: dict[RunRef, _End] = {}
@@ -79,7 +78,7 @@ class RunLogs:
         values |= {"first": max(after, 1), "last": last}
 
         async def work(connection: Connection) -> list[tuple[int, bytes | None]]:
-            cursor = await connection.execute(self._statements.read, values, binary=True)
+            cursor = await connection.execute(statements.READ, values, binary=True)
             return [(int(seq), line) for seq, line in await cursor.fetchall()]
 
         return self._verified(run, after, await self._connections.read(work, []))
@@ -91,7 +90,7 @@ class RunLogs:
         values = {"space": key.space, "job": key.job_id, "run": run.run_id, "longest": _LONGEST, "count": count}
 
         async def work(connection: Connection) -> list[bytes]:
-            cursor = await connection.execute(self._statements.end, values, binary=True)
+            cursor = await connection.execute(statements.END, values, binary=True)
             return [bytes(line) for (line,) in reversed(await cursor.fetchall())]
 
         return await self._connections.read(work, [])
@@ -104,13 +103,13 @@ class RunLogs:
         async def work(connection: Connection, _: bool) -> None:
             async with connection.transaction():
                 number = await self._number(connection, run)
-                query = self._statements.lines
+                query = statements.LINES
                 rows = (
                     [] if number is None else await (await connection.execute(query, [number], binary=True)).fetchall()
                 )
                 check_redaction([bytes(line) for (line,) in rows], seq, record, self._place(run))
                 values = {"line": record, "run": number, "seq": seq, "fence": fence}
-                if not (await connection.execute(self._statements.redact, values)).rowcount:
+                if not (await connection.execute(statements.REDACT, values)).rowcount:
                     raise self._leases.lost(self._key(run))
 
         await self._connections.write(work, len(record))
@@ -139,14 +138,14 @@ class RunLogs:
         """
         head = head_after(end.head, lines, self._place(run))
         values = {"run": end.run, "seq": end.head.seq, "lines": lines, "fence": fence}
-        query = self._statements.append if fence is None else self._statements.append_fenced
+        query = statements.APPEND if fence is None else statements.APPEND_FENCED
         try:
             if (await connection.execute(query, values)).rowcount == len(lines):
                 return _End(end.run, head)
         except psycopg.errors.UniqueViolation:
             pass
         if fence is not None:
-            row = await (await connection.execute(self._statements.has_fence, [fence])).fetchone()
+            row = await (await connection.execute(statements.HAS_FENCE, [fence])).fetchone()
             if row is None:
                 raise self._leases.lost(self._key(run))
         return None
@@ -159,7 +158,7 @@ class RunLogs:
         number = await self._number(connection, run)
         if number is None:
             ids = {"space": self._space, "job": run.job_id, "run": run.run_id}
-            await connection.execute(self._statements.make_run, ids)
+            await connection.execute(statements.MAKE_RUN, ids)
             number = await self._number(connection, run)
         if number is None:
             raise self.no_job(run.job_id)
@@ -167,11 +166,11 @@ class RunLogs:
 
     async def _number(self, connection: Connection, run: RunRef) -> int | None:
         ids = [self._space, run.job_id, run.run_id]
-        row = await (await connection.execute(self._statements.find_run, ids)).fetchone()
+        row = await (await connection.execute(statements.FIND_RUN, ids)).fetchone()
         return None if row is None else int(row[0])
 
     async def _head(self, connection: Connection, number: int, run: RunRef) -> Head:
-        row = await (await connection.execute(self._statements.last_record, [number], binary=True)).fetchone()
+        row = await (await connection.execute(statements.LAST_RECORD, [number], binary=True)).fetchone()
         if row is None:
             return EMPTY_LOG
         try:
@@ -182,7 +181,7 @@ class RunLogs:
     async def _has(self, connection: Connection, number: int, seq: int, lines: list[bytes]) -> bool:
         """Return whether the log ends with these records, so that an append whose answer was lost has been done."""
         values = [number, seq]
-        cursor = await connection.execute(self._statements.lines_after, values, binary=True)
+        cursor = await connection.execute(statements.LINES_AFTER, values, binary=True)
         return [bytes(line) for (line,) in await cursor.fetchall()] == lines
 
     def _verified(self, run: RunRef, after: int, rows: list[tuple[int, bytes | None]]) -> list[bytes]:

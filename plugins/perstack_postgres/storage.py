@@ -1,6 +1,6 @@
 """Storage port implemented in one schema of a PostgreSQL database; a namespace is a column in its tables.
 
-`Store` has what all namespaces share: the connection pool, the statements, the leases and the notifications. This
+`Store` has what all namespaces share: the connection pool, the leases and the notifications. This
 module implements the port; `logs` has the logs, `leases` the leases, `connections` pooling and retries, `schema` the
 tables.
 
@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from hashlib import sha256 as new_sha256
-from typing import TypeAlias
+from typing import LiteralString, TypeAlias
 
 import psycopg
 
@@ -34,13 +34,13 @@ from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
 from perstack.support.storage import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
+from perstack_postgres import statements
 from perstack_postgres.address import Address
 from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, Leases
 from perstack_postgres.logs import RunLogs
 from perstack_postgres.notifications import Notices, Watching
 from perstack_postgres.schema import VERSION, has_tables
-from perstack_postgres.statements import Statements
 
 _SECONDS = 15.0
 _MOST_APART = 60.0
@@ -114,13 +114,11 @@ def in_parts(blobs: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, byt
         yield part
 
 
-async def put_part(
-    statements: Statements, given: Mapping[str, object], connection: Connection, _: bool
-) -> tuple[int, int]:
+async def put_part(given: Mapping[str, object], connection: Connection, _: bool) -> tuple[int, int]:
     """Store one part; return the number of Jobs with this id, and of those whose lease is not lost (0 or 1 each)."""
     while True:
         try:
-            row = await (await connection.execute(statements.put_blobs, given)).fetchone()
+            row = await (await connection.execute(statements.PUT_BLOBS, given)).fetchone()
         except psycopg.errors.ForeignKeyViolation as error:
             if "sha256" in (error.diag.constraint_name or ""):
                 continue  # the last Job that had this blob was deleted meanwhile
@@ -128,28 +126,28 @@ async def put_part(
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
-async def drop(connection: Connection, statements: Statements, number: int, name: str | None) -> None:
+async def drop(connection: Connection, number: int, name: str | None) -> None:
     """Take one blob, or with None every one, from a Job. Call it within a transaction."""
     wanted = {"n": number, "id": None if name is None else check_id(name, "blob")}
-    locked = [row[0] for row in await (await connection.execute(statements.lock_blobs, wanted)).fetchall()]
+    locked = [row[0] for row in await (await connection.execute(statements.LOCK_BLOBS, wanted)).fetchall()]
     if locked:
-        await connection.execute(statements.take_blobs, wanted)
-        await connection.execute(statements.drop_blobs, [locked])
+        await connection.execute(statements.TAKE_BLOBS, wanted)
+        await connection.execute(statements.DROP_BLOBS, [locked])
 
 
-_OF = "j.space = %(space)s AND (%(jobs)s::text[] IS NULL OR j.job_id = ANY (%(jobs)s::text[]))"
-_SIZES = (
+_OF: LiteralString = "j.space = %(space)s AND (%(jobs)s::text[] IS NULL OR j.job_id = ANY (%(jobs)s::text[]))"
+_SIZES: LiteralString = (
     "SELECT j.job_id,"
-    " coalesce((SELECT sum(octet_length(s.line)) FROM $.runs AS r JOIN $.records AS s ON s.run = r.n"
+    " coalesce((SELECT sum(octet_length(s.line)) FROM runs AS r JOIN records AS s ON s.run = r.n"
     " WHERE r.job = j.n), 0)::bigint,"
-    " coalesce((SELECT sum(octet_length(b.data)) FROM $.job_blobs AS o JOIN $.blobs AS b ON b.sha256 = o.sha256"
+    " coalesce((SELECT sum(octet_length(b.data)) FROM job_blobs AS o JOIN blobs AS b ON b.sha256 = o.sha256"
     " WHERE o.job = j.n), 0)::bigint,"
-    " coalesce((SELECT sum(octet_length(c.data)) FROM $.checkpoints AS c WHERE c.job = j.n), 0)::bigint,"
+    " coalesce((SELECT sum(octet_length(c.data)) FROM checkpoints AS c WHERE c.job = j.n), 0)::bigint,"
     " (coalesce(octet_length(j.summary), 0)"
-    " + coalesce((SELECT sum(octet_length(r.setting)) FROM $.runs AS r WHERE r.job = j.n), 0)"
-    " + coalesce((SELECT octet_length(e.entry) FROM $.entries AS e"
+    " + coalesce((SELECT sum(octet_length(r.setting)) FROM runs AS r WHERE r.job = j.n), 0)"
+    " + coalesce((SELECT octet_length(e.entry) FROM entries AS e"
     " WHERE e.space = j.space AND e.job_id = j.job_id), 0))::bigint"
-    f" FROM $.jobs AS j WHERE {_OF}"
+    f" FROM jobs AS j WHERE {_OF}"
 )
 _WHOLE = (
     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c"
@@ -157,11 +155,9 @@ _WHOLE = (
 )
 
 
-async def sizes_of(
-    connection: Connection, statements: Statements, space: str, job_ids: list[str] | None
-) -> dict[str, JobSize]:
+async def sizes_of(connection: Connection, space: str, job_ids: list[str] | None) -> dict[str, JobSize]:
     """Return the sizes of these Jobs, or of all Jobs of the namespace. Measures values without reading them."""
-    cursor = await connection.execute(statements.of(_SIZES), {"space": space, "jobs": job_ids})
+    cursor = await connection.execute(_SIZES, {"space": space, "jobs": job_ids})
     return {str(job_id): JobSize(*map(int, sizes)) for job_id, *sizes in await cursor.fetchall()}
 
 
@@ -184,15 +180,14 @@ class Store:
 
     address: Address
     connections: Connections
-    statements: Statements
     leases: Leases
     notices: Notices
 
 
 def store_at(address: Address) -> Store:
     """Return the store of an address without connecting."""
-    connections, statements = Connections(address), Statements(address.schema)
-    return Store(address, connections, statements, Leases(connections, statements), Notices(connections))
+    connections = Connections(address)
+    return Store(address, connections, Leases(connections), Notices(connections))
 
 
 class PostgresStorage(Storage):
@@ -204,7 +199,7 @@ class PostgresStorage(Storage):
         """Connect to nothing yet."""
         self._store = store
         self._space = space
-        self._logs = RunLogs(store.connections, store.statements, store.leases, space)
+        self._logs = RunLogs(store.connections, store.leases, space)
         self._spaces: dict[str, PostgresStorage] = {}
 
     @property
@@ -221,13 +216,12 @@ class PostgresStorage(Storage):
     async def create_job(self, job_id: str) -> None:
         """Create an empty Job. Raises Conflict if the id exists."""
         key, made = self._key(job_id), secrets.token_bytes(16)
-        statements = self._store.statements
 
         async def work(connection: Connection, _: bool) -> bool:
-            if await (await connection.execute(statements.create_job, [*key, made])).fetchone() is not None:
+            if await (await connection.execute(statements.CREATE_JOB, [*key, made])).fetchone() is not None:
                 return True
             # An earlier attempt whose answer was lost may have created it.
-            row = await (await connection.execute(statements.made, key, binary=True)).fetchone()
+            row = await (await connection.execute(statements.MADE, key, binary=True)).fetchone()
             return row is not None and row[0] == made
 
         if not await self._store.connections.write(work):
@@ -235,19 +229,19 @@ class PostgresStorage(Storage):
 
     async def has_job(self, job_id: str) -> bool:
         """Return whether a Job with this id exists."""
-        return bool(await self._rows(self._store.statements.has_job, self._key(job_id)))
+        return bool(await self._rows(statements.HAS_JOB, self._key(job_id)))
 
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
         """Return a page of Job ids, most recently written summary first."""
         written, job_id = (_LATEST, "") if after is None else place_in_jobs(after)
         # one more than wanted, to learn whether more follow
         values = (self._space, written, job_id, limit + 1)
-        rows = await self._rows(self._store.statements.jobs, values)
+        rows = await self._rows(statements.JOBS, values)
         return newest_first(((int(str(at)), str(one)) for at, one in rows), limit, after)
 
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Return a page of the Runs that have a log, by Run number. Raises NotFound for an unknown Job."""
-        rows = await self._rows_of_job(job_id, self._store.statements.runs)
+        rows = await self._rows_of_job(job_id, statements.RUNS)
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
@@ -270,15 +264,15 @@ class PostgresStorage(Storage):
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         """Replace the Job's summary. Raises NotFound for an unknown Job."""
-        await self._put(job_id, self._store.statements.put_summary, {"data": summary})
+        await self._put(job_id, statements.PUT_SUMMARY, {"data": summary})
 
     async def summary(self, job_id: str) -> bytes | None:
         """Return the Job's summary; None if there is none."""
-        return await self._one(self._store.statements.summary, self._key(job_id))
+        return await self._one(statements.SUMMARY, self._key(job_id))
 
     async def summaries(self) -> Mapping[str, bytes]:
         """Return the summary of every Job."""
-        return _texts(await self._rows(self._store.statements.summaries, [self._space]))
+        return _texts(await self._rows(statements.SUMMARIES, [self._space]))
 
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
@@ -287,43 +281,43 @@ class PostgresStorage(Storage):
         run, head = (None, Head()) if expected is None else (expected[0].run_id, expected[1])
         end = b',"hash":"%b"}' % head.hash.encode()
         values = {"seq": seq, "data": entry, "run": run, "at": head.seq, "end": end}
-        await self._put(job_id, self._store.statements.put_entry(synced=synced), values)
+        await self._put(job_id, statements.PUT_ENTRY_SYNCED if synced else statements.PUT_ENTRY, values)
 
     async def entries(self) -> Mapping[str, bytes]:
         """Return the index entry of every Job; empty bytes for a Job without one."""
-        return _texts(await self._rows(self._store.statements.entries, [self._space]))
+        return _texts(await self._rows(statements.ENTRIES, [self._space]))
 
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
         """Return a Job's index entry and the sequence number it describes; None without one."""
-        rows = await self._rows(self._store.statements.entry, self._key(job_id))
+        rows = await self._rows(statements.ENTRY, self._key(job_id))
         return (int(str(rows[0][0])), _bytes(rows[0][1])) if rows else None
 
     async def lost_jobs(self) -> tuple[str, ...]:
         """Return the ids that have an index entry but no Job."""
-        return tuple(str(one) for (one,) in await self._rows(self._store.statements.lost_jobs, [self._space]))
+        return tuple(str(one) for (one,) in await self._rows(statements.LOST_JOBS, [self._space]))
 
     async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
         """Replace the Run's settings."""
         values = {"run": check_id(run.run_id, "run"), "data": setting}
-        await self._put(run.job_id, self._store.statements.put_setting, values)
+        await self._put(run.job_id, statements.PUT_SETTING, values)
 
     async def run_setting(self, run: RunRef) -> bytes | None:
         """Return the Run's settings; None if there are none."""
-        return await self._one(self._store.statements.setting, [*self._key(run.job_id), check_id(run.run_id, "run")])
+        return await self._one(statements.SETTING, [*self._key(run.job_id), check_id(run.run_id, "run")])
 
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         """Store a checkpoint, replacing an earlier one with this id."""
         values = {"id": check_id(checkpoint_id, "checkpoint"), "data": data}
-        await self._put(job_id, self._store.statements.put_checkpoint, values)
+        await self._put(job_id, statements.PUT_CHECKPOINT, values)
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
         """Return a checkpoint's data; None if there is none."""
         ids = [*self._key(job_id), check_id(checkpoint_id, "checkpoint")]
-        return await self._one(self._store.statements.checkpoint, ids)
+        return await self._one(statements.CHECKPOINT, ids)
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Return a page of checkpoint ids, ordered by Run and sequence number."""
-        rows = await self._rows_of_job(job_id, self._store.statements.checkpoints)
+        rows = await self._rows_of_job(job_id, statements.CHECKPOINTS)
         return page_of((str(one) for (one,) in rows), checkpoint_order, limit, after)
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
@@ -333,19 +327,19 @@ class PostgresStorage(Storage):
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
         """Store many blobs durably, each once for all Jobs, and return their SHA-256 names."""
-        key, statements = self._key(job_id), self._store.statements
+        key = self._key(job_id)
         pairs = named(blobs)
         for part in in_parts(pairs) if pairs else ([],):
             ids, texts = [name for name, _ in part], [data for _, data in part]
             fence = self._store.leases.fence(key)
             given = {"space": key.space, "job": key.job_id, "fence": fence, "ids": ids, "texts": texts}
             size = sum(map(len, texts))
-            self._check_put(key, await self._store.connections.write(partial(put_part, statements, given), size))
+            self._check_put(key, await self._store.connections.write(partial(put_part, given), size))
         return tuple(new_sha256(data).hexdigest() for data in blobs)
 
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
-        data = await self._one(self._store.statements.blob, [*self._key(job_id), check_id(sha256, "blob")])
+        data = await self._one(statements.BLOB, [*self._key(job_id), check_id(sha256, "blob")])
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if new_sha256(data).hexdigest() != sha256:
@@ -356,7 +350,7 @@ class PostgresStorage(Storage):
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         """Return the names of a Job's blobs."""
-        names = await self._rows_of_job(job_id, self._store.statements.blobs)
+        names = await self._rows_of_job(job_id, statements.BLOBS)
         return tuple(str(name) for (name,) in names)
 
     async def remove_blob(self, job_id: str, sha256: str) -> None:
@@ -366,11 +360,11 @@ class PostgresStorage(Storage):
 
         async def work(connection: Connection, _: bool) -> None:
             async with connection.transaction():
-                row = await (await connection.execute(store.statements.has_job, key)).fetchone()
+                row = await (await connection.execute(statements.HAS_JOB, key)).fetchone()
                 if row is None:
                     raise self._logs.no_job(job_id)
                 await self._require_fence(connection, key, fence)
-                await drop(connection, store.statements, int(row[0]), name)
+                await drop(connection, int(row[0]), name)
 
         await store.connections.write(work)
 
@@ -385,7 +379,7 @@ class PostgresStorage(Storage):
         async def work(connection: Connection) -> None:
             await connection.execute("SET statement_timeout = 0")
             try:
-                await connection.execute(self._store.statements.rewrite)
+                await connection.execute(statements.REWRITE)
             finally:
                 await connection.close()  # a pooled connection would keep the setting
 
@@ -394,9 +388,9 @@ class PostgresStorage(Storage):
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
         """Return the stored bytes of each Job, without the overhead of tables and indexes."""
         wanted = None if job_ids is None else list(job_ids)
-        statements, space = self._store.statements, self._space
+        space = self._space
         nothing: dict[str, JobSize] = {}
-        return await self._store.connections.read(lambda db: sizes_of(db, statements, space, wanted), nothing)
+        return await self._store.connections.read(lambda db: sizes_of(db, space, wanted), nothing)
 
     async def size(self) -> int:
         """Return the size of all tables of the schema, with their indexes."""
@@ -431,21 +425,20 @@ class PostgresStorage(Storage):
     async def _delete(
         self, connection: Connection, key: JobKey, expected: tuple[RunRef, int] | None, is_again: bool
     ) -> None:
-        statements = self._store.statements
         async with connection.transaction():
-            row = await (await connection.execute(statements.lock_job, key)).fetchone()
+            row = await (await connection.execute(statements.LOCK_JOB, key)).fetchone()
             if row is None:
                 if is_again:  # the first attempt was committed, its answer lost
                     return
                 raise self._logs.no_job(key.job_id)
-            runs = await (await connection.execute(statements.lock_runs, [row[0]])).fetchall()
+            runs = await (await connection.execute(statements.LOCK_RUNS, [row[0]])).fetchall()
             if expected is not None:
                 run, seq = expected
                 number = next((int(n) for n, run_id in runs if run_id == run.run_id), 0)
                 await self._logs.check_length(connection, number, run, seq)
             await self._require_fence(connection, key, self._store.leases.fence(key))
-            await drop(connection, statements, int(row[0]), None)
-            await connection.execute(statements.delete_job, {"space": key.space, "job": key.job_id})
+            await drop(connection, int(row[0]), None)
+            await connection.execute(statements.DELETE_JOB, {"space": key.space, "job": key.job_id})
 
     async def checks(self) -> Sequence[StorageCheck]:
         """Check the server, the role's rights in the schema, and the clock."""
@@ -457,7 +450,7 @@ class PostgresStorage(Storage):
         await self._store.leases.close()
         await self._store.connections.close()
 
-    async def _put(self, job_id: str, query: bytes, values: Mapping[str, object]) -> None:
+    async def _put(self, job_id: str, query: LiteralString, values: Mapping[str, object]) -> None:
         key = self._key(job_id)
         given = {"space": key.space, "job": key.job_id, "fence": self._store.leases.fence(key), **values}
 
@@ -475,23 +468,23 @@ class PostgresStorage(Storage):
             raise self._store.leases.lost(key)
 
     async def _require_fence(self, connection: Connection, key: JobKey, fence: int | None) -> None:
-        query = self._store.statements.has_fence
+        query = statements.HAS_FENCE
         if fence is not None and await (await connection.execute(query, [fence])).fetchone() is None:
             raise self._store.leases.lost(key)
 
-    async def _rows(self, query: bytes, values: Values) -> list[Row]:
+    async def _rows(self, query: LiteralString, values: Values) -> list[Row]:
         async def work(connection: Connection) -> list[Row]:
             return list(await (await connection.execute(query, values, binary=True)).fetchall())
 
         nothing: list[Row] = []
         return await self._store.connections.read(work, nothing)
 
-    async def _one(self, query: bytes, values: Values) -> bytes | None:
+    async def _one(self, query: LiteralString, values: Values) -> bytes | None:
         rows = await self._rows(query, values)
         return None if not rows or rows[0][0] is None else _bytes(rows[0][0])
 
-    async def _rows_of_job(self, job_id: str, query: bytes) -> list[Row]:
-        numbers = await self._rows(self._store.statements.has_job, self._key(job_id))
+    async def _rows_of_job(self, job_id: str, query: LiteralString) -> list[Row]:
+        numbers = await self._rows(statements.HAS_JOB, self._key(job_id))
         if not numbers:
             raise self._logs.no_job(job_id)
         return await self._rows(query, numbers[0])
