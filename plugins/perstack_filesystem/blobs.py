@@ -17,7 +17,7 @@ from hashlib import sha256 as new_sha256
 from pathlib import Path
 
 from perstack.core.base.ids import check_id, check_job_id
-from perstack.errors import NotFound
+from perstack.support.storage import no_job
 from perstack.system.concurrency import uninterrupted
 from perstack.system.files import FOLDER_MODE
 from perstack_filesystem.directories import Folder, OpenFolders, explained
@@ -227,7 +227,7 @@ class JobFolders:
 
     def _there(self, folder: Folder | None, job_id: str) -> Folder:
         if folder is None:
-            raise NotFound(f"there is no Job {job_id} in {self._root}")
+            raise no_job(job_id, self._root)
         return folder
 
 

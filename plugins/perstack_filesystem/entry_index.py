@@ -13,7 +13,8 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from threading import Lock
 
-from perstack.errors import NotFound, StorageError
+from perstack.errors import StorageError
+from perstack.support.storage import no_job
 from perstack.system.files import sync_data
 from perstack_filesystem.directories import Folder, explained, write_all
 
@@ -44,7 +45,7 @@ def put_entry(
         raise StorageError(f"{space.path / _FILE}: the entry of {job_id} is not one line")
     with _open(space, _ADDING, fcntl.LOCK_SH) as fd:
         if space.stat(job_id) is None:
-            raise NotFound(f"there is no Job {job_id} in {space.path}")
+            raise no_job(job_id, space.path)
         if is_wanted():
             _add(fd, job_id, seq, entry, synced=synced)
 

@@ -36,7 +36,7 @@ from threading import Lock
 
 from perstack.core.base.chain import EMPTY_LOG, Head, open_line
 from perstack.core.base.ids import check_id, check_job_id
-from perstack.errors import Conflict, NotFound, StorageError
+from perstack.errors import NotFound, StorageError
 from perstack.ports.formats import JobFormat
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
 from perstack.support.storage import (
@@ -46,7 +46,9 @@ from perstack.support.storage import (
     ends_at,
     head_after,
     is_id,
+    job_exists,
     newest_first,
+    no_job,
     page_of,
     run_order,
     stale,
@@ -188,7 +190,7 @@ class FilesystemStorage(BlobFolders, Storage):
         check_job_id(job_id)
         with ExitStack() as opened:
             if not opened.enter_context(self._folders.make_space(self._space)).add(job_id):
-                raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+                raise job_exists(job_id)
             self._job(opened, job_id).add("runs")
 
     async def has_job(self, job_id: str) -> bool:
@@ -319,7 +321,7 @@ class FilesystemStorage(BlobFolders, Storage):
         check_job_id(job_id)
         jobs = self._folders.find(self._space)
         if jobs is None:
-            raise NotFound(f"there is no Job {job_id} in {self._root}")
+            raise no_job(job_id, self._root)
         with jobs:
             put_entry(jobs, job_id, seq, entry, synced=synced, is_wanted=lambda: self._has_record(expected))
 
@@ -457,7 +459,7 @@ class FilesystemStorage(BlobFolders, Storage):
             with ExitStack() as opened:
                 jobs = self._jobs(opened)
                 if jobs is None:
-                    raise NotFound(f"there is no Job {job_id} in {self._root}")
+                    raise no_job(job_id, self._root)
                 if expected is not None:
                     opened.enter_context(self._staying_at(*expected))
                 # The rename removes the Job atomically; a crash during the removal of its files leaves nothing that

@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from perstack.dataclass import dataclass
-from perstack.errors import Conflict, NotFound, StorageError
+from perstack.errors import Conflict, StorageError
+from perstack.support.storage import is_driven, no_job
 from perstack.system.concurrency import end, uninterrupted
 from perstack_postgres import statements
 from perstack_postgres.connections import Connection, Connections, is_idle
@@ -123,12 +124,12 @@ class Leases:
         async with connection.transaction():
             row = await (await connection.execute(statements.JOB_TO_LEASE, values)).fetchone()
             if row is None:
-                raise NotFound(f"there is no Job {key.job_id} in {self._connections.address.shown}")
+                raise no_job(key.job_id, self._connections.address.shown)
             values = {"n": row[0], "key": self._key, "holder": words, "seconds": EXPIRY}
             lease = await (await connection.execute(statements.LEASE, values)).fetchone()
             if lease is not None and lease[2] and int(lease[1]) not in tried:
                 other = _words(lease[0])
-                raise Conflict(f"job {key.job_id} is being driven by {other}: wait until it ends, or stop it")
+                raise is_driven(key.job_id, other)
             taken = await (await connection.execute(statements.TAKE_LEASE, values)).fetchone()
             fence = 0 if taken is None else int(taken[0])
             tried.add(fence)

@@ -7,17 +7,21 @@ from typing import NamedTuple
 
 import psycopg
 
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.ids import check_id, check_job_id
-from perstack.errors import Damaged, NotFound
+from perstack.errors import NotFound
 from perstack.ports.storage import RunRef
-from perstack.support.storage import check_redaction, head_after, stale
+from perstack.support.storage import check_redaction, damaged, head_after, no_job, stale, verified
 from perstack_postgres import statements
 from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, Leases
 
 _LONGEST = 1 << 28
 """Maximum bytes of a record that is read; longer ones were not written by perstack."""
+
+_TOO_LONG = f"it is longer than {_LONGEST >> 20} MiB"
+MEDIUM = "the database"
+"""What a person puts back from a copy if data is damaged."""
 
 _MOST_KNOWN = 1000
 _LAST = (1 << 62) - 1
@@ -77,11 +81,11 @@ class RunLogs:
         # The record before is read too: the hash chain continues from it.
         values |= {"first": max(after, 1), "last": last}
 
-        async def work(connection: Connection) -> list[tuple[int, bytes | None]]:
+        async def work(connection: Connection) -> list[tuple[int, bytes | str]]:
             cursor = await connection.execute(statements.READ, values, binary=True)
-            return [(int(seq), line) for seq, line in await cursor.fetchall()]
+            return [(int(seq), _TOO_LONG if line is None else line) for seq, line in await cursor.fetchall()]
 
-        return self._verified(run, after, await self._connections.read(work, []))
+        return verified(await self._connections.read(work, []), after, self._place(run), MEDIUM)
 
     async def end(self, run: RunRef, count: int) -> list[bytes]:
         """Return the last `count` records without verifying them."""
@@ -122,7 +126,7 @@ class RunLogs:
 
     def no_job(self, job_id: str) -> NotFound:
         """Return the exception for an unknown Job."""
-        return NotFound(f"there is no Job {job_id} in {self._connections.address.shown}")
+        return no_job(job_id, self._connections.address.shown)
 
     def _know(self, run: RunRef, end: _End) -> None:
         self._known[run] = end
@@ -176,38 +180,13 @@ class RunLogs:
         try:
             return Head(int(row[0]), open_line(bytes(row[1])).hash)
         except BrokenSeal as broken:
-            raise self._damaged(run, int(row[0]) - 1, broken) from broken
+            raise damaged(self._place(run), int(row[0]) - 1, str(broken), MEDIUM) from broken
 
     async def _has(self, connection: Connection, number: int, seq: int, lines: list[bytes]) -> bool:
         """Return whether the log ends with these records, so that an append whose answer was lost has been done."""
         values = [number, seq]
         cursor = await connection.execute(statements.LINES_AFTER, values, binary=True)
         return [bytes(line) for (line,) in await cursor.fetchall()] == lines
-
-    def _verified(self, run: RunRef, after: int, rows: list[tuple[int, bytes | None]]) -> list[bytes]:
-        """Return the records after `after`, each verified against the one before it."""
-        lines: list[bytes] = []
-        head = EMPTY_LOG
-        try:
-            if after and rows and rows[0][0] == after:
-                head = Head(after, open_line(rows.pop(0)[1] or b"").hash)
-            for seq, line in rows:
-                if seq != head.seq + 1:
-                    raise BrokenSeal("it is missing")
-                if line is None:
-                    raise BrokenSeal(f"it is longer than {_LONGEST >> 20} MiB")
-                _, head = check(head, line)
-                lines.append(line)
-        except BrokenSeal as broken:
-            raise self._damaged(run, head.seq, broken) from broken
-        return lines
-
-    def _damaged(self, run: RunRef, readable: int, broken: BrokenSeal) -> Damaged:
-        return Damaged(
-            f"{self._place(run)}, record {readable + 1}: {broken}; records before it that can be read: {readable}. "
-            "Put the database back from a copy",
-            readable=readable,
-        )
 
     def _key(self, run: RunRef) -> JobKey:
         return JobKey(self._space, check_job_id(run.job_id))

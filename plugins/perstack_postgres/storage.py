@@ -31,14 +31,24 @@ import psycopg
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.dataclass import dataclass
-from perstack.errors import Conflict, NotFound, StorageError
+from perstack.errors import StorageError
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
-from perstack.support.storage import check_space, checkpoint_order, newest_first, page_of, place_in_jobs, run_order
+from perstack.support.storage import (
+    check_space,
+    checked_blob,
+    checkpoint_order,
+    ending_of,
+    job_exists,
+    newest_first,
+    page_of,
+    place_in_jobs,
+    run_order,
+)
 from perstack_postgres import statements
 from perstack_postgres.address import Address
 from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, Leases
-from perstack_postgres.logs import RunLogs
+from perstack_postgres.logs import MEDIUM, RunLogs
 from perstack_postgres.notifications import Notices, Watching
 from perstack_postgres.schema import VERSION, has_tables
 
@@ -225,7 +235,7 @@ class PostgresStorage(Storage):
             return row is not None and row[0] == made
 
         if not await self._store.connections.write(work):
-            raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+            raise job_exists(job_id)
 
     async def has_job(self, job_id: str) -> bool:
         """Return whether a Job with this id exists."""
@@ -279,8 +289,7 @@ class PostgresStorage(Storage):
     ) -> None:
         """Replace a Job's index entry, unless the stored one is newer or the log lacks the expected record."""
         run, head = (None, Head()) if expected is None else (expected[0].run_id, expected[1])
-        end = b',"hash":"%b"}' % head.hash.encode()
-        values = {"seq": seq, "data": entry, "run": run, "at": head.seq, "end": end}
+        values = {"seq": seq, "data": entry, "run": run, "at": head.seq, "end": ending_of(head)}
         await self._put(job_id, statements.PUT_ENTRY_SYNCED if synced else statements.PUT_ENTRY, values)
 
     async def entries(self) -> Mapping[str, bytes]:
@@ -340,13 +349,7 @@ class PostgresStorage(Storage):
     async def blob(self, job_id: str, sha256: str) -> bytes:
         """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
         data = await self._one(statements.BLOB, [*self._key(job_id), check_id(sha256, "blob")])
-        if data is None:
-            raise NotFound(f"job {job_id} has no blob {sha256}")
-        if new_sha256(data).hexdigest() != sha256:
-            raise StorageError(
-                f"{self.location}: blob {sha256} of job {job_id} is damaged; put the database back from a copy"
-            )
-        return data
+        return checked_blob(data, job_id, sha256, self.location, MEDIUM)
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         """Return the names of a Job's blobs."""

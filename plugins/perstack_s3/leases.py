@@ -17,6 +17,7 @@ from datetime import datetime
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import LeaseInfo
+from perstack.support.storage import is_driven
 from perstack.system.concurrency import uninterrupted
 from perstack_s3.layout import Layout, LeaseState, read
 from perstack_s3.objects import Found, Objects
@@ -146,7 +147,7 @@ class Leases:
             else:
                 state = _state(found)
                 if state.holder and not await self._is_expired(found):
-                    raise Conflict(f"job {job_id} is being driven by {state.holder}: wait until it ends, or stop it")
+                    raise is_driven(job_id, state.holder)
                 held = Held(state.fence + 1, secrets.token_hex(8), holder, "", now)
                 held.is_fenced = not state.holder and not state.unfenced
                 tag = await self._objects.replace(key, held.bytes(), found.tag)

@@ -14,7 +14,7 @@ from itertools import takewhile
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef
-from perstack.support.storage import check_redaction, head_after, stale
+from perstack.support.storage import check_redaction, damaged, head_after, stale
 from perstack_s3.layout import (
     MERGED,
     Append,
@@ -294,11 +294,7 @@ class Log:
         return self._damage_at(self._starts[min(number, len(self._starts) - 1)].seq, what)
 
     def _damage_at(self, readable: int, what: str) -> Damaged:
-        return Damaged(
-            f"{self.place}, record {readable + 1}: {what}; records before it that can be read: {readable}. "
-            "Put the object back from a copy",
-            readable=readable,
-        )
+        return damaged(self.place, readable, what, "the object")
 
     def _key(self, number: int) -> str:
         return self._layout.append(self.run, self._incarnation, number)

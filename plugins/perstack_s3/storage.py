@@ -29,7 +29,7 @@ from perstack.core.base.chain import Head
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
-from perstack.support.storage import check_space, ends_at, is_id, page_of, run_order
+from perstack.support.storage import check_space, checked_blob, ends_at, is_id, job_exists, no_job, page_of, run_order
 from perstack.system.concurrency import uninterrupted
 from perstack_s3.checks import check_version, checks_of
 from perstack_s3.layout import EntryHeader, Layout, Marker, RunList, read
@@ -99,7 +99,7 @@ class S3Storage(Storage):
         await self._ready()
         marker = Marker(incarnation=secrets.token_hex(8), made=time.time_ns())
         if await self._objects.create(self._layout.of_job("markers", job_id), marker.to_bytes()) is None:
-            raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+            raise job_exists(job_id)
 
     async def has_job(self, job_id: str) -> bool:
         """Return whether a Job with this id exists."""
@@ -220,11 +220,7 @@ class S3Storage(Storage):
         """Return a blob. Raises NotFound, and StorageError if the content does not match its SHA-256."""
         check_id(sha256, "blob")
         found = await self._objects.get(self._layout.blob(job_id, await self._required(job_id), sha256))
-        if found is None:
-            raise NotFound(f"job {job_id} has no blob {sha256}")
-        if new_sha256(found.data).hexdigest() != sha256:
-            raise StorageError(f"{self.location}: blob {sha256} of job {job_id} is damaged; put it back from a copy")
-        return found.data
+        return checked_blob(None if found is None else found.data, job_id, sha256, self.location, "it")
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
         """Return the names of a Job's blobs."""
@@ -421,7 +417,7 @@ class S3Storage(Storage):
     async def _required(self, job_id: str) -> str:
         incarnation = await self._incarnation(job_id)
         if incarnation is None:
-            raise NotFound(f"there is no Job {job_id} in {self.location}")
+            raise no_job(job_id, self.location)
         return incarnation
 
     async def _listed(self, kind: str) -> dict[str, Listed]:

@@ -26,21 +26,26 @@ from hashlib import sha256 as new_sha256
 from pathlib import Path
 from typing import TypeVar
 
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.ids import check_id, check_job_id
-from perstack.errors import Conflict, Damaged, NotFound, StorageError
+from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
 from perstack.support.storage import (
     check_redaction,
     check_space,
+    checked_blob,
     checkpoint_order,
+    damaged,
     ends_at,
     head_after,
+    job_exists,
     newest_first,
+    no_job,
     page_of,
     place_in_jobs,
     run_order,
     stale,
+    verified,
 )
 from perstack.system.concurrency import uninterrupted
 from perstack.system.file_locks import hold, holder_of
@@ -107,6 +112,8 @@ _PLACES = 1 << 32
 """Record keys per Run, and so the maximum number of records plus one."""
 
 _LATEST = (1 << 63) - 1
+_MEDIUM = "the file"
+"""What a person puts back from a copy if data is damaged."""
 
 JOBS = (
     f"SELECT written, job_id FROM jobs WHERE {SPACE} = ? AND (written, job_id) < (?, ?)"  # noqa: S608 - no input
@@ -161,7 +168,7 @@ class SqliteStorage(Storage):
         row = (self._key(job_id), time.time_ns())
         query = "INSERT OR IGNORE INTO jobs (job_id, written) VALUES (?, ?)"
         if not await self._database.write(lambda db: db.execute(query, row).rowcount):
-            raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+            raise job_exists(job_id)
 
     async def has_job(self, job_id: str) -> bool:
         """Return whether a Job with this id exists."""
@@ -211,7 +218,8 @@ class SqliteStorage(Storage):
             last = _PLACES - 1 if limit is None else min(after + limit, _PLACES - 1)
             span = (base + max(after, 1), base + last)
             rows = _rows(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
-            return self._verified(run, after, [(int(str(key)) - base, _bytes(line)) for key, line in rows])
+            found = [(int(str(key)) - base, _bytes(line)) for key, line in rows]
+            return verified(found, after, self._place(run), _MEDIUM)
 
         return await self._database.read(work)
 
@@ -251,7 +259,7 @@ class SqliteStorage(Storage):
         row = (summary, time.time_ns(), self._key(job_id))
         query = "UPDATE jobs SET summary = ?, written = ? WHERE job_id = ?"
         if not await self._database.write(lambda db: db.execute(query, row).rowcount, synced=False):
-            raise self._no_job(job_id)
+            raise no_job(job_id, self._path)
 
     async def summary(self, job_id: str) -> bytes | None:
         """Return the Job's summary; None if there is none."""
@@ -355,11 +363,7 @@ class SqliteStorage(Storage):
         ids = (self._key(job_id), check_id(sha256, "blob"))
         query = "SELECT data FROM job_blobs JOIN blobs USING (sha256) WHERE job_id = ? AND sha256 = ?"
         data = await self._database.read(lambda db: _one(db, query, ids))
-        if data is None:
-            raise NotFound(f"job {job_id} has no blob {sha256}")
-        if new_sha256(data).hexdigest() != sha256:
-            raise StorageError(f"{self._path}: blob {sha256} of job {job_id} is damaged; put the file back from a copy")
-        return data
+        return checked_blob(data, job_id, sha256, self.location, _MEDIUM)
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
         """Return the stored bytes of each Job, without the overhead of tables and indexes."""
@@ -388,14 +392,14 @@ class SqliteStorage(Storage):
     async def erase_traces(self, job_id: str) -> None:
         """Rewrite the whole file without its unused pages and empty the write-ahead log."""
         if not await self.has_job(job_id):
-            raise self._no_job(job_id)
+            raise no_job(job_id, self._path)
         await self._database.rewrite()
 
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
         """Hold a Job's lease, which is released as soon as the holder dies. Raises Conflict, naming the holder."""
         if not await self.has_job(job_id):
-            raise self._no_job(job_id)
+            raise no_job(job_id, self._path)
         async with hold(lambda: self._open_lease(job_id), holder, job_id):
             yield
 
@@ -444,22 +448,6 @@ class SqliteStorage(Storage):
 
         return await self._database.read(work)
 
-    def _verified(self, run: RunRef, after: int, rows: list[tuple[int, bytes]]) -> list[bytes]:
-        """Return the records after `after`, each verified against the one before it."""
-        lines: list[bytes] = []
-        head = EMPTY_LOG
-        try:
-            if after and rows and rows[0][0] == after:
-                head = Head(after, open_line(rows.pop(0)[1]).hash)
-            for seq, line in rows:
-                if seq != head.seq + 1:
-                    raise BrokenSeal("it is missing")
-                _, head = check(head, line)
-                lines.append(line)
-        except BrokenSeal as broken:
-            raise self._damaged(run, head.seq, broken) from broken
-        return lines
-
     def _number(self, db: sqlite3.Connection, run: RunRef) -> int:
         """Return a Run's number in this file, inserting the Run if it has none."""
         key = self._key(run.job_id)
@@ -484,7 +472,7 @@ class SqliteStorage(Storage):
         try:
             return Head(seq, open_line(_bytes(rows[0][1])).hash)
         except BrokenSeal as broken:
-            raise self._damaged(run, seq - 1, broken) from broken
+            raise damaged(self._place(run), seq - 1, str(broken), _MEDIUM) from broken
 
     def _has_record(self, db: sqlite3.Connection, run: RunRef, head: Head) -> bool:
         base = _find_run(db, self._key(run.job_id), run.run_id)
@@ -507,7 +495,7 @@ class SqliteStorage(Storage):
 
     def _require(self, db: sqlite3.Connection | None, job_id: str) -> sqlite3.Connection:
         if db is None or not _has_job(db, self._key(job_id)):
-            raise self._no_job(job_id)
+            raise no_job(job_id, self._path)
         return db
 
     def _key(self, job_id: str) -> str:
@@ -518,16 +506,6 @@ class SqliteStorage(Storage):
 
     def _lease_file(self, job_id: str) -> Path:
         return self._leases / self._key(job_id).replace("/", ".")
-
-    def _no_job(self, job_id: str) -> NotFound:
-        return NotFound(f"there is no Job {job_id} in {self._path}")
-
-    def _damaged(self, run: RunRef, readable: int, broken: BrokenSeal) -> Damaged:
-        return Damaged(
-            f"{self._place(run)}, record {readable + 1}: {broken}; records before it that can be read: {readable}. "
-            "Put the file back from a copy",
-            readable=readable,
-        )
 
     def _place(self, run: RunRef) -> str:
         return f"{self._path}, run {run.run_id}"

@@ -1,14 +1,15 @@
-"""Helpers for storages: checks of appends and redactions, ids in the promised order, pages, names of spaces."""
+"""Helpers for storages: checks of records and blobs, errors, ids in the promised order, pages, names of spaces."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from hashlib import sha256 as new_sha256
 from typing import Protocol, TypeVar
 
-from perstack.core.base.chain import BrokenSeal, Head, check, is_redaction_of
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, is_redaction_of, open_line
 from perstack.core.base.ids import check_id, number_of_run, place_of
-from perstack.errors import Conflict, NotFound, StorageError, UsageError
+from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from perstack.ports.storage import Page
 
 # Paged listings.
@@ -60,7 +61,12 @@ def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
 
 def ends_at(record: bytes, head: Head) -> bool:
     """Return whether a record is the last one of a log that ended at `head`."""
-    return record.endswith(b',"hash":"%b"}' % head.hash.encode())
+    return record.endswith(ending_of(head))
+
+
+def ending_of(head: Head) -> bytes:
+    """Return the last bytes of the record at `head`, which contain its hash."""
+    return b',"hash":"%b"}' % head.hash.encode()
 
 
 def check_redaction(log: Sequence[bytes], seq: int, record: bytes, place: str) -> None:
@@ -69,6 +75,73 @@ def check_redaction(log: Sequence[bytes], seq: int, record: bytes, place: str) -
         raise NotFound(f"{place}: has {len(log)} records, and so none at {seq}")
     if b"\n" in record or not is_redaction_of(log[seq - 1], record):
         raise Conflict(f"{place}: what is to stand for record {seq} is not a redaction of it")
+
+
+# Checks of what was stored.
+
+
+def verified(rows: Sequence[tuple[int, bytes | str]], after: int, place: str, medium: str) -> list[bytes]:
+    """Return the records after `after`, each verified against the one before it.
+
+    `rows` are sequence numbers with records, in order, including the record at `after` if there is one. Text in place
+    of a record says why it cannot be read. Raises Damaged, which names the log by `place` and tells to put `medium`
+    back from a copy.
+    """
+    lines: list[bytes] = []
+    head = EMPTY_LOG
+    try:
+        for seq, line in rows:
+            if isinstance(line, str):
+                raise BrokenSeal(line)
+            if seq == after:
+                head = Head(after, open_line(line).hash)
+                continue
+            if seq != head.seq + 1:
+                raise BrokenSeal("it is missing")
+            _, head = check(head, line)
+            lines.append(line)
+    except BrokenSeal as broken:
+        raise damaged(place, head.seq, str(broken), medium) from broken
+    return lines
+
+
+def checked_blob(data: bytes | None, job_id: str, sha256: str, place: str, medium: str) -> bytes:
+    """Return a blob that was read; None means that the Job has no such blob.
+
+    Raises NotFound, and StorageError if the content does not match its name.
+    """
+    if data is None:
+        raise NotFound(f"job {job_id} has no blob {sha256}")
+    if new_sha256(data).hexdigest() != sha256:
+        raise StorageError(f"{place}: blob {sha256} of job {job_id} is damaged; put {medium} back from a copy")
+    return data
+
+
+# Errors.
+
+
+def damaged(place: str, readable: int, why: str, medium: str) -> Damaged:
+    """Return the error for a log whose record after the first `readable` ones cannot be read."""
+    return Damaged(
+        f"{place}, record {readable + 1}: {why}; records before it that can be read: {readable}. "
+        f"Put {medium} back from a copy",
+        readable=readable,
+    )
+
+
+def job_exists(job_id: str) -> Conflict:
+    """Return the error for a new Job whose id is taken."""
+    return Conflict(f"job {job_id} exists already: choose another id, or continue it")
+
+
+def no_job(job_id: str, place: object) -> NotFound:
+    """Return the error for an unknown Job; `place` is the store's location."""
+    return NotFound(f"there is no Job {job_id} in {place}")
+
+
+def is_driven(job_id: str, holder: str) -> Conflict:
+    """Return the error for a lease that another process holds."""
+    return Conflict(f"job {job_id} is being driven by {holder}: wait until it ends, or stop it")
 
 
 def stale(place: str, expected_seq: int, seq: int) -> Conflict:

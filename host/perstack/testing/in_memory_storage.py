@@ -11,22 +11,26 @@ from dataclasses import field
 from hashlib import sha256 as new_sha256
 from pathlib import Path
 
-from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check
+from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
-from perstack.errors import Conflict, Damaged, NotFound
 from perstack.ports.formats import JobFormat
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageFactory
 from perstack.support.storage import (
     check_redaction,
     check_space,
+    checked_blob,
     ends_at,
     head_after,
+    is_driven,
+    job_exists,
     newest_first,
+    no_job,
     page_of,
     run_order,
     stale,
+    verified,
 )
 
 
@@ -93,7 +97,7 @@ class InMemoryStorage(Storage):
     async def create_job(self, job_id: str) -> None:
         """Create an empty Job. Raises Conflict if the id exists."""
         if check_job_id(job_id) in self.store.jobs:
-            raise Conflict(f"job {job_id} exists already: choose another id, or continue it")
+            raise job_exists(job_id)
         self.store.jobs[job_id] = InMemoryJob(self._tick())
 
     async def has_job(self, job_id: str) -> bool:
@@ -125,15 +129,7 @@ class InMemoryStorage(Storage):
         job = self.store.jobs.get(check_job_id(run.job_id))
         log = [] if job is None else job.logs.get(check_id(run.run_id, "run"), [])
         wanted = log[: None if limit is None else after + limit]
-        head = EMPTY_LOG
-        for line in wanted:
-            try:
-                _, head = check(head, line)
-            except BrokenSeal as broken:
-                raise Damaged(
-                    f"{self.location}, run {run.run_id}, record {head.seq + 1}: {broken}", readable=head.seq
-                ) from broken
-        return wanted[after:]
+        return verified(list(enumerate(wanted, 1)), 0, f"{self.location}, run {run.run_id}", "the record")[after:]
 
     async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
         """Replace a record by one without content. Raises NotFound and Conflict."""
@@ -184,9 +180,7 @@ class InMemoryStorage(Storage):
         """Return the bytes of a blob. Raises NotFound."""
         job = self.store.jobs.get(check_job_id(job_id))
         data = None if job is None else job.blobs.get(check_id(sha256, "blob"))
-        if data is None:
-            raise NotFound(f"job {job_id} has no blob {sha256}")
-        return data
+        return checked_blob(data, job_id, sha256, self.location, "it")
 
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
         """Return the size of each Job in bytes."""
@@ -215,7 +209,7 @@ class InMemoryStorage(Storage):
         self._job(job_id)
         if job_id in self.store.leases:
             held = self.store.leases[job_id]
-            raise Conflict(f"job {job_id} is being driven by {held}: wait until it ends, or stop it")
+            raise is_driven(job_id, held)
         self.store.leases[job_id] = holder
         try:
             yield
@@ -243,7 +237,7 @@ class InMemoryStorage(Storage):
     def _job(self, job_id: str) -> InMemoryJob:
         job = self.store.jobs.get(check_job_id(job_id))
         if job is None:
-            raise NotFound(f"there is no Job {job_id} in {self.location}")
+            raise no_job(job_id, self.location)
         return job
 
     def _tick(self) -> int:
