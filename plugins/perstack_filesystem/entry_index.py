@@ -71,8 +71,8 @@ def _add(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
 def read_entries(space: Folder, jobs: Iterable[str]) -> dict[str, bytes]:
     """Return the entry of each of these Jobs; empty bytes for a Job without one."""
     data = space.read(_FILE) or b""
-    found, lines = _parse(data)
-    if lines > 2 * len(found) + _TOLERATED:
+    found = _parse(data)
+    if data.count(b"\n\n") > 2 * len(found) + _TOLERATED:
         with suppress(StorageError):  # the file is readable even if the rewrite fails
             _compact(space)
     return {job_id: found[job_id][1] if job_id in found else b"" for job_id in jobs}
@@ -145,34 +145,19 @@ def _take(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
 
 def entry_names(space: Folder) -> list[str]:
     """Return the Job ids that have an entry."""
-    return list(_parse(space.read(_FILE) or b"")[0])
+    return list(_parse(space.read(_FILE) or b""))
 
 
-def _parse(data: bytes) -> tuple[Entries, int]:
-    """Return the latest entry of each Job, and the number of lines."""
-    found: dict[bytes, tuple[int, bytes]] = {}
-    lines = data.split(b"\n\n")
-    for line in lines:
-        parts = line.split(b" ", 2)
-        if len(parts) < 3:
-            continue
-        try:
-            seq = int(parts[0])
-        except ValueError:
-            continue
-        name = parts[1]
-        if seq == _FORGOTTEN:
-            found.pop(name, None)
-        elif name not in found or seq >= found[name][0]:
-            found[name] = (seq, parts[2])
-    return {name.decode(errors="replace"): (seq, entry.rstrip(b"\n")) for name, (seq, entry) in found.items()}, len(
-        lines
-    )
+def _parse(data: bytes) -> Entries:
+    """Return the latest entry of each Job."""
+    found: Entries = {}
+    _take(found, _ANY.finditer(data))
+    return found
 
 
 def _compact(space: Folder) -> None:
     with _open(space, os.O_RDWR, fcntl.LOCK_EX):
-        found, _ = _parse(space.read(_FILE) or b"")
+        found = _parse(space.read(_FILE) or b"")
         lines = [b"\n%d %b %b\n" % (seq, name.encode(), entry) for name, (seq, entry) in found.items()]
         space.replace(_FILE, b"".join(lines), sync=True)
         space.sync()
