@@ -26,7 +26,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, TAKEN_OVER_WITHIN, Claim, Dispatcher, Load, Order, Seat
 from perstack.system.clock import SYSTEM
-from perstack.testing.storage_fixture import SECONDS, wait_for
+from perstack.testing.storage_fixture import SECONDS, in_loop, wait_for
 
 # The test fixture: an engine, empty at first, and its clock.
 
@@ -126,373 +126,333 @@ class _Base:
 class WaitingContract(_Base):
     """Promise 1: at most one work item waits for a Job, and none is lost."""
 
-    def test_a_job_that_is_queued_often_is_driven_once(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
-                for dispatcher in (one, other, one):
-                    await dispatcher.submit(Order("job", submitted_at=5))
-                await shown(one, queued=1)
-                claim = await claimed(seat)
-                assert claim.order == Order("job", submitted_at=5)
-                assert await seat.claim() is None
-                await seat.release(claim)
-                assert await seat.claim() is None
-                assert await one.order("job") is None
+    @in_loop
+    async def test_a_job_that_is_queued_often_is_driven_once(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
+            for dispatcher in (one, other, one):
+                await dispatcher.submit(Order("job", submitted_at=5))
+            await shown(one, queued=1)
+            claim = await claimed(seat)
+            assert claim.order == Order("job", submitted_at=5)
+            assert await seat.claim() is None
+            await seat.release(claim)
+            assert await seat.claim() is None
+            assert await one.order("job") is None
 
-        wait_for(work())
+    @in_loop
+    async def test_a_job_that_many_queue_at_once_is_driven_once(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
+            await asyncio.gather(*(who.submit(Order("job", priority=n)) for n in range(8) for who in (one, other)))
+            claim = await claimed(seat)
+            assert claim.order.priority == 7
+            await seat.release(claim)
+            assert await seat.claim() is None
 
-    def test_a_job_that_many_queue_at_once_is_driven_once(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
-                await asyncio.gather(*(who.submit(Order("job", priority=n)) for n in range(8) for who in (one, other)))
-                claim = await claimed(seat)
-                assert claim.order.priority == 7
-                await seat.release(claim)
-                assert await seat.claim() is None
-
-        wait_for(work())
-
-    def test_a_job_that_is_queued_twice_takes_the_earlier_time_and_the_higher_priority(
+    @in_loop
+    async def test_a_job_that_is_queued_twice_takes_the_earlier_time_and_the_higher_priority(
         self, bed: DispatcherBed
     ) -> None:
-        async def work() -> None:
-            async with bed.dispatchers() as (one,):
-                later = bed.now() + 3_600_000
-                await one.submit(Order("job", due=later, priority=1))
-                await one.submit(Order("job", due=later + 5, priority=3))
-                assert await one.order("job") == Order("job", due=later, priority=3)
-                await one.submit(Order("job", due=later - 5, priority=2))
-                assert await one.order("job") == Order("job", due=later - 5, priority=3)
-                await shown(one, later=1)
-                await one.submit(Order("job"))
-                async with one.seat("w") as seat:
-                    claim = await claimed(seat)
-                    assert (claim.order.due, claim.order.priority) == (0, 3)
-
-        wait_for(work())
-
-    def test_a_job_that_is_queued_while_it_stops_is_driven_again(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers(2) as (one, other), one.seat("w") as seat, other.seat("v") as second:
-                await one.submit(Order("job", submitted_at=1))
+        async with bed.dispatchers() as (one,):
+            later = bed.now() + 3_600_000
+            await one.submit(Order("job", due=later, priority=1))
+            await one.submit(Order("job", due=later + 5, priority=3))
+            assert await one.order("job") == Order("job", due=later, priority=3)
+            await one.submit(Order("job", due=later - 5, priority=2))
+            assert await one.order("job") == Order("job", due=later - 5, priority=3)
+            await shown(one, later=1)
+            await one.submit(Order("job"))
+            async with one.seat("w") as seat:
                 claim = await claimed(seat)
-                await other.submit(Order("job", submitted_at=2))
-                assert await second.claim() is None  # two workers would drive it
-                assert await other.order("job") == Order("job", submitted_at=2)
-                await seat.release(claim)
-                assert (await claimed(second)).order.submitted_at == 2
+                assert (claim.order.due, claim.order.priority) == (0, 3)
 
-        wait_for(work())
+    @in_loop
+    async def test_a_job_that_is_queued_while_it_stops_is_driven_again(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers(2) as (one, other), one.seat("w") as seat, other.seat("v") as second:
+            await one.submit(Order("job", submitted_at=1))
+            claim = await claimed(seat)
+            await other.submit(Order("job", submitted_at=2))
+            assert await second.claim() is None  # two workers would drive it
+            assert await other.order("job") == Order("job", submitted_at=2)
+            await seat.release(claim)
+            assert (await claimed(second)).order.submitted_at == 2
 
-    def test_an_order_that_is_given_back_waits_with_what_is_known_of_it(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers() as (one,), one.seat("first") as seat, one.seat("second") as second:
-                await one.submit(Order("job", priority=4, labels={"a": "b"}, submitted_at=9, storage="f0"))
-                claim = await claimed(seat)
-                again = replace(claim.order, refused={"first": "no key"}, takeovers=2, events=7)
-                await seat.release(claim, again)
-                assert await one.order("job") == again
-                assert await seat.claim() is None
-                assert (await claimed(second)).order == again
+    @in_loop
+    async def test_an_order_that_is_given_back_waits_with_what_is_known_of_it(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers() as (one,), one.seat("first") as seat, one.seat("second") as second:
+            await one.submit(Order("job", priority=4, labels={"a": "b"}, submitted_at=9, storage="f0"))
+            claim = await claimed(seat)
+            again = replace(claim.order, refused={"first": "no key"}, takeovers=2, events=7)
+            await seat.release(claim, again)
+            assert await one.order("job") == again
+            assert await seat.claim() is None
+            assert (await claimed(second)).order == again
 
-        wait_for(work())
+    @in_loop
+    async def test_an_order_that_is_given_back_and_one_submitted_meanwhile_become_one(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers() as (one,), one.seat("w") as seat:
+            later = bed.now() + 3_600_000
+            await one.submit(Order("job"))
+            claim = await claimed(seat)
+            await one.submit(Order("job", due=later))
+            await seat.release(claim, replace(claim.order, due=later - 7, priority=2))
+            await shown(one, later=1)
+            waits = await one.order("job")
+            assert waits is not None
+            assert (waits.due, waits.priority) == (later - 7, 2)
 
-    def test_an_order_that_is_given_back_and_one_submitted_meanwhile_become_one(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers() as (one,), one.seat("w") as seat:
-                later = bed.now() + 3_600_000
-                await one.submit(Order("job"))
-                claim = await claimed(seat)
-                await one.submit(Order("job", due=later))
-                await seat.release(claim, replace(claim.order, due=later - 7, priority=2))
-                await shown(one, later=1)
-                waits = await one.order("job")
-                assert waits is not None
-                assert (waits.due, waits.priority) == (later - 7, 2)
+    @in_loop
+    async def test_an_order_that_is_withdrawn_is_given_to_nobody(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers() as (one,), one.seat("w") as seat:
+            assert not await one.withdraw("job")
+            await one.submit(Order("job"))
+            assert await one.withdraw("job")
+            assert not await one.withdraw("job")
+            assert await seat.claim() is None
+            await one.submit(Order("job"))
+            claim = await claimed(seat)
+            assert not await one.withdraw("job")
+            assert await one.order("job") == claim.order
 
-        wait_for(work())
-
-    def test_an_order_that_is_withdrawn_is_given_to_nobody(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers() as (one,), one.seat("w") as seat:
-                assert not await one.withdraw("job")
-                await one.submit(Order("job"))
-                assert await one.withdraw("job")
-                assert not await one.withdraw("job")
-                assert await seat.claim() is None
-                await one.submit(Order("job"))
-                claim = await claimed(seat)
-                assert not await one.withdraw("job")
-                assert await one.order("job") == claim.order
-
-        wait_for(work())
-
-    def test_a_delegate_that_others_drive_is_ordered_beside_its_job(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers(2) as (one, other), one.seat("w", concurrency=3) as seat:
-                of_run, alike = Order("job", run_id="job-2", priority=1, storage="f0"), Order("job-2", priority=-1)
-                await bed.submitted(one, of_run)
-                await bed.submitted(one, Order("job"))
-                await bed.submitted(one, alike)
-                await other.submit(of_run)
-                claims = [await claimed(seat) for _ in range(3)]
-                assert [claim.order for claim in claims] == [of_run, Order("job"), alike]
-                assert await other.order("job", "job-2") == of_run
-                assert await other.order("job") == Order("job")
-                assert await other.order("job-2") == alike
-                (worker,) = await other.workers()
-                assert sorted(worker.jobs) == ["job", "job-2", "job-2"]
-                claims[0] = await seat.change(claims[0], replace(of_run, takeovers=2))
-                assert (await other.order("job", "job-2")) == replace(of_run, takeovers=2)
-                await seat.release(claims[0], replace(of_run, due=bed.now() + 3_600_000))
-                assert not await other.withdraw("job")
-                assert await other.withdraw("job", "job-2")
-                assert await other.order("job", "job-2") is None
-                assert await other.order("job") is not None
-
-        wait_for(work())
+    @in_loop
+    async def test_a_delegate_that_others_drive_is_ordered_beside_its_job(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers(2) as (one, other), one.seat("w", concurrency=3) as seat:
+            of_run, alike = Order("job", run_id="job-2", priority=1, storage="f0"), Order("job-2", priority=-1)
+            await bed.submitted(one, of_run)
+            await bed.submitted(one, Order("job"))
+            await bed.submitted(one, alike)
+            await other.submit(of_run)
+            claims = [await claimed(seat) for _ in range(3)]
+            assert [claim.order for claim in claims] == [of_run, Order("job"), alike]
+            assert await other.order("job", "job-2") == of_run
+            assert await other.order("job") == Order("job")
+            assert await other.order("job-2") == alike
+            (worker,) = await other.workers()
+            assert sorted(worker.jobs) == ["job", "job-2", "job-2"]
+            claims[0] = await seat.change(claims[0], replace(of_run, takeovers=2))
+            assert (await other.order("job", "job-2")) == replace(of_run, takeovers=2)
+            await seat.release(claims[0], replace(of_run, due=bed.now() + 3_600_000))
+            assert not await other.withdraw("job")
+            assert await other.withdraw("job", "job-2")
+            assert await other.order("job", "job-2") is None
+            assert await other.order("job") is not None
 
 
 class ChoosingContract(_Base):
     """Promise 2: each work item goes to one session: the right one, at the right time, in the right order."""
 
-    def test_no_two_seats_drive_the_same_job(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with (
-                bed.dispatchers(2) as (one, other),
-                one.seat("w", concurrency=20) as seat,
-                other.seat("v") as second,
-            ):
-                names = [f"job-{n}" for n in range(20)]
-                await asyncio.gather(*(one.submit(Order(name)) for name in names))
-                claims: list[Claim] = []
+    @in_loop
+    async def test_no_two_seats_drive_the_same_job(self, bed: DispatcherBed) -> None:
+        async with (
+            bed.dispatchers(2) as (one, other),
+            one.seat("w", concurrency=20) as seat,
+            other.seat("v") as second,
+        ):
+            names = [f"job-{n}" for n in range(20)]
+            await asyncio.gather(*(one.submit(Order(name)) for name in names))
+            claims: list[Claim] = []
 
-                async def take(who: Seat) -> None:
-                    while len(claims) < len(names):
-                        if (claim := await who.claim()) is not None:
-                            claims.append(claim)
-                        else:
-                            await who.wait(0.2)
+            async def take(who: Seat) -> None:
+                while len(claims) < len(names):
+                    if (claim := await who.claim()) is not None:
+                        claims.append(claim)
+                    else:
+                        await who.wait(0.2)
 
-                await asyncio.gather(take(seat), take(second), take(seat), take(second))
-                assert (await seat.claim(), await second.claim()) == (None, None)
-                assert sorted(ids(claims)) == sorted(names)
-                assert len({claim.id for claim in claims}) == 20
-                assert not any(claim.is_taken_over for claim in claims)
+            await asyncio.gather(take(seat), take(second), take(seat), take(second))
+            assert (await seat.claim(), await second.claim()) == (None, None)
+            assert sorted(ids(claims)) == sorted(names)
+            assert len({claim.id for claim in claims}) == 20
+            assert not any(claim.is_taken_over for claim in claims)
 
-        wait_for(work())
+    @in_loop
+    async def test_the_urgent_comes_first_and_of_those_who_waited_longest(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers() as (one,), one.seat("w") as seat:
+            for name, priority in (("a", 0), ("b", 2), ("c", 0), ("d", 2), ("e", -1)):
+                await bed.submitted(one, Order(name, priority=priority))
+            assert ids([await claimed(seat) for _ in range(5)]) == ["b", "d", "a", "c", "e"]
 
-    def test_the_urgent_comes_first_and_of_those_who_waited_longest(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers() as (one,), one.seat("w") as seat:
-                for name, priority in (("a", 0), ("b", 2), ("c", 0), ("d", 2), ("e", -1)):
-                    await bed.submitted(one, Order(name, priority=priority))
-                assert ids([await claimed(seat) for _ in range(5)]) == ["b", "d", "a", "c", "e"]
-
-        wait_for(work())
-
-    def test_nothing_is_driven_before_its_time_and_a_seat_that_waits_gets_it_then(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers() as (one,), one.seat("w") as seat:
-                due = bed.now() + 1_500
-                await one.submit(Order("job", due=due))
-                assert await seat.claim() is None
-                await shown(one, later=1)
-                await bed.pass_time(1.5)
-                assert (await claimed(seat)).order.due == due
-                assert bed.now() >= due - 50  # two clocks may be a moment apart
-
-        wait_for(work())
-
-    def test_a_seat_with_labels_takes_jobs_that_have_one_of_them_and_one_without_takes_all(
+    @in_loop
+    async def test_nothing_is_driven_before_its_time_and_a_seat_that_waits_gets_it_then(
         self, bed: DispatcherBed
     ) -> None:
-        async def work() -> None:
-            async with (
-                bed.dispatchers() as (one,),
-                one.seat("labelled", labels={"gpu": "yes", "region": "eu"}) as labelled,
-                one.seat("any") as any_,
+        async with bed.dispatchers() as (one,), one.seat("w") as seat:
+            due = bed.now() + 1_500
+            await one.submit(Order("job", due=due))
+            assert await seat.claim() is None
+            await shown(one, later=1)
+            await bed.pass_time(1.5)
+            assert (await claimed(seat)).order.due == due
+            assert bed.now() >= due - 50  # two clocks may be a moment apart
+
+    @in_loop
+    async def test_a_seat_with_labels_takes_jobs_that_have_one_of_them_and_one_without_takes_all(
+        self, bed: DispatcherBed
+    ) -> None:
+        async with (
+            bed.dispatchers() as (one,),
+            one.seat("labelled", labels={"gpu": "yes", "region": "eu"}) as labelled,
+            one.seat("any") as any_,
+        ):
+            for name, labels in (
+                ("plain", {}),
+                ("other", {"gpu": "no", "region": "us"}),
+                ("like", {"gpu": "yes,region=eu", "gpu=yes": ""}),
+                ("gpu", {"gpu": "yes", "team": "a"}),
+                ("eu", {"region": "eu"}),
             ):
-                for name, labels in (
-                    ("plain", {}),
-                    ("other", {"gpu": "no", "region": "us"}),
-                    ("like", {"gpu": "yes,region=eu", "gpu=yes": ""}),
-                    ("gpu", {"gpu": "yes", "team": "a"}),
-                    ("eu", {"region": "eu"}),
-                ):
-                    await bed.submitted(one, Order(name, labels=labels))
-                assert ids([await claimed(labelled), await claimed(labelled)]) == ["gpu", "eu"]
-                assert await labelled.claim() is None
-                assert ids([await claimed(any_) for _ in range(3)]) == ["plain", "other", "like"]
+                await bed.submitted(one, Order(name, labels=labels))
+            assert ids([await claimed(labelled), await claimed(labelled)]) == ["gpu", "eu"]
+            assert await labelled.claim() is None
+            assert ids([await claimed(any_) for _ in range(3)]) == ["plain", "other", "like"]
 
-        wait_for(work())
+    @in_loop
+    async def test_a_worker_that_cannot_serve_a_job_does_not_get_it_again(self, bed: DispatcherBed) -> None:
+        async with (
+            bed.dispatchers() as (one,),
+            one.seat("first", labels={"a": "b"}) as first,
+            one.seat("second") as second,
+            one.seat("third") as third,
+        ):
+            await one.submit(Order("job", labels={"a": "b"}, refused={"first": "no key\0\ud800", "second": "no file"}))
+            await one.submit(Order("more", labels={"a": "b"}))
+            assert (await claimed(second)).order.job_id == "more"
+            assert await first.claim() is None
+            assert await second.claim() is None
+            refused = (await claimed(third)).order.refused
+            assert list(refused) == ["first", "second"]
+            assert refused["second"] == "no file"
 
-    def test_a_worker_that_cannot_serve_a_job_does_not_get_it_again(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with (
-                bed.dispatchers() as (one,),
-                one.seat("first", labels={"a": "b"}) as first,
-                one.seat("second") as second,
-                one.seat("third") as third,
-            ):
-                await one.submit(
-                    Order("job", labels={"a": "b"}, refused={"first": "no key\0\ud800", "second": "no file"})
-                )
-                await one.submit(Order("more", labels={"a": "b"}))
-                assert (await claimed(second)).order.job_id == "more"
-                assert await first.claim() is None
-                assert await second.claim() is None
-                refused = (await claimed(third)).order.refused
-                assert list(refused) == ["first", "second"]
-                assert refused["second"] == "no file"
+    @in_loop
+    async def test_an_order_outlives_the_process_that_submitted_it(self, bed: DispatcherBed) -> None:
+        order = Order("job", due=5, priority=-3, labels={"ä": "ö ="}, submitted_at=3, takeovers=1, events=2)
+        async with bed.dispatchers() as (one,):
+            await one.submit(order)
+        async with bed.dispatchers() as (one,), one.seat("w") as seat:
+            assert (await claimed(seat)).order == order
 
-        wait_for(work())
+    @in_loop
+    async def test_who_waits_gets_what_is_submitted_at_once(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
+            await other.submit(Order("first"))
+            await claimed(seat)
+            assert await seat.claim() is None
 
-    def test_an_order_outlives_the_process_that_submitted_it(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            order = Order("job", due=5, priority=-3, labels={"ä": "ö ="}, submitted_at=3, takeovers=1, events=2)
-            async with bed.dispatchers() as (one,):
-                await one.submit(order)
-            async with bed.dispatchers() as (one,), one.seat("w") as seat:
-                assert (await claimed(seat)).order == order
+            async def got() -> Claim:
+                while (claim := await seat.claim()) is None:
+                    await seat.wait(SECONDS)
+                return claim
 
-        wait_for(work())
-
-    def test_who_waits_gets_what_is_submitted_at_once(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers(2) as (one, other), one.seat("w") as seat:
-                await other.submit(Order("first"))
-                await claimed(seat)
-                assert await seat.claim() is None
-
-                async def got() -> Claim:
-                    while (claim := await seat.claim()) is None:
-                        await seat.wait(SECONDS)
-                    return claim
-
-                async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
-                    getting = group.create_task(got())
-                    await asyncio.sleep(0.05)
-                    await other.submit(Order("second"))
-                assert getting.result().order.job_id == "second"
-                began = time.monotonic()
-                assert await seat.claim() is None
-                await seat.wait(0.05)
-                assert time.monotonic() - began < 2.0
-
-        wait_for(work())
+            async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
+                getting = group.create_task(got())
+                await asyncio.sleep(0.05)
+                await other.submit(Order("second"))
+            assert getting.result().order.job_id == "second"
+            began = time.monotonic()
+            assert await seat.claim() is None
+            await seat.wait(0.05)
+            assert time.monotonic() - began < 2.0
 
 
 class HoldingContract(_Base):
     """Promise 3: a claim belongs to its session until it is released, or the session misses its heartbeats."""
 
-    def test_a_job_of_a_worker_that_died_is_taken_over_and_it_sees_that_if_it_was_not_dead(
+    @in_loop
+    async def test_a_job_of_a_worker_that_died_is_taken_over_and_it_sees_that_if_it_was_not_dead(
         self, bed: DispatcherBed
     ) -> None:
-        async def work() -> None:
-            async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
-                await bed.submitted(one, Order("job", submitted_at=1))
-                await bed.submitted(one, Order("another"))
-                mine = await claimed(silent)
-                mine = await silent.change(mine, replace(mine.order, takeovers=1, events=12))
-                assert await other.order("job") == mine.order
-                theirs = await claimed(next_)
-                assert theirs.order.job_id == "another"
-                await bed.pass_time(SILENT_AFTER / 2)
-                assert (await silent.beat(), await next_.beat()) == ([], [])
-                assert await next_.claim() is None
-                await bed.pass_time(SILENT_AFTER - 1)
-                assert await next_.beat() == []
-                assert await next_.claim() is None
-                await bed.pass_time(1.5)
-                taken = await claimed(next_, TAKEN_OVER_WITHIN - SILENT_AFTER)
-                assert taken.is_taken_over
-                assert taken.order == mine.order
-                assert taken.id != mine.id
-                # the former holder can no longer change it
-                await silent.release(mine)
-                await silent.change(mine, replace(mine.order, events=99))
-                assert await other.order("job") == mine.order
-                assert await silent.claim() is None
-                await shown(other, running=2)
-                await next_.release(taken)
-                assert await other.order("job") is None
+        async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
+            await bed.submitted(one, Order("job", submitted_at=1))
+            await bed.submitted(one, Order("another"))
+            mine = await claimed(silent)
+            mine = await silent.change(mine, replace(mine.order, takeovers=1, events=12))
+            assert await other.order("job") == mine.order
+            theirs = await claimed(next_)
+            assert theirs.order.job_id == "another"
+            await bed.pass_time(SILENT_AFTER / 2)
+            assert (await silent.beat(), await next_.beat()) == ([], [])
+            assert await next_.claim() is None
+            await bed.pass_time(SILENT_AFTER - 1)
+            assert await next_.beat() == []
+            assert await next_.claim() is None
+            await bed.pass_time(1.5)
+            taken = await claimed(next_, TAKEN_OVER_WITHIN - SILENT_AFTER)
+            assert taken.is_taken_over
+            assert taken.order == mine.order
+            assert taken.id != mine.id
+            # the former holder can no longer change it
+            await silent.release(mine)
+            await silent.change(mine, replace(mine.order, events=99))
+            assert await other.order("job") == mine.order
+            assert await silent.claim() is None
+            await shown(other, running=2)
+            await next_.release(taken)
+            assert await other.order("job") is None
 
-        wait_for(work())
+    @in_loop
+    async def test_who_was_silent_sees_at_its_next_beat_what_it_lost(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
+            await one.submit(Order("lost"))
+            lost = await claimed(silent)
+            await bed.pass_time(SILENT_AFTER + 0.5)
+            assert [info.name for info in await one.workers()] == []
+            await next_.beat()
+            taken = await claimed(next_, TAKEN_OVER_WITHIN)
+            assert await silent.beat() == [lost.id]
+            assert await silent.beat() == []
+            assert await next_.beat() == []
+            await other.submit(Order("new"))
+            kept = await claimed(silent)
+            assert kept.order.job_id == "new"
+            assert not kept.is_taken_over
+            await next_.release(taken, taken.order)
+            back = await claimed(silent)
+            assert (back.order.job_id, back.is_taken_over) == ("lost", False)
+            assert await silent.beat() == []
 
-    def test_who_was_silent_sees_at_its_next_beat_what_it_lost(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers(2) as (one, other), one.seat("silent") as silent, other.seat("next") as next_:
-                await one.submit(Order("lost"))
-                lost = await claimed(silent)
-                await bed.pass_time(SILENT_AFTER + 0.5)
-                assert [info.name for info in await one.workers()] == []
-                await next_.beat()
-                taken = await claimed(next_, TAKEN_OVER_WITHIN)
-                assert await silent.beat() == [lost.id]
-                assert await silent.beat() == []
-                assert await next_.beat() == []
-                await other.submit(Order("new"))
-                kept = await claimed(silent)
-                assert kept.order.job_id == "new"
-                assert not kept.is_taken_over
-                await next_.release(taken, taken.order)
-                back = await claimed(silent)
-                assert (back.order.job_id, back.is_taken_over) == ("lost", False)
-                assert await silent.beat() == []
+    @in_loop
+    async def test_a_worker_that_leaves_leaves_its_jobs_to_others_at_once(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers(2) as (one, other), other.seat("next", labels={"a": "b"}) as next_:
+            async with one.seat("leaver") as seat:
+                await bed.submitted(one, Order("fits", labels={"a": "b"}))
+                await bed.submitted(one, Order("fits not"))
+                assert ids([await claimed(seat), await claimed(seat)]) == ["fits", "fits not"]
+            claim = await claimed(next_)
+            assert (claim.order.job_id, claim.is_taken_over) == ("fits", True)
+            assert await next_.claim() is None
 
-        wait_for(work())
+    @in_loop
+    async def test_a_claim_that_is_released_twice_takes_nothing_from_the_next(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers() as (one,), one.seat("w") as seat, one.seat("v") as second:
+            await one.submit(Order("job"))
+            first = await claimed(seat)
+            await seat.release(first, first.order)
+            held = await claimed(second)
+            await seat.release(first)
+            await seat.release(first, replace(first.order, priority=9))
+            await seat.change(first, replace(first.order, priority=9))
+            await shown(one, running=1)
+            assert await one.order("job") == held.order
+            assert await seat.beat() == []
 
-    def test_a_worker_that_leaves_leaves_its_jobs_to_others_at_once(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers(2) as (one, other), other.seat("next", labels={"a": "b"}) as next_:
-                async with one.seat("leaver") as seat:
-                    await bed.submitted(one, Order("fits", labels={"a": "b"}))
-                    await bed.submitted(one, Order("fits not"))
-                    assert ids([await claimed(seat), await claimed(seat)]) == ["fits", "fits not"]
-                claim = await claimed(next_)
-                assert (claim.order.job_id, claim.is_taken_over) == ("fits", True)
-                assert await next_.claim() is None
-
-        wait_for(work())
-
-    def test_a_claim_that_is_released_twice_takes_nothing_from_the_next(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers() as (one,), one.seat("w") as seat, one.seat("v") as second:
-                await one.submit(Order("job"))
-                first = await claimed(seat)
-                await seat.release(first, first.order)
-                held = await claimed(second)
-                await seat.release(first)
-                await seat.release(first, replace(first.order, priority=9))
-                await seat.change(first, replace(first.order, priority=9))
-                await shown(one, running=1)
-                assert await one.order("job") == held.order
-                assert await seat.beat() == []
-
-        wait_for(work())
-
-    def test_people_see_who_works_on_what_and_how_much_there_is_to_do(self, bed: DispatcherBed) -> None:
-        async def work() -> None:
-            async with bed.dispatchers(2) as (one, other):
-                before = bed.now()
-                async with one.seat("b", labels={"gpu": "yes"}, concurrency=3) as seat, other.seat("a"):
-                    for n in range(3):
-                        order = Order(f"job-{n}", labels={"gpu": "yes"}, submitted_at=before - 1000 + n)
-                        await bed.submitted(one, order)
-                    await one.submit(Order("due", due=before - 500, submitted_at=before - 5000))
-                    await one.submit(Order("later", due=before + 3_600_000))
-                    await claimed(seat)
-                    first, second = await other.workers()
-                    assert (first.name, first.labels, first.concurrency, first.jobs) == ("a", {}, 1, ())
-                    assert (second.name, second.labels, second.concurrency) == ("b", {"gpu": "yes"}, 3)
-                    assert second.jobs == ("job-0",)
-                    assert before - 1000 <= second.since <= second.seen <= bed.now() + 1000
-                    load = await shown(other, queued=3, later=1, running=1)
-                    assert load.oldest == before - 999
-                assert await other.workers() == []
-
-        wait_for(work())
+    @in_loop
+    async def test_people_see_who_works_on_what_and_how_much_there_is_to_do(self, bed: DispatcherBed) -> None:
+        async with bed.dispatchers(2) as (one, other):
+            before = bed.now()
+            async with one.seat("b", labels={"gpu": "yes"}, concurrency=3) as seat, other.seat("a"):
+                for n in range(3):
+                    order = Order(f"job-{n}", labels={"gpu": "yes"}, submitted_at=before - 1000 + n)
+                    await bed.submitted(one, order)
+                await one.submit(Order("due", due=before - 500, submitted_at=before - 5000))
+                await one.submit(Order("later", due=before + 3_600_000))
+                await claimed(seat)
+                first, second = await other.workers()
+                assert (first.name, first.labels, first.concurrency, first.jobs) == ("a", {}, 1, ())
+                assert (second.name, second.labels, second.concurrency) == ("b", {"gpu": "yes"}, 3)
+                assert second.jobs == ("job-0",)
+                assert before - 1000 <= second.since <= second.seen <= bed.now() + 1000
+                load = await shown(other, queued=3, later=1, running=1)
+                assert load.oldest == before - 999
+            assert await other.workers() == []
 
 
 class ReachingContract(_Base):

@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import field
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -14,6 +15,7 @@ from perstack.core.base.chain import EMPTY_LOG, Head, open_line, seal
 from perstack.dataclass import dataclass
 from perstack.ports.storage import RunRef, Storage
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 SECONDS = 30.0
@@ -63,6 +65,16 @@ def wait_for(work: Coroutine[object, object, T]) -> T:
             return await work
 
     return asyncio.run(bounded())
+
+
+def in_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
+    """Run an async test in an event loop of its own, with a timeout. For suites that need no pytest plugin."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        wait_for(test(*args, **kwargs))
+
+    return run
 
 
 def payload(text: str) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from perstack.core.base.chain import line_of, open_line, without_payload
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import RunRef, Storage
-from perstack.testing.storage_fixture import JOB, RUN, ContractBase, Opener, new_writer, wait_for
+from perstack.testing.storage_fixture import JOB, RUN, ContractBase, Opener, in_loop, new_writer, wait_for
 
 # Blobs.
 
@@ -19,65 +19,59 @@ from perstack.testing.storage_fixture import JOB, RUN, ContractBase, Opener, new
 class BlobContract(ContractBase):
     """Blobs, which events refer to by sha256."""
 
-    def test_no_byte_of_a_blob_changes_and_its_name_is_its_sha256(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            await storage.create_job(JOB)
-            for data in (b"", b"abc", bytes(range(256)) * 1000, b"\n\r\n"):
-                name = await storage.put_blob(JOB, data)
-                assert name == hashlib.sha256(data).hexdigest()
-                assert await storage.put_blob(JOB, data) == name
-                assert await opener().blob(JOB, name) == data
+    @in_loop
+    async def test_no_byte_of_a_blob_changes_and_its_name_is_its_sha256(self, opener: Opener) -> None:
+        storage = opener()
+        await storage.create_job(JOB)
+        for data in (b"", b"abc", bytes(range(256)) * 1000, b"\n\r\n"):
+            name = await storage.put_blob(JOB, data)
+            assert name == hashlib.sha256(data).hexdigest()
+            assert await storage.put_blob(JOB, data) == name
+            assert await opener().blob(JOB, name) == data
 
-        wait_for(work())
+    @in_loop
+    async def test_many_blobs_are_kept_at_once_and_each_job_has_its_own(self, opener: Opener) -> None:
+        one, two = opener(), opener()
+        many = (*(b"%d" % number * 50 for number in range(40)), b"", b"0" * 50)
+        await one.create_job(JOB)
+        await one.create_job("other")
+        first = await one.put_blob(JOB, many[0])
+        names = await one.put_blobs(JOB, many)
+        assert names == tuple(hashlib.sha256(data).hexdigest() for data in many)
+        assert names[0] == first
+        assert await two.put_blobs("other", many[:30]) == names[:30]
+        assert await two.put_blobs(JOB, many) == names
+        assert sorted(await two.blobs(JOB)) == sorted({*names})
+        await one.remove_blob(JOB, names[1])
+        with pytest.raises(NotFound):
+            await two.blob(JOB, names[1])
+        assert await two.blob("other", names[1]) == many[1]
+        await one.delete_job(JOB)
+        for name, data in zip(names[:30], many, strict=False):
+            assert await opener().blob("other", name) == data
+        with pytest.raises(NotFound):
+            await two.blob(JOB, names[2])
+        with pytest.raises(NotFound):
+            await one.put_blobs("nowhere", many)
 
-    def test_many_blobs_are_kept_at_once_and_each_job_has_its_own(self, opener: Opener) -> None:
-        async def work() -> None:
-            one, two = opener(), opener()
-            many = (*(b"%d" % number * 50 for number in range(40)), b"", b"0" * 50)
-            await one.create_job(JOB)
-            await one.create_job("other")
-            first = await one.put_blob(JOB, many[0])
-            names = await one.put_blobs(JOB, many)
-            assert names == tuple(hashlib.sha256(data).hexdigest() for data in many)
-            assert names[0] == first
-            assert await two.put_blobs("other", many[:30]) == names[:30]
-            assert await two.put_blobs(JOB, many) == names
-            assert sorted(await two.blobs(JOB)) == sorted({*names})
-            await one.remove_blob(JOB, names[1])
-            with pytest.raises(NotFound):
-                await two.blob(JOB, names[1])
-            assert await two.blob("other", names[1]) == many[1]
-            await one.delete_job(JOB)
-            for name, data in zip(names[:30], many, strict=False):
-                assert await opener().blob("other", name) == data
-            with pytest.raises(NotFound):
-                await two.blob(JOB, names[2])
-            with pytest.raises(NotFound):
-                await one.put_blobs("nowhere", many)
-
-        wait_for(work())
-
-    def test_what_jobs_share_takes_room_once_and_goes_with_the_last_of_them(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            if not opener.shares_blobs:
-                pytest.skip("this storage keeps the blobs of each Job apart")
-            many = tuple(bytes([number]) * 20_000 for number in range(50))
-            jobs = ("one", "two", "three")
-            for job in jobs:
-                await storage.create_job(job)
-                await storage.put_blobs(job, many)
-            sizes = await storage.sizes()
-            assert [sizes[job].blobs for job in jobs] == [1_000_000] * 3
-            assert await storage.size() < 2_500_000
-            for job in jobs:
-                await storage.delete_job(job)
-            await storage.create_job("last")
-            await storage.erase_traces("last")
-            assert await storage.size() < 900_000
-
-        wait_for(work())
+    @in_loop
+    async def test_what_jobs_share_takes_room_once_and_goes_with_the_last_of_them(self, opener: Opener) -> None:
+        storage = opener()
+        if not opener.shares_blobs:
+            pytest.skip("this storage keeps the blobs of each Job apart")
+        many = tuple(bytes([number]) * 20_000 for number in range(50))
+        jobs = ("one", "two", "three")
+        for job in jobs:
+            await storage.create_job(job)
+            await storage.put_blobs(job, many)
+        sizes = await storage.sizes()
+        assert [sizes[job].blobs for job in jobs] == [1_000_000] * 3
+        assert await storage.size() < 2_500_000
+        for job in jobs:
+            await storage.delete_job(job)
+        await storage.create_job("last")
+        await storage.erase_traces("last")
+        assert await storage.size() < 900_000
 
     def test_a_missing_blob_is_named_and_never_passes_as_an_empty_one(self, storage: Storage) -> None:
         wait_for(storage.create_job(JOB))
@@ -91,75 +85,69 @@ class BlobContract(ContractBase):
 class RedactionContract(ContractBase):
     """Redaction of records."""
 
-    def test_no_process_reads_what_was_taken_out_and_the_log_continues(self, opener: Opener) -> None:
-        async def work() -> None:
-            one, two = opener(), opener()
-            writer = await new_writer(one)
-            lines = [*await writer.append("a", "secret"), *await writer.append("c")]
-            assert await two.read(RUN) == lines
-            left = without_payload(lines[1], "noted", "job-1-2")
-            await one.redact(RUN, 2, left)
-            expected = [lines[0], left, lines[2]]
-            assert await two.read(RUN) == await opener().read(RUN) == await one.read(RUN) == expected
-            expected += await writer.again(two).append("d")
-            assert await one.read(RUN) == await opener().read(RUN) == expected
-            await one.redact(RUN, 2, left)
-            assert await two.read(RUN, after=1, limit=2) == expected[1:3]
+    @in_loop
+    async def test_no_process_reads_what_was_taken_out_and_the_log_continues(self, opener: Opener) -> None:
+        one, two = opener(), opener()
+        writer = await new_writer(one)
+        lines = [*await writer.append("a", "secret"), *await writer.append("c")]
+        assert await two.read(RUN) == lines
+        left = without_payload(lines[1], "noted", "job-1-2")
+        await one.redact(RUN, 2, left)
+        expected = [lines[0], left, lines[2]]
+        assert await two.read(RUN) == await opener().read(RUN) == await one.read(RUN) == expected
+        expected += await writer.again(two).append("d")
+        assert await one.read(RUN) == await opener().read(RUN) == expected
+        await one.redact(RUN, 2, left)
+        assert await two.read(RUN, after=1, limit=2) == expected[1:3]
 
-        wait_for(work())
-
-    def test_nothing_but_its_own_redaction_takes_the_place_of_a_record(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            lines = await (await new_writer(storage)).append("a", "b")
-            sealed = open_line(lines[0])
-            other = without_payload(lines[1], "noted", "job-1-1")
-            forged = line_of(b'{"text":"x","redacted":true}', sealed.digest, sealed.hash, sealed.batch)
-            for record in (other, forged, b"", lines[0]):
-                with pytest.raises(Conflict):
-                    await storage.redact(RUN, 1, record)
-            for run, seq in ((RUN, 3), (RUN, 0), (RunRef("nowhere", "nowhere-1"), 1)):
-                with pytest.raises(NotFound):
-                    await storage.redact(run, seq, without_payload(lines[0], "noted", "job-1-1"))
-            assert await opener().read(RUN) == lines
-
-        wait_for(work())
+    @in_loop
+    async def test_nothing_but_its_own_redaction_takes_the_place_of_a_record(self, opener: Opener) -> None:
+        storage = opener()
+        lines = await (await new_writer(storage)).append("a", "b")
+        sealed = open_line(lines[0])
+        other = without_payload(lines[1], "noted", "job-1-1")
+        forged = line_of(b'{"text":"x","redacted":true}', sealed.digest, sealed.hash, sealed.batch)
+        for record in (other, forged, b"", lines[0]):
+            with pytest.raises(Conflict):
+                await storage.redact(RUN, 1, record)
+        for run, seq in ((RUN, 3), (RUN, 0), (RunRef("nowhere", "nowhere-1"), 1)):
+            with pytest.raises(NotFound):
+                await storage.redact(run, seq, without_payload(lines[0], "noted", "job-1-1"))
+        assert await opener().read(RUN) == lines
 
 
 class ErasureContract(ContractBase):
     """Removal of blobs, and of what remains on the medium."""
 
-    def test_a_blob_that_is_removed_is_gone_for_every_process_and_may_be_put_again(self, opener: Opener) -> None:
-        async def work() -> None:
-            one, two = opener(), opener()
-            await one.create_job(JOB)
-            assert await one.blobs(JOB) == ()
-            kept, gone = await one.put_blob(JOB, b"kept"), await one.put_blob(JOB, b"secret")
-            assert sorted(await two.blobs(JOB)) == sorted((kept, gone))
-            await one.remove_blob(JOB, gone)
-            await one.remove_blob(JOB, gone)
-            await one.erase_traces(JOB)
-            for storage in (one, two, opener()):
-                with pytest.raises(NotFound):
-                    await storage.blob(JOB, gone)
-                assert await storage.blob(JOB, kept) == b"kept"
-            assert await two.put_blob(JOB, b"secret") == gone
-            assert await one.blob(JOB, gone) == b"secret"
+    @in_loop
+    async def test_a_blob_that_is_removed_is_gone_for_every_process_and_may_be_put_again(self, opener: Opener) -> None:
+        one, two = opener(), opener()
+        await one.create_job(JOB)
+        assert await one.blobs(JOB) == ()
+        kept, gone = await one.put_blob(JOB, b"kept"), await one.put_blob(JOB, b"secret")
+        assert sorted(await two.blobs(JOB)) == sorted((kept, gone))
+        await one.remove_blob(JOB, gone)
+        await one.remove_blob(JOB, gone)
+        await one.erase_traces(JOB)
+        for storage in (one, two, opener()):
             with pytest.raises(NotFound):
-                await one.blobs("nowhere")
+                await storage.blob(JOB, gone)
+            assert await storage.blob(JOB, kept) == b"kept"
+        assert await two.put_blob(JOB, b"secret") == gone
+        assert await one.blob(JOB, gone) == b"secret"
+        with pytest.raises(NotFound):
+            await one.blobs("nowhere")
 
-        wait_for(work())
-
-    def test_nothing_that_is_kept_is_lost_where_traces_are_erased_and_writing_continues(self, opener: Opener) -> None:
-        async def work() -> None:
-            one, two = opener(), opener()
-            writer = await new_writer(one)
-            lines = await writer.append("a", "b")
-            await one.put_summary(JOB, b"{}")
-            assert await two.read(RUN) == lines
-            await one.erase_traces(JOB)
-            lines += await writer.append("c")
-            assert await two.read(RUN) == await opener().read(RUN) == lines
-            assert await opener().summary(JOB) == b"{}"
-
-        wait_for(work())
+    @in_loop
+    async def test_nothing_that_is_kept_is_lost_where_traces_are_erased_and_writing_continues(
+        self, opener: Opener
+    ) -> None:
+        one, two = opener(), opener()
+        writer = await new_writer(one)
+        lines = await writer.append("a", "b")
+        await one.put_summary(JOB, b"{}")
+        assert await two.read(RUN) == lines
+        await one.erase_traces(JOB)
+        lines += await writer.append("c")
+        assert await two.read(RUN) == await opener().read(RUN) == lines
+        assert await opener().summary(JOB) == b"{}"

@@ -22,6 +22,7 @@ from perstack.testing.storage_fixture import (
     ContractBase,
     Opener,
     Writer,
+    in_loop,
     new_writer,
     text_of,
     wait_for,
@@ -224,87 +225,73 @@ class LeaseContract(ContractBase):
         wait_for(storage.create_job(JOB))
         assert wait_for(storage.lease_info(JOB)) is None
 
-    def test_every_process_sees_who_drives_a_job(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            await storage.create_job(JOB)
-            async with storage.lease(JOB, "pid 1 on höst"):
-                assert await storage.lease_info(JOB) == LeaseInfo("pid 1 on höst")
-                assert await opener().lease_info(JOB) == LeaseInfo("pid 1 on höst")
-            assert await storage.lease_info(JOB) is None
+    @in_loop
+    async def test_every_process_sees_who_drives_a_job(self, opener: Opener) -> None:
+        storage = opener()
+        await storage.create_job(JOB)
+        async with storage.lease(JOB, "pid 1 on höst"):
+            assert await storage.lease_info(JOB) == LeaseInfo("pid 1 on höst")
+            assert await opener().lease_info(JOB) == LeaseInfo("pid 1 on höst")
+        assert await storage.lease_info(JOB) is None
 
-        wait_for(work())
+    @in_loop
+    async def test_no_job_has_two_drivers_and_the_second_learns_who_drives(self, opener: Opener) -> None:
+        storage = opener()
+        await storage.create_job(JOB)
+        async with storage.lease(JOB, "the first"):
+            for other in (storage, opener()):
+                with pytest.raises(Conflict, match="the first"):
+                    async with other.lease(JOB, "the second"):
+                        pass
+            assert await storage.lease_info(JOB) == LeaseInfo("the first")
 
-    def test_no_job_has_two_drivers_and_the_second_learns_who_drives(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            await storage.create_job(JOB)
-            async with storage.lease(JOB, "the first"):
-                for other in (storage, opener()):
-                    with pytest.raises(Conflict, match="the first"):
-                        async with other.lease(JOB, "the second"):
-                            pass
-                assert await storage.lease_info(JOB) == LeaseInfo("the first")
+    @in_loop
+    async def test_a_driver_that_ended_or_failed_blocks_nobody(self, storage: Storage) -> None:
+        await storage.create_job(JOB)
+        with pytest.raises(RuntimeError):
+            async with storage.lease(JOB, "one"):
+                raise RuntimeError
+        async with storage.lease(JOB, "two"):
+            pass
+        assert await storage.lease_info(JOB) is None
 
-        wait_for(work())
+    @in_loop
+    async def test_drivers_of_different_jobs_never_block_each_other(self, storage: Storage) -> None:
+        await storage.create_job("a")
+        await storage.create_job("b")
+        async with storage.lease("a", "me"), storage.lease("b", "me"):
+            assert await storage.lease_info("b") == LeaseInfo("me")
 
-    def test_a_driver_that_ended_or_failed_blocks_nobody(self, storage: Storage) -> None:
-        async def work() -> None:
-            await storage.create_job(JOB)
-            with pytest.raises(RuntimeError):
-                async with storage.lease(JOB, "one"):
-                    raise RuntimeError
-            async with storage.lease(JOB, "two"):
+    @in_loop
+    async def test_nobody_drives_a_job_that_is_not_there(self, storage: Storage) -> None:
+        with pytest.raises(NotFound):
+            async with storage.lease("nope", "me"):
                 pass
-            assert await storage.lease_info(JOB) is None
 
-        wait_for(work())
+    @in_loop
+    async def test_no_job_is_deleted_under_its_driver(self, opener: Opener) -> None:
+        storage = opener()
+        writer = await new_writer(storage)
+        await writer.append("x")
+        async with storage.lease(JOB, "its driver"):
+            with pytest.raises(Conflict, match="its driver"):
+                await opener().delete_job(JOB)
+            await writer.append("y")
+        assert await storage.read(RUN) == writer.written
+        await opener().delete_job(JOB)
 
-    def test_drivers_of_different_jobs_never_block_each_other(self, storage: Storage) -> None:
-        async def work() -> None:
-            await storage.create_job("a")
-            await storage.create_job("b")
-            async with storage.lease("a", "me"), storage.lease("b", "me"):
-                assert await storage.lease_info("b") == LeaseInfo("me")
-
-        wait_for(work())
-
-    def test_nobody_drives_a_job_that_is_not_there(self, storage: Storage) -> None:
-        async def work() -> None:
-            with pytest.raises(NotFound):
-                async with storage.lease("nope", "me"):
-                    pass
-
-        wait_for(work())
-
-    def test_no_job_is_deleted_under_its_driver(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            writer = await new_writer(storage)
-            await writer.append("x")
-            async with storage.lease(JOB, "its driver"):
-                with pytest.raises(Conflict, match="its driver"):
-                    await opener().delete_job(JOB)
-                await writer.append("y")
-            assert await storage.read(RUN) == writer.written
-            await opener().delete_job(JOB)
-
-        wait_for(work())
-
-    def test_no_record_is_deleted_that_whoever_deletes_has_not_seen(self, opener: Opener) -> None:
-        async def work() -> None:
-            storage = opener()
-            writer = await new_writer(storage)
-            await writer.append("x", "y")
-            for run, seq in ((RUN, 1), (RUN, 3), (RunRef(JOB, f"{JOB}-2"), 2)):
-                with pytest.raises(Conflict):
-                    await opener().delete_job(JOB, expected=(run, seq))
-            assert await storage.read(RUN) == writer.written
-            assert (await storage.runs(JOB)).ids == (RUN.run_id,)
-            await opener().delete_job(JOB, expected=(RUN, 2))
-            assert not await storage.has_job(JOB)
-
-        wait_for(work())
+    @in_loop
+    async def test_no_record_is_deleted_that_whoever_deletes_has_not_seen(self, opener: Opener) -> None:
+        storage = opener()
+        writer = await new_writer(storage)
+        await writer.append("x", "y")
+        for run, seq in ((RUN, 1), (RUN, 3), (RunRef(JOB, f"{JOB}-2"), 2)):
+            with pytest.raises(Conflict):
+                await opener().delete_job(JOB, expected=(run, seq))
+        assert await storage.read(RUN) == writer.written
+        assert (await storage.runs(JOB)).ids == (RUN.run_id,)
+        await opener().delete_job(JOB, expected=(RUN, 2))
+        assert not await storage.has_job(JOB)
 
     def test_no_acknowledged_record_goes_with_a_deletion_at_the_same_moment(self, opener: Opener) -> None:
         async def delete() -> None:
