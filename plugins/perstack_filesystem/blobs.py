@@ -71,7 +71,7 @@ def keep_all(root: Path, blobs: Folder, contents: Mapping[str, bytes]) -> None:
 def free(root: Path, blobs: Folder, names: tuple[str, ...]) -> None:
     """Remove from the pool the named blobs that no other Job has.
 
-    Call it before the Job loses its own links: if the process dies in between, no unreferenced pool file remains.
+    Call it before the Job loses its links: if the process dies in between, no unreferenced pool file remains.
     """
     with ExitStack() as opened:
         pool = _Pool(root, opened)
@@ -119,7 +119,7 @@ class _Pool:
         kept, own = None if part is None else part.stat(name), blobs.stat(name)
         if part is not None and kept is not None:
             links = 1 if own is None or own.st_ino != kept.st_ino else 2
-            # A process that links the file now has its own link, and adds the file to the pool again.
+            # A process that links the file now keeps its link, and adds the file to the pool again.
             if kept.st_nlink <= links:
                 part.remove(name)
 
@@ -201,7 +201,7 @@ class JobFolders:
     """Directories of one namespace and its Jobs. Handles stay open as long as the given `opened` does."""
 
     def __init__(self, root: Path, space: str, folders: OpenFolders | None = None) -> None:
-        """Use the open directories `folders` of another namespace of the same root, if given."""
+        """Use the open directories `folders` of another namespace of this root, if given."""
         self._root = root
         self._folders = folders or OpenFolders(root)
         self._space = space
@@ -271,7 +271,7 @@ class BlobFolders(JobFolders):
                     folder.sync()
 
     def _free_blobs(self, job: Folder) -> None:
-        """Remove from the pool the blobs of a Job that is about to be deleted."""
+        """Remove from the pool the blobs of a Job before its deletion."""
         blobs = job.find("blobs")
         if blobs is not None:
             with blobs:

@@ -44,7 +44,7 @@ class Folder:
 
     @classmethod
     def top(cls, path: Path) -> Folder | None:
-        """Open the state directory, the only one that may be reached through a link. None if it does not exist."""
+        """Open the state directory; no other may be reached through a link. None if it does not exist."""
         try:
             return cls(os.open(path, _DIRECTORY), path)
         except FileNotFoundError:
@@ -248,7 +248,7 @@ def write_all(fd: int, data: bytes) -> None:
 # Cache of open directories: the root, its namespaces, the Jobs in use and their subdirectories.
 #
 # Each use compares the cached handle with what has its name now. A directory that was removed, replaced or linked by
-# another process is opened anew or reported as missing. The comparison by inode number is safe because no other
+# another process is opened again or reported as missing. The comparison by inode number is safe because no other
 # directory can get that number while the handle is open.
 
 _MOST_OPEN = 16
@@ -340,7 +340,7 @@ class OpenFolders:
         return folder
 
     def close(self) -> None:
-        """Close all handles. Later calls open directories anew."""
+        """Close all handles. Later calls open directories again."""
         with self._turn:
             while self._kept:
                 self._kept.popitem()[1].retire()

@@ -1,7 +1,7 @@
 """Index file entries.jsonl: one entry per Job for lists, so that listing thousands of Jobs opens no file per Job.
 
 A line is `{seq} {jobId} {entry}`. The file is append-only, and is rewritten without outdated lines when they are most
-of it. A line that a crash has cut off is ignored; the cost is one look at a log.
+of it. A line that a crash has cut off is ignored; the cost is reading one log.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from perstack_filesystem.directories import explained, write_all
 # Incomplete data is read by these rules:
 #
 # - Bytes after the last newline that are not a whole record are a torn tail: a write that a crash cut short (or the NUL
-#   bytes that a file system leaves in its place). Whole records of the same append before them belong to the tail too.
+#   bytes that a file system leaves in its place). Whole records of that append before them belong to the tail too.
 # - A whole last record that only lacks its newline counts.
 # - A line with its newline that does not verify is damage, at any position.
 

@@ -141,7 +141,7 @@ _MOST_OPEN_LOGS = 100
 
 
 class FilesystemStorage(BlobFolders, Storage):
-    """Jobs as directories. Several processes may use the same root at once.
+    """Jobs as directories. Several processes may use one root at once.
 
     Jobs that other programs wrote in one of `formats` are shown too, and continued next to the original files.
     """
@@ -155,7 +155,7 @@ class FilesystemStorage(BlobFolders, Storage):
         formats: Sequence[JobFormat] = (),
         folders: OpenFolders | None = None,
     ) -> None:
-        """Open nothing yet; `folders` is the directory cache of another namespace of the same root."""
+        """Open nothing yet; `folders` is the directory cache of another namespace of this root."""
         super().__init__(root, space, folders)
         self._spaces: dict[str, FilesystemStorage] = {}
         self._logs: OrderedDict[RunRef, Log] = OrderedDict()

@@ -23,7 +23,7 @@ class TaskSkills(SkillFactory):
         return isinstance(definition, PluginSkill) and definition.plugin == self.name
 
     def known_tools(self, definition: Skill) -> tuple[ToolSpec, ...]:
-        """Return all tools, which are always the same."""
+        """Return all tools, which never change."""
         from perstack_memory.tools import kit
 
         return kit.known_tools(definition)

@@ -32,7 +32,7 @@ STATEMENT_SECONDS = 30
 
 _LOCK_SECONDS = 10
 _ROUNDS = 3
-"""Rounds of the pooler check before a pooler counts as one that keeps sessions."""
+"""Rounds of the pooler check before a pooler is known to keep sessions."""
 
 _DEFAULTS: dict[str, Any] = {
     "application_name": "perstack",
@@ -69,7 +69,7 @@ async def connect(address: Address) -> Connection:
 
 
 def settings_of(address: Address) -> dict[str, Any]:
-    """Return the timeouts and keep-alives for a connection, except those that the address sets."""
+    """Return the timeouts and keep-alives for a connection, without what the address sets."""
     return {name: value for name, value in _DEFAULTS.items() if name not in address.given}
 
 

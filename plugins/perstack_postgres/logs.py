@@ -21,7 +21,7 @@ _LONGEST = 1 << 28
 
 _TOO_LONG = f"it is longer than {_LONGEST >> 20} MiB"
 MEDIUM = "the database"
-"""What a person puts back from a copy if data is damaged."""
+"""Medium that a person puts back from a copy if data is damaged."""
 
 _MOST_KNOWN = 1000
 _LAST = (1 << 62) - 1

@@ -1,6 +1,6 @@
 """SQL statements. Their tables are found by the `search_path` of the session (`connections`).
 
-In guarded writes, `job` is the Job's row, and `ours` is the same row unless this process has lost its lease on it.
+In guarded writes, `job` is the Job's row, and `ours` is that row unless this process has lost its lease on it.
 `fence` is the number of the process's lease, or null without one.
 """
 
@@ -203,7 +203,7 @@ JOB_TO_LEASE: LiteralString = "SELECT n FROM jobs WHERE space = %(space)s AND jo
 LEASE: LiteralString = f"SELECT l.holder, l.fence, {_LIVE} FROM leases AS l WHERE l.job = %(n)s::bigint"
 """Select a Job's lease and whether it is held.
 
-Must be a statement of its own: the statement that waited for the row lock does not see the other's lease.
+Must be a separate statement: the statement that waited for the row lock does not see the other's lease.
 """
 TAKE_LEASE: LiteralString = (
     "INSERT INTO leases (job, fence, holder, expires) VALUES (%(n)s::bigint, nextval('fences'::regclass),"
@@ -215,7 +215,7 @@ KEEP_LEASES: LiteralString = (
     "UPDATE leases SET expires = clock_timestamp() + %(seconds)s * interval '1 s'"
     f" FROM (SELECT {_RELAXED}) AS relaxed WHERE fence = ANY (%(fences)s::bigint[]) RETURNING fence"
 )
-"""Renew leases and return those that still exist."""
+"""Renew leases and return the remaining ones."""
 FREE_LEASE: LiteralString = (
     "WITH gone AS (DELETE FROM leases WHERE fence = %(fence)s::bigint)"
     " SELECT pg_advisory_unlock_shared(%(key)s::int, (%(fence)s::bigint & 2147483647)::int)"

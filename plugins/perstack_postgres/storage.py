@@ -218,7 +218,7 @@ class PostgresStorage(Storage):
         return self._store.address.shown
 
     def space(self, name: str) -> Storage:
-        """Return the storage of another namespace in the same schema."""
+        """Return the storage of another namespace in this schema."""
         if name not in self._spaces:
             self._spaces[name] = PostgresStorage(self._store, check_space(name))
         return self._spaces[name]

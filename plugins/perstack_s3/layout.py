@@ -206,7 +206,7 @@ def read_append(data: bytes) -> Append:
 def merged_bytes(appends: Sequence[bytes]) -> bytes | None:
     """Merge MERGED appends into one object; None if it would be too large.
 
-    The result depends only on the appends, so concurrent writers write the same bytes.
+    The result depends only on the appends, so concurrent writers write equal bytes.
     """
     if sum(map(len, appends)) > LARGEST_MERGED:
         return None

@@ -177,7 +177,7 @@ class Leases:
             key = self._key(job_id)
             if held.is_lost or await self._objects.replace(key, held.bytes(""), held.tag, patience=_LAST) is not None:
                 return
-            # A cancelled heartbeat may have changed the object all the same.
+            # A cancelled heartbeat may still have changed the object.
             found = await self._objects.get(key, patience=_LAST)
             if found is not None and held.is_in(_state(found)):
                 await self._objects.replace(key, held.bytes(""), found.tag, patience=_LAST)

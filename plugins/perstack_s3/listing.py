@@ -147,7 +147,7 @@ def _made(data: bytes) -> int:
     return 0 if marker is None else marker.made
 
 
-# S3 sends no notifications. One small request at a time replaces a look at every log.
+# S3 sends no notifications. One small request at a time replaces reading every log.
 
 _ASKS_EACH = 0.3
 """Seconds between two requests of a watcher."""

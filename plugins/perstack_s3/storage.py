@@ -89,7 +89,7 @@ class S3Storage(Storage):
         return str(self._objects.place)
 
     def space(self, name: str) -> Storage:
-        """Return the storage of another namespace below the same prefix."""
+        """Return the storage of another namespace below this prefix."""
         if name not in self._spaces:
             self._spaces[name] = S3Storage(self._objects, check_space(name))
         return self._spaces[name]

@@ -113,7 +113,7 @@ _PLACES = 1 << 32
 
 _LATEST = (1 << 63) - 1
 _MEDIUM = "the file"
-"""What a person puts back from a copy if data is damaged."""
+"""Medium that a person puts back from a copy if data is damaged."""
 
 JOBS = (
     f"SELECT written, job_id FROM jobs WHERE {SPACE} = ? AND (written, job_id) < (?, ?)"  # noqa: S608 - no input
@@ -134,7 +134,7 @@ class SqliteStorage(Storage):
     keeps_copies = True
 
     def __init__(self, path: Path, space: str = "", database: Database | None = None) -> None:
-        """Open nothing yet; `database` is the open database of another namespace of the same file."""
+        """Open nothing yet; `database` is the open database of another namespace of this file."""
         self._path = path
         self._prefix = f"{space}/" if space else ""
         self._database = database or Database(path)
@@ -158,7 +158,7 @@ class SqliteStorage(Storage):
         return self._path.with_name(self._path.name + "-programs").absolute()
 
     def space(self, name: str) -> Storage:
-        """Return the storage of another namespace in the same file."""
+        """Return the storage of another namespace in this file."""
         if name not in self._spaces:
             self._spaces[name] = SqliteStorage(self._path, check_space(name), self._database)
         return self._spaces[name]

@@ -63,7 +63,7 @@ class Order:
     events: int = 0
     """Number of the Job's events at the last takeover."""
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Why a worker cannot serve this item, by worker name. Sessions of these names do not get it."""
+    """Reason why a worker cannot serve this item, by worker name. Sessions of these names do not get it."""
     run_id: str | None = None
     """Run id of the delegate to drive; None for the Job itself."""
     storage: str | None = None
@@ -83,7 +83,7 @@ class Claim:
     """Claim id, chosen by the engine."""
     order: Order
     is_taken_over: bool = False
-    """Whether another session held it before and missed its heartbeats."""
+    """True if another session held it before and missed its heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class WorkerInfo:
     name: str
     since: int
     seen: int
-    """Time of the last heartbeat, in milliseconds since 1970. `since` is in the same unit."""
+    """Time of the last heartbeat, in milliseconds since 1970, as `since` is."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     concurrency: int = 1
     jobs: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ class Dispatcher(ABC):
 
 
 class DispatcherFactory(ABC):
-    """What a dispatcher plugin registers. Creating one must import nothing heavy."""
+    """Factory of dispatchers, registered by a plugin. Creating one must import nothing heavy."""
 
     scheme: str
     """The part before the colon in `dispatcher = "scheme:location"`."""

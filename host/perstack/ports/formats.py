@@ -52,7 +52,7 @@ class ForeignJob:
 
 
 class JobFormat(ABC):
-    """What a format plugin registers."""
+    """Format of another program's Jobs, registered by a plugin."""
 
     name: str
     """The value of `perstack export --format`."""

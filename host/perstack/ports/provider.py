@@ -39,7 +39,7 @@ class GenerationRequest:
     """Input of one generation.
 
     Within one Run, `messages` only grows at its end until a compaction replaces it by another History, and
-    `instruction` and `tools` stay the same, so that a codec can produce byte-stable prefixes. If `tools` is empty or
+    `instruction` and `tools` do not change, so that a codec can produce byte-stable prefixes. If `tools` is empty or
     `allow_tools` is false, the reply must not contain a tool call.
     """
 
@@ -70,7 +70,7 @@ class GenerationRequest:
     memo: dict[Hashable, object] = field(default_factory=dict[Hashable, object], compare=False, repr=False)
     """The provider's own cache for one Run, kept from one request to the next to avoid repeated work.
 
-    The host passes the same dictionary with every request of a Run, including retries, and drops it when it stops
+    The host passes one dictionary with every request of a Run, including retries, and drops it when it stops
     driving the Run. No two Runs share one. It may be empty in any request: only speed may depend on it.
     """
 
@@ -110,7 +110,7 @@ class Provider(ABC):
     endpoint_id: str = ""
     """A digest of endpoint and key: equal if both are equal, and neither can be recovered from it.
 
-    Providers with the same digest share one rate limiter. Empty: only users of this object share one.
+    Providers with equal digests share one rate limiter. Empty: only users of this object share one.
     """
     player: Player | None = None
     """Source of recorded answers, of a provider that plays a recording: it also answers for tools, skills and people.
@@ -179,7 +179,7 @@ class ProviderConfig:
 
 
 class ProviderFactory(ABC):
-    """What a provider plugin registers. Creating one must import nothing heavy."""
+    """Factory of providers, registered by a plugin. Creating one must import nothing heavy."""
 
     name: str
     """The value of `providerName`."""
@@ -192,7 +192,7 @@ class ProviderFactory(ABC):
     prices: PriceSource | None = None
     """The source of the models' prices; None if they are unknown."""
     reports_cost: bool = False
-    """Whether replies contain their cost, so that no price is looked up."""
+    """True if replies contain their cost, so that no price is looked up."""
 
     @abstractmethod
     def is_configured(self, env: Mapping[str, str]) -> bool:

@@ -67,7 +67,7 @@ class Ending:
     """A runtime's report on a program that has ended."""
 
     limit: str = ""
-    """The limit that ended the program, in words for a model; empty if none did."""
+    """The limit that ended the program, as text for a model; empty if none did."""
     refused: tuple[str, ...] = ()
     """Network targets that were refused, and files of the program that were set aside, each with the reason."""
 
@@ -96,7 +96,7 @@ class Runtime(ABC):
 
 
 class RuntimeFactory(ABC):
-    """What a runtime plugin registers. Creating one must import nothing heavy."""
+    """Factory of runtimes, registered by a plugin. Creating one must import nothing heavy."""
 
     name: str
     """The name in `runtime = "…"`, `--runtime` and `perstack plugins`."""

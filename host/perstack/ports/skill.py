@@ -46,7 +46,7 @@ class SampleRequest:
     max_tokens: int | None = None
     """Maximum reply tokens; the user's setting for the provider applies as well."""
     temperature: float | None = None
-    """None: the user's setting. Not sent to a model that does not support it."""
+    """Not sent to a model that does not support it. None: the user's setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ToolCall:
     tool_name: str
     args: JsonObject
     key: str
-    """Idempotency key: the same call has the same key after a resume. MCP servers receive it in `_meta`, processes
+    """Idempotency key: a call keeps its key after a resume. MCP servers receive it in `_meta`, processes
     as PERSTACK_CALL_ID."""
     run_id: str
     expert_key: str
@@ -79,7 +79,7 @@ class ToolCall:
     answers: tuple[Answer, ...] = ()
     """Answers to the questions that this same call asked before."""
     may_ask: bool = False
-    """Whether a question can be answered; if not, treat it as declined."""
+    """False: a question cannot be answered; treat it as declined."""
     sample: Sampler | None = None
     """Generates with the Run's own model; None unless the skill's definition allows it."""
     opens: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ class SkillContext:
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """What a skill offers."""
+    """Tools and instructions that a skill offers."""
 
     specs: tuple[ToolSpec, ...] = ()
     """All tools, before the host applies pick and omit."""
@@ -146,11 +146,11 @@ class Toolset:
 
 
 class SkillSession(ABC):
-    """An open skill. All Runs of a Job that declare the same skill share it; calls may be concurrent."""
+    """An open skill. All Runs of a Job that declare it share it; calls may be concurrent."""
 
     @abstractmethod
     async def tools(self) -> Toolset:
-        """Return the tools on offer now. Called before each generation; return the same object while nothing changes.
+        """Return the tools on offer now. Called before each generation; return one object until something changes.
 
         May raise SkillError on the first call if the skill cannot be reached: the Run continues without it, and `close`
         is called.
@@ -160,7 +160,7 @@ class SkillSession(ABC):
     async def call(self, call: ToolCall) -> ToolResult | Question:
         """Answer a call. For a failure that the model should see, return an error result or raise SkillError.
 
-        A Question stops the Run until a person has answered it. Then the same call is made again, with the same key and
+        A Question stops the Run until a person has answered it. Then the call is made again, with its key and
         with the answer in `answers`.
         """
 
@@ -170,12 +170,12 @@ class SkillSession(ABC):
 
 
 class SkillFactory(ABC):
-    """What a skill plugin registers. Creating one must import nothing heavy."""
+    """Factory of skills, registered by a plugin. Creating one must import nothing heavy."""
 
     name: str
     """The name in `perstack plugins` and in `plugin = "…"` of a pluginSkill."""
     has_login: bool = False
-    """Whether servers of its skills may require a login by a person: then it overrides `login` and `logout`."""
+    """True if servers of its skills may require a login by a person: then it overrides `login` and `logout`."""
 
     @abstractmethod
     def handles(self, definition: SkillDefinition) -> bool:

@@ -74,7 +74,7 @@ class JobSize(NamedTuple):
     blobs: int = 0
     checkpoints: int = 0
     caches: int = 0
-    """Its summary, Run settings and entry."""
+    """Summary, Run settings and entry."""
 
     @property
     def total(self) -> int:
@@ -90,7 +90,7 @@ class StorageCheck:
     """A word or two: `server`, `rights`."""
     is_there: bool
     text: str
-    """What was found and where, without secrets."""
+    """Finding and place, without secrets."""
     remedy: str = ""
 
 
@@ -114,7 +114,7 @@ class Storage(ABC):
 
     @abstractmethod
     def space(self, name: str) -> Storage:
-        """Return a separate set of Jobs in the same store; the same object for the same name.
+        """Return a separate set of Jobs in this store; one object per name.
 
         No set sees the Jobs of another. It keeps all these promises, and closes with this storage. `name` is a few
         lower case letters, and not `jobs`.
@@ -367,14 +367,14 @@ class Storage(ABC):
 
 
 class StorageFactory(ABC):
-    """What a storage plugin registers."""
+    """Factory of storages, registered by a plugin."""
 
     scheme: str
     """The part before the colon in `storage = "scheme:location"`."""
     credentials: Sequence[str] = ()
     """Names of environment variables whose values the storages send to the configured address."""
     has_settings: bool = False
-    """Whether the storages have settings in addition to their address: `[storageSetting]`."""
+    """True if the storages have settings in addition to their address: `[storageSetting]`."""
 
     @abstractmethod
     def open(

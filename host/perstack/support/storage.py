@@ -162,7 +162,7 @@ def check_space(name: str) -> str:
 
 
 def run_order(run_id: str) -> Order:
-    """Return the sort key of a Run id: by number. Ids without a number, those of other programs, come first."""
+    """Return the sort key of a Run id: by number. Ids without a number, which other programs made, come first."""
     return number_of_run(run_id), 0, run_id
 
 

@@ -145,7 +145,7 @@ class InMemorySeat(Seat):
         self._had: dict[str, Claim] = {}
 
     async def claim(self) -> Claim | None:
-        """Return the next claim: first those of ended sessions, then by priority."""
+        """Return the next claim: claims of ended sessions first, then by priority."""
         orders, info = self._orders, self._orders.seats[self._number]
         for held in orders.held.values():
             if orders.is_silent(held.seat) and _fits(held.claim.order, info):

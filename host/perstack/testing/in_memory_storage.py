@@ -49,7 +49,7 @@ class InMemoryJob:
 
 @dataclass
 class InMemoryStore:
-    """State shared by several storages. A test that reopens makes a new InMemoryStorage on the same store."""
+    """State shared by several storages. A test that reopens makes a new InMemoryStorage on it."""
 
     jobs: dict[str, InMemoryJob] = field(default_factory=dict[str, InMemoryJob])
     leases: dict[str, str] = field(default_factory=dict[str, str])
@@ -88,7 +88,7 @@ class InMemoryStorage(Storage):
         return f"memory:{self._name}"
 
     def space(self, name: str) -> Storage:
-        """Return a separate set of Jobs in the same store."""
+        """Return a separate set of Jobs in this store."""
         if name not in self._spaces:
             store = self.store.spaces.setdefault(check_space(name), InMemoryStore())
             self._spaces[name] = InMemoryStorage(store, f"{self._name}/{name}")

@@ -78,7 +78,7 @@ class Failure(_Line):
     retry_after: float | None = None
     """Seconds."""
     retryable: bool | None = None
-    """None: by status (408, 409, 429 and 5xx are retryable)."""
+    """Overrides the status. None: 408, 409, 429 and 5xx are retryable."""
     context_window: int | None = None
     """Only for `ContextOverflow`: context size in tokens, if the endpoint reports it."""
 
@@ -106,9 +106,9 @@ class Turn(_Line):
     """Duration of the turn in milliseconds; its first delta is sent before the delay."""
     error: Failure | None = None
     finish_reason: FinishReason | None = None
-    """None: `toolCalls` if there are any, else `stop`."""
+    """Default: `toolCalls` if there are any, else `stop`."""
     repeat: bool | int = 1
-    """How often this turn is played; True repeats it forever."""
+    """Number of times this turn is played; True repeats it forever."""
 
 
 class Part(_Line):
@@ -116,7 +116,7 @@ class Part(_Line):
 
     turns: tuple[Turn, ...]
     repeat: bool | int = 1
-    """How often all of its turns are played; True repeats them forever."""
+    """Number of times all of its turns are played; True repeats them forever."""
 
 
 class Script(_Line):

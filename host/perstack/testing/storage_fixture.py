@@ -68,7 +68,7 @@ def wait_for(work: Coroutine[object, object, T]) -> T:
 
 
 def in_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
-    """Run an async test in an event loop of its own, with a timeout. For suites that need no pytest plugin."""
+    """Run an async test in a new event loop, with a timeout. For suites that need no pytest plugin."""
 
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -109,7 +109,7 @@ class Writer:
         return records
 
     def again(self, storage: Storage) -> Writer:
-        """Return a writer with the same view of the log on another storage."""
+        """Return a writer with this view of the log on another storage."""
         return Writer(storage, self.run, self.head, list(self.written))
 
 

@@ -47,7 +47,7 @@ class EndpointSettings(Fact, extra="forbid"):
     read_timeout: int = Field(default=300_000, ge=1)
     """Milliseconds of silence before a reply begins, after which the connection is closed."""
     stall_timeout: int | None = Field(default=None, ge=1)
-    """The same within a reply that has begun. None: a minute, or `read_timeout` where thinking is silent."""
+    """Maximum silence within a reply that has begun. None: a minute, or `read_timeout` where thinking is silent."""
 
     def silences(self, *, thinks_silently: bool = False) -> tuple[float, float]:
         """Return the maximum seconds of silence before a reply begins, and within it."""
@@ -80,7 +80,7 @@ class Endpoint:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is without TLS: on this machine, or a server within the user's own network."""
+        """True without TLS: on this machine, or a server within the user's network."""
         return urlsplit(self.base_url).scheme == "http"
 
     @property

@@ -62,7 +62,7 @@ _DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
 
 def is_retryable(status: int) -> bool:
-    """Return whether a retry of the same request may succeed."""
+    """Return whether a retry of the request may succeed."""
     return status in (408, 409, 424, 429) or status >= 500
 
 

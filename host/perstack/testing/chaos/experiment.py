@@ -64,7 +64,7 @@ class Evidence:
     """Stored state of a Job at one moment."""
 
     status: str | None = None
-    """None: it has no event."""
+    """Status of the Job; None without an event."""
     question: str | None = None
     approval: str | None = None
     """Question id, if the question asks for approval of a call."""
@@ -200,7 +200,7 @@ class Trial:
     """Result of one Job."""
 
     name: str
-    """What was done to the Job, precise enough to repeat it."""
+    """Disturbances of the Job, precise enough to repeat them."""
     folder: Path
     victims: tuple[Victim, ...]
     end: Evidence

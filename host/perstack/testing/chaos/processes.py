@@ -31,7 +31,7 @@ class Victim:
     opens: int
     """Number of files it opened."""
     reached: bool
-    """Whether it met its fault."""
+    """True if it met its fault."""
     seconds: float
     out: bytes
     err: str
@@ -42,7 +42,7 @@ class Victim:
 
     @property
     def was_killed(self) -> bool:
-        """Whether SIGKILL ended it."""
+        """True if SIGKILL ended it."""
         return self.code == -9
 
     def boundaries(self, kind: FaultKind) -> int:
@@ -51,7 +51,7 @@ class Victim:
 
 
 class Victims:
-    """Runs commands in a folder, each in its own process, forked from the fork server.
+    """Runs commands in a folder, each in a process forked from the fork server.
 
     As a context manager it leaves no process behind.
     """
@@ -71,7 +71,7 @@ class Victims:
         self._orders, self._answers = self._nursery.stdin, self._nursery.stdout
 
     def with_env(self, env: Mapping[str, str]) -> Victims:
-        """Return a view on the same fork server whose commands get more variables.
+        """Return a view on this fork server whose commands get more variables.
 
         The original still ends the server.
         """

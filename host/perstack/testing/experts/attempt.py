@@ -116,7 +116,7 @@ def model_of(written: WrittenTest, overrides: Overrides) -> Played:
 def played_from(path: Path, live: Iterable[str] = ()) -> Played:
     """Return the options to play a script or a recording.
 
-    With a recording, the tools in `live` really run, in addition to those that write files. Raises UsageError.
+    With a recording, the tools in `live` really run, as do the tools that write files. Raises UsageError.
     """
     script = _script(path)
     if script is not None:
@@ -181,7 +181,7 @@ class Bench:
     room: Path
     """An empty folder in which each Job gets its own."""
     overrides: Overrides = Overrides()
-    """For tests that use the real model."""
+    """Overrides for tests that use the real model."""
 
 
 class Attempt(Fact):
@@ -192,7 +192,7 @@ class Attempt(Fact):
     reasons: tuple[str, ...] = ()
     """Deviations from the expectation; empty if it passed."""
     status: JobStatus | None = None
-    """None if the Job did not begin."""
+    """Status of the Job; None if it did not begin."""
     steps: int = 0
     usage: Usage = NO_USAGE
     cost_usd: Cost | None = None
@@ -205,7 +205,7 @@ class Attempt(Fact):
 
     @property
     def passed(self) -> bool:
-        """Whether the Job met the expectation."""
+        """True if the Job met the expectation."""
         return not self.reasons
 
     @property
@@ -247,7 +247,7 @@ class Judged:
 
     reasons: tuple[str, ...]
     job: JobSummary | None = None
-    """None if no Job began."""
+    """Summary of the Job; None if none began."""
     facts: JobFacts | None = None
 
 
@@ -334,7 +334,7 @@ def facts_of(job: JobSummary, calls: tuple[PolicyCall, ...]) -> JobFacts:
 
 
 def contents(workspace: Path, paths: Iterable[str]) -> Mapping[str, str | Unread]:
-    """Return the contents of files in a workspace, safely whatever a model has created there."""
+    """Return the contents of files in a workspace, safely even if a model has created links there."""
     return {path: _content(workspace, path) for path in paths}
 
 

@@ -88,7 +88,7 @@ class Ran:
         max_steps: int | None = None,
         max_cost: float | None = None,
     ) -> None:
-        """Raise AssertionError with all deviations. The arguments mean the same as in perstack.toml.
+        """Raise AssertionError with all deviations. The arguments are the keys of perstack.toml.
 
         Raises UsageError for an invalid rule, pattern or path.
         """
@@ -132,7 +132,7 @@ class HostBench:
 
     @property
     def script(self) -> ScriptedProvider:
-        """The provider that plays the script; its `requests` are those of the host.
+        """The provider that plays the script; its `requests` are what the host sent.
 
         Raises UsageError without a script.
         """

@@ -43,7 +43,7 @@ async def take_test(
 ) -> Taken:
     """Record a Job, play it in a fresh folder or a copy of `fixture`, and add a test that expects the result.
 
-    Raises UsageError if the recording does not play to the same end or the name is taken. Nothing is kept then.
+    Raises UsageError if the recording plays to another end or the name is taken. Nothing is kept then.
     """
     job = await host.job(job_id)
     project = definition.loaded(strict=False).project

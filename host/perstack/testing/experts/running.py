@@ -34,12 +34,12 @@ class Outcome:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its Jobs were run."""
+        """True if all its Jobs were run."""
         return len(self.attempts) == self.planned
 
     @property
     def is_good(self) -> bool:
-        """Whether enough Jobs met the expectation."""
+        """True if enough Jobs met the expectation."""
         return self.is_whole and self.passed >= self.written.test.pass_rate * self.planned - _ROUNDING
 
     @property

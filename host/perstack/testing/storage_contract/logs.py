@@ -349,7 +349,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_was_written_is_there(self) -> None:
-        """Check that both processes see the same summaries in the same order."""
+        """Check that both processes see equal summaries in one order."""
         for view in self.views:
             for job, summary in self.summaries.items():
                 assert wait_for(view.summary(job)) == summary
@@ -361,7 +361,7 @@ class ModelContract(ContractBase):
     """All promises, in any order of operations."""
 
     sequences = 25
-    """Number of random sequences. They are the same at every test run."""
+    """Number of random sequences, which do not change between test runs."""
 
     def test_no_order_of_operations_breaks_a_promise(self, make_opener: MakeOpener) -> None:
         machine = type("Machine", (StorageMachine,), {"make_opener": staticmethod(make_opener)})
