@@ -10,7 +10,9 @@ DEV    := $(VENV)/.dev-installed
 # where this is set, each of the thousand programs that tests start would compile every module anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo install test test-local-model check house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
+PLUGINS := $(wildcard plugins/perstack-*)
+
+.PHONY: demo install dist test test-local-model check house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -19,6 +21,10 @@ demo: $(RUN)
 
 ## install: perstack in .venv, ready to use with a key: no weights
 install: $(RUN)
+
+## dist: the wheels of perstack and of the plugins that are distributions of their own, in dist/
+dist: $(RUN)
+	@for folder in . $(PLUGINS); do (cd $$folder && $(CURDIR)/$(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist) || exit 1; done
 
 ## test: every test but those that need the weights of the embedded model
 test: $(DEV)
@@ -82,17 +88,15 @@ matrix: $(DEV)
 	$(BIN)/python tests/support/provider_suite.py
 
 ## lock: pin every package, with hashes
+PIN = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+  --no-header --upgrade --no-emit-package perstack $(addprefix --no-emit-package ,$(notdir $(PLUGINS))) pyproject.toml
 lock: $(DEV)
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	  --no-header --upgrade --extra local --extra start pyproject.toml constraints/run.in -o constraints/run.txt
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	  --no-header --upgrade -c constraints/run.txt --all-extras pyproject.toml constraints/dev.in -o constraints/dev.txt
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	  --no-header --upgrade -c constraints/dev.txt --extra workers --extra postgres pyproject.toml constraints/run.in \
-	  -o constraints/workers.txt
+	$(PIN) --extra local --extra start constraints/run.in -o constraints/run.txt
+	$(PIN) -c constraints/run.txt --all-extras constraints/dev.in -o constraints/dev.txt
+	$(PIN) -c constraints/dev.txt --extra workers --extra postgres constraints/run.in -o constraints/workers.txt
 
 clean:
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -100,11 +104,12 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "Python's venv module is missing: on Debian or Ubuntu, apt install python3-venv"; exit 1; }
 
-$(RUN): constraints/run.txt pyproject.toml | $(BIN)/python
+$(RUN): constraints/run.txt pyproject.toml plugins/perstack-local/pyproject.toml | $(BIN)/python
 	$(PIP) install -q --require-hashes --no-deps -r constraints/run.txt
-	$(PIP) install -q --no-deps --no-build-isolation -e .
+	$(PIP) install -q --no-deps --no-build-isolation -e . -e plugins/perstack-local
 	@touch $@
 
-$(DEV): constraints/dev.txt $(RUN)
+$(DEV): constraints/dev.txt $(PLUGINS:=/pyproject.toml) $(RUN)
 	$(PIP) install -q --require-hashes --no-deps -r constraints/dev.txt
+	$(PIP) install -q --no-deps --no-build-isolation $(addprefix -e ,$(PLUGINS))
 	@touch $@

@@ -105,7 +105,7 @@ def _at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def module_name(path: Path) -> str:
     """Return the dotted name of a production file."""
-    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+    parts = [part for part in path.relative_to(ROOT).with_suffix("").parts[1:] if "-" not in part]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

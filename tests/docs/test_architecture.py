@@ -16,6 +16,7 @@ from typing import get_args
 import grimp
 import pytest
 from pages import ROOT, fenced, first_cells, page, rows, section
+from sources import PACKAGES
 
 import perstack.core.iterations.state as series_state
 import perstack.core.iterations.state as series_transitions
@@ -80,7 +81,7 @@ def _defined_in(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(("what", "file", "symbol"), LOOKING_FOR, ids=[row[0] for row in LOOKING_FOR])
 def test_the_file_to_look_in_is_there_and_defines_what_the_row_names(what: str, file: str, symbol: str) -> None:
-    link = re.fullmatch(r"\[([\w/]+\.py)\]\(([\w./]+)\)", file)
+    link = re.fullmatch(r"\[([\w/-]+\.py)\]\(([\w./-]+)\)", file)
     assert link, f"{what}: {file} is no link to a module"
     shown, target = link.groups()
     path = (ROOT / "docs" / target).resolve()
@@ -108,10 +109,7 @@ def test_imports_point_down_only() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-PACKAGES = ("perstack", *sorted(path.name for path in (ROOT / "plugins").iterdir() if (path / "__init__.py").exists()))
-
-
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [one.name for one in PACKAGES])
 def test_no_modules_import_each_other_in_a_circle_not_for_types_either(package: str) -> None:
     graph = grimp.build_graph(package)
     waits_for = {one: graph.find_modules_directly_imported_by(one) for one in graph.modules}

@@ -1,36 +1,36 @@
-"""What is imported is declared in pyproject.toml, and what is declared is imported."""
+"""What is imported is declared in a pyproject.toml, and what is declared is imported; all wheels work together."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import entry_points, packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sources import DISTRIBUTIONS, PACKAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
+from perstack.version import VERSION
+
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-FOLDERS = [ROOT / "host" / "perstack", *sorted(path for path in (ROOT / "plugins").iterdir() if path.is_dir())]
-OURS = {path.name for path in FOLDERS}
+OURS = {path.name for path in PACKAGES}
+OF_PLUGINS = {path: tomllib.loads((path / "pyproject.toml").read_text()) for path in DISTRIBUTIONS}
+"""pyproject.toml of each plugin that is a distribution of its own, by its folder."""
 
 EXTRAS = {
     "host/perstack/doors/acp": "acp",
     "host/perstack/doors/tui": "start",
     "host/perstack/doors/http": "workers",
     "host/perstack/testing": "testing",
-    "plugins/perstack_bedrock": "bedrock",
     "plugins/perstack_bubblewrap": "sandbox",
-    "plugins/perstack_postgres": "postgres",
-    "plugins/perstack_procrastinate": "workers",
-    "plugins/perstack_s3": "s3",
-    "plugins/perstack_temporal": "temporal",
-    "plugins/perstack_vertex": "vertex",
-    "plugins/perstack_local": "local",
 }
 """Where something may be imported that only an extra installs."""
 
@@ -46,8 +46,17 @@ def declared(lines: list[str]) -> set[str]:
     return {_plain(re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0]) for line in lines}
 
 
+def _extras(project: dict[str, Any]) -> dict[str, set[str]]:
+    return {name: declared(lines) for name, lines in project.get("optional-dependencies", {}).items()}
+
+
 BASE = declared(PROJECT["dependencies"])
-OF_EXTRA = {name: declared(lines) for name, lines in PROJECT["optional-dependencies"].items()}
+OF_EXTRA = _extras(PROJECT)
+OF_PLUGIN = {
+    path: declared(one["project"]["dependencies"]).union(*_extras(one["project"]).values())
+    for path, one in OF_PLUGINS.items()
+}
+PLUGINS = {path.name for path in DISTRIBUTIONS}
 PROVIDED = {module: {_plain(one) for one in names} for module, names in packages_distributions().items()}
 
 
@@ -67,13 +76,14 @@ def imported(path: Path) -> Iterator[str]:
 
 def allowed(path: Path) -> set[str]:
     where = path.relative_to(ROOT).as_posix()
-    return BASE.union(*(OF_EXTRA[extra] for folder, extra in EXTRAS.items() if where.startswith(folder + "/")))
+    extras = (OF_EXTRA[extra] for folder, extra in EXTRAS.items() if where.startswith(folder + "/"))
+    return BASE.union(*extras, *(OF_PLUGIN[plugin] for plugin in DISTRIBUTIONS if plugin in path.parents))
 
 
 def test_every_third_party_import_is_of_a_distribution_that_is_declared() -> None:
     missing = {
         (path.relative_to(ROOT).as_posix(), module)
-        for folder in FOLDERS
+        for folder in PACKAGES
         for path in folder.rglob("*.py")
         for module in imported(path)
         if not PROVIDED.get(module, set()) & allowed(path)
@@ -84,17 +94,22 @@ def test_every_third_party_import_is_of_a_distribution_that_is_declared() -> Non
 def test_every_distribution_that_is_declared_is_imported() -> None:
     used = {
         name
-        for folder in FOLDERS
+        for folder in PACKAGES
         for path in folder.rglob("*.py")
         for module in imported(path)
         for name in PROVIDED.get(module, set())
     }
-    assert BASE.union(*OF_EXTRA.values()) - used == BY_NAME
+    assert BASE.union(*OF_EXTRA.values(), *OF_PLUGIN.values()) - used - PLUGINS - {"perstack"} == BY_NAME
 
 
 def test_every_package_is_in_the_wheel_and_under_the_checks() -> None:
     tools = PYPROJECT["tool"]
-    assert {ROOT / name for name in tools["hatch"]["build"]["targets"]["wheel"]["packages"]} == set(FOLDERS)
+    built = [
+        folder / name
+        for folder, one in {ROOT: PYPROJECT, **OF_PLUGINS}.items()
+        for name in one["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    ]
+    assert sorted(built) == sorted(PACKAGES)
     assert set(tools["mypy"]["packages"]) == set(tools["importlinter"]["root_packages"]) == OURS
     rules = {rule["name"]: rule for rule in tools["importlinter"]["contracts"]}
     below = rules["Plugins know the ports, the core and the errors, and nothing above"]["source_modules"]
@@ -104,10 +119,86 @@ def test_every_package_is_in_the_wheel_and_under_the_checks() -> None:
 
 def test_the_plugins_that_are_declared_are_those_that_are_installed() -> None:
     installed = {point.name: point.value for point in entry_points(group="perstack") if point.dist is not None}
-    plugins = PROJECT["entry-points"]["perstack"]
+    projects = [PROJECT, *(one["project"] for one in OF_PLUGINS.values())]
+    plugins = {name: value for project in projects for name, value in project["entry-points"]["perstack"].items()}
     assert {name: installed.get(name) for name in plugins} == plugins, "pyproject.toml has changed: `make install`"
 
 
-@pytest.mark.parametrize("name", ["mcp", "prices"])
-def test_the_names_of_extras_that_became_part_of_perstack_stay_and_ask_for_nothing(name: str) -> None:
-    assert PROJECT["optional-dependencies"][name] == []
+def test_every_distribution_has_one_version_and_an_extra_that_installs_it() -> None:
+    assert PROJECT["version"] == VERSION
+    assert {one["project"]["version"] for one in OF_PLUGINS.values()} == {VERSION}
+    for one in OF_PLUGINS.values():
+        assert f"perstack~={VERSION}" in one["project"]["dependencies"]
+    asked = [line for lines in PROJECT["optional-dependencies"].values() for line in lines if "perstack-" in line]
+    assert all(line.endswith(f"~={VERSION}") for line in asked)
+    assert declared(asked) == PLUGINS
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return the wheels that `make dist` builds."""
+    folder = tmp_path_factory.mktemp("dist")
+    for project in (ROOT, *DISTRIBUTIONS):
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+        subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=60)
+    return sorted(folder.glob("*.whl"))
+
+
+def _environment(folder: Path, wheels: list[Path]) -> Path:
+    """Create an environment with these wheels and the packages of this one that are not ours. Return its Python."""
+    uv = Path(sys.executable).with_name("uv")
+    python = folder / "bin" / "python"
+    install = [uv, "pip", "install", "-q", "--offline", "--no-deps", "--python", python, *wheels]
+    for command in ([uv, "venv", "-q", "--python", sys.executable, folder], install):
+        subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=60)
+    others = folder / "others"
+    others.mkdir()
+    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "perstack" not in path.name and path.suffix != ".pth":
+            (others / path.name).symlink_to(path)
+    (next(folder.glob("lib/*/site-packages")) / "others.pth").write_text(f"{others}\n")
+    return python
+
+
+def _run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run perstack in an environment, in an empty folder."""
+    command = [str(python), "-m", "perstack", *arguments]
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(python.parent)}
+    return subprocess.run(
+        command, cwd=python.parents[2], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_all_wheels_work_together_in_an_empty_environment(tmp_path: Path, wheels: list[Path]) -> None:
+    assert len(wheels) == 1 + len(DISTRIBUTIONS)
+    python = _environment(tmp_path / "env", wheels)
+    found = {one["name"]: one for one in json.loads(_run(python, "plugins", "--json").stdout)["plugins"]}
+    for folder, one in {ROOT: PYPROJECT, **OF_PLUGINS}.items():
+        for name in one["project"]["entry-points"]["perstack"]:
+            package = "perstack" if folder == ROOT else folder.name
+            assert (found[name]["package"], found[name]["version"]) == (package, VERSION), found[name]
+    packages = [path.name for path in PACKAGES]
+    code = f"import importlib; print(*(importlib.import_module(one).__file__ for one in {packages}), sep='\\n')"
+    places = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert all(Path(place).is_relative_to(tmp_path) for place in places.split())
+
+
+def test_the_wheel_of_perstack_alone_runs_and_names_the_extra_that_is_missing(
+    tmp_path: Path, wheels: list[Path]
+) -> None:
+    alone = [wheel for wheel in wheels if wheel.name.startswith("perstack-")]
+    python = _environment(tmp_path / "env", alone)
+    (tmp_path / "perstack.toml").write_text('[experts.a]\ninstruction = "Answer."\n')
+    assert _run(python, "validate").returncode == 0
+    for address, extra in (("s3://bucket/place", "s3"), ("postgresql://localhost/db", "postgres")):
+        done = _run(python, "jobs", "--storage", address)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"pip install 'perstack[{extra}]'" in done.stderr
+    for name, extra in (("amazon-bedrock", "bedrock"), ("google-vertex", "vertex"), ("local", "local")):
+        done = _run(python, "run", "a", "x", "--provider", name)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"pip install 'perstack[{extra}]'" in done.stderr
+    for address, extra in (("postgresql://localhost/db", "workers"), ("temporal://localhost", "temporal")):
+        done = _run(python, "submit", "a", "x", "--dispatcher", address)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"pip install 'perstack[{extra}]'" in done.stderr

@@ -75,8 +75,11 @@ PLACES = {
     "plugins/perstack_bubblewrap/proxy.py executable": (1, "the bridge inside a sandbox, with -I -S"),
     "plugins/perstack_bubblewrap/proxy.py launch": (1, f"the proxy: {ISOLATED}"),
     "plugins/perstack_bubblewrap/proxy.py python_argv": (1, f"the proxy: {ISOLATED}"),
-    "plugins/perstack_local/weights.py executable": (1, f"pip, with ISOLATED, {FEW}, in a folder of its own"),
-    "plugins/perstack_local/weights.py run": (1, "the same"),
+    "plugins/perstack-local/perstack_local/weights.py executable": (
+        1,
+        f"pip, with ISOLATED, {FEW}, in a folder of its own",
+    ),
+    "plugins/perstack-local/perstack_local/weights.py run": (1, "the same"),
     "plugins/perstack_mcp/server_process.py Program": (1, f"a server that a definition names, {FEW}"),
 }
 """How often each place has it, and why nothing that an Expert wrote is executed there unasked."""

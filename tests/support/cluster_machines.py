@@ -327,7 +327,8 @@ async def cluster(
 
 def _before(checkout: Path, path: str) -> str:
     """Return a module path on which another version's modules come first."""
-    return os.pathsep.join((str(checkout / "host"), str(checkout / "plugins"), path))
+    distributions = sorted((checkout / "plugins").glob("perstack-*"))
+    return os.pathsep.join((*map(str, (checkout / "host", checkout / "plugins", *distributions)), path))
 
 
 def _place(folder: Path, *, distributed: bool = False) -> Path:

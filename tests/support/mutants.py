@@ -19,7 +19,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from sources import IMPORT_ROOTS, PACKAGES, ROOT
+
 SECONDS = 120
 """Maximum seconds for the test of one mutation."""
 
@@ -39,8 +40,9 @@ class Mutant:
     @property
     def path(self) -> Path:
         """The module's file, relative to the repository."""
-        top = "host" if self.module.split(".")[0] == "perstack" else "plugins"
-        return Path(top, *self.module.split(".")).with_suffix(".py")
+        package, *rest = self.module.split(".")
+        folder = next(one for one in PACKAGES if one.name == package)
+        return (folder.relative_to(ROOT) / Path(*rest)).with_suffix(".py")
 
     def mutated(self) -> str:
         """Return the module's text with the change. Raises ValueError unless the old text occurs exactly once."""
@@ -257,7 +259,7 @@ def is_killed(mutant: Mutant) -> bool:
         for top in ("host", "plugins"):
             shutil.copytree(ROOT / top, copy / top, ignore=shutil.ignore_patterns("__pycache__"))
         (copy / mutant.path).write_text(mutant.mutated())
-        places = [str(copy / "host"), str(copy / "plugins")]
+        places = [str(copy / root.relative_to(ROOT)) for root in IMPORT_ROOTS]
         command = [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
             "-o", f"pythonpath={' '.join((*places, 'tests/support'))}", *mutant.tests.split(),

@@ -54,7 +54,8 @@ def test_a_place_that_cannot_be_written_is_a_problem(machine: Terminal) -> None:
 
 def test_an_extra_that_is_not_installed_has_the_command_that_installs_it(machine: Terminal) -> None:
     hidden = (
-        "import importlib.metadata as m; old = m.version; m.version = lambda n: old('no' if n == 'botocore' else n)"
+        "import importlib.metadata as m; old = m.version;"
+        " m.version = lambda n: old('no' if n == 'perstack-bedrock' else n)"
     )
     (machine.workspace / "sitecustomize.py").write_text(hidden)
     found = findings(machine, PYTHONPATH=str(machine.workspace), **KEY)

@@ -145,7 +145,7 @@ WRITERS = {
     "host/perstack/system/user.py": "one clean line on stderr, for what has no command",
     "host/perstack/testing/chaos/fork_server.py": "a child that is attacked, which opens its own streams",
     "host/perstack/engine/context/evaluator_process.py": "a program of its own, which answers through a pipe",
-    "plugins/perstack_local/__main__.py": "a program of its own, which downloads weights",
+    "plugins/perstack-local/perstack_local/__main__.py": "a program of its own, which downloads weights",
     "plugins/perstack_bubblewrap/bridge.py": "a program of its own, inside the sandbox, whose output is the program's",
     "plugins/perstack_bubblewrap/proxy_main.py": "a program of its own, which answers its parent through a pipe",
     "host/perstack/doors/tui/plain/run.py": "the lines of the linear mode, each cleaned",

@@ -64,6 +64,16 @@ _NOT_EVERYWHERE = {
 """Providers that only some front doors register, and the reason to show where they are missing."""
 
 
+EXTRAS = "perstack.extras"
+"""Entry point group of the extras that install another distribution: `provider.NAME = EXTRA`, in pyproject.toml."""
+
+
+def _not_installed(kind: str, name: str, known: str, names: Iterable[str]) -> UsageError:
+    for point in entry_points(group=EXTRAS, name=f"{kind}.{name}"):
+        return UsageError(f"{kind} {name!r} is not installed: pip install 'perstack[{point.value}]'")
+    return UsageError(f"no {kind} {name!r} is installed; {known}{suggestion(name, names)}")
+
+
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
     """One plugin, with the names it registered, for display."""
@@ -126,8 +136,7 @@ class Plugins:
         found = self.dispatchers.get(scheme) if separator else None
         if found is None:
             known = ", ".join(f"`{name}:`" for name in sorted(self.dispatchers)) or "none"
-            near = suggestion(scheme, self.dispatchers)
-            raise UsageError(f"no dispatcher {scheme!r} is installed; addresses begin with one of: {known}{near}")
+            raise _not_installed("dispatcher", scheme, f"addresses begin with one of: {known}", self.dispatchers)
         return found, location
 
     def format(self, name: str) -> JobFormat:
@@ -152,7 +161,7 @@ def _registered(kind: str, name: str, registered: Mapping[str, _T]) -> _T:
     found = registered.get(name)
     if found is None:
         known = ", ".join(sorted(registered)) or "none"
-        raise UsageError(f"no {kind} {name!r} is installed; there are: {known}{suggestion(name, registered)}")
+        raise _not_installed(kind, name, f"there are: {known}", registered)
     return found
 
 
