@@ -36,10 +36,10 @@ from perstack.core.permissions.calls import policy_call
 from perstack.core.permissions.decisions import decide_call
 from perstack.core.tasks.operation_table import OPERATIONS
 from perstack.doors.cli.param_types import (
-    given_answer,
-    given_error,
-    given_object,
+    read_answer,
+    read_error,
     read_moment,
+    read_object,
     read_since,
     read_span,
 )
@@ -238,10 +238,10 @@ def test_words_and_json_of_any_bytes_on_the_command_line_are_taken_or_refused() 
         typed = data.decode("utf-8", "surrogateescape").lstrip("@")  # a file is another kind, and so is stdin
         if typed == "-":
             return
-        for read in (given_object, given_error, read_span, read_since, read_moment):
+        for read in (read_object, read_error, read_span, read_since, read_moment):
             refused(lambda read=read: read(typed, "WHAT"))
         with suppress(PerstackError):
-            value = given_answer(typed, "WHAT")
+            value = read_answer(typed, "WHAT")
             asyncio.run(keep(value))
             read_cloud_event(value)
 

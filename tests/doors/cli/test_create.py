@@ -16,8 +16,8 @@ from tmux import PERSTACK, tmux
 from perstack.config.load import DefinitionFile, load_project
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
-from perstack.doors.create.experts import COORDINATOR, checked, team
-from perstack.doors.create.trial import Left, Trials, kit_for
+from perstack.doors.create.experts import COORDINATOR, team, validate_definition
+from perstack.doors.create.trial import TrialBudget, Trials, tools_for
 from perstack.ports.environment import Environment
 
 SHIPPED = ROOT / "host" / "perstack" / "experts" / "create-expert" / "perstack.toml"
@@ -337,9 +337,9 @@ def test_what_a_try_costs_is_not_for_the_definition_to_say(terminal: Terminal) -
 
 def test_its_own_definition_has_no_problem(tmp_path: Path) -> None:
     env = Environment({})
-    trials = Trials(tmp_path, env, Overrides(), (), Project(), Left())
-    kit = kit_for(tmp_path, env, (), trials, lambda *one: None)
-    project, problems = asyncio.run(checked(DefinitionFile(SHIPPED), env, [kit]))
+    trials = Trials(tmp_path, env, Overrides(), (), Project(), TrialBudget())
+    kit = tools_for(tmp_path, env, (), trials, lambda *one: None)
+    project, problems = asyncio.run(validate_definition(DefinitionFile(SHIPPED), env, [kit]))
     assert project is not None
     assert problems == ()
     assert set(team().experts) == {COORDINATOR, "definition-writer", "definition-tester"}

@@ -183,7 +183,7 @@ def test_what_thousands_of_jobs_ask_is_written_in_a_few_writes(terminal: Termina
         renamed = summary.replace(b'"job"', b'"job%d"' % number).replace(b'"job-', b'"job%d-' % number)
         (jobs / f"job{number}" / "job.json").write_bytes(renamed)
     writes: list[str] = []
-    with mock.patch("perstack.doors.cli.inbox.out", lambda *parts: writes.append("".join(map(str, parts)))):
+    with mock.patch("perstack.doors.cli.inbox.print_out", lambda *parts: writes.append("".join(map(str, parts)))):
         assert terminal.call("inbox").code == 0
     assert len(writes) < 10
     assert sum(one.count("Tea or coffee?") for one in writes) == 1001

@@ -22,7 +22,7 @@ from perstack.core.runs.step_events import CallTools, FinishGeneration, FinishTo
 from perstack.doors.cli import live as row_printer
 from perstack.doors.cli.live import Line, RowPrinter, line_of, lines_of
 from perstack.doors.cli.terminal import Screen, rendered
-from perstack.doors.shared.activity import LiveState
+from perstack.doors.shared.activity import JobActivity
 
 ONE = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")
@@ -172,10 +172,10 @@ STARTS = [of(StartGeneration), of(SkillStarting, 20, skill_name="browser")]
 CASES = {"writes": WRITES, "works": WORKS, "lanes": LANES, "starts": STARTS}
 
 
-def state_of(events: list[Event]) -> LiveState:
-    state = LiveState()
+def state_of(events: list[Event]) -> JobActivity:
+    state = JobActivity()
     for event in events:
-        state.take(event)
+        state.apply(event)
     return state
 
 
@@ -192,9 +192,9 @@ def test_a_screen_looks_as_it_did(case: str, width: int, colours: bool, monkeypa
     written: list[str] = []
     rows = RowPrinter(screen, put=lambda *parts: written.append(rendered(*parts)))
     rows.widen(["writer#1", "helper#13"])
-    state = LiveState()
+    state = JobActivity()
     for event in CASES[case]:
-        for told in state.take(event):
+        for told in state.apply(event):
             rows.print(*told)
     lines = lines_of(state, screen, NOW + 5_000, rows.colour)
     assert max(cell_len("".join(map(str, line))) for line in lines) < width

@@ -24,7 +24,7 @@ from perstack.core.tasks.events import CheckpointTask, StoredTaskEvent
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.core.tasks.operations import NOT_FOR_EXPERTS, Change, Given
 from perstack.core.tasks.state import TaskState
-from perstack.doors.cli.tasks import SAID, command_of, task_command
+from perstack.doors.cli.tasks import COMMAND_HELP, command_of, task_command
 from perstack.doors.http.openapi import description_of_all
 from perstack.doors.http.routes import routes
 from perstack.doors.mcp.tools import listed_tasks
@@ -70,7 +70,7 @@ def test_every_door_has_every_operation(memory: ExecutionMemory) -> None:
         one.tool for one in OPERATIONS if "expert" in one.callers
     ]
     assert set(task_command.commands) == {*NAMES, "run-due"}
-    assert {*SAID, "delete"} == set(NAMES)
+    assert {*COMMAND_HELP, "delete"} == set(NAMES)
 
 
 def test_one_more_entry_is_an_operation_at_every_door(memory: ExecutionMemory) -> None:

@@ -16,7 +16,7 @@ from working import queued
 
 from perstack.core.base.usage import Usage
 from perstack.doors.cli.worker import json_line, text_line
-from perstack.doors.http.connections import Address
+from perstack.doors.http.connections import ListenAddress
 from perstack.doors.http.metrics import figures
 from perstack.doors.http.worker_health import app_of, served
 from perstack.engine.workers.reports import MOST_MODELS, OTHERS, WorkerCounters, WorkerReport
@@ -36,7 +36,7 @@ def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) 
         bench = Bench(tmp_path, "file:perstack")
         engine = await queued(bench, "job")
         await engine.submit("later", due=1 << 50)
-        host, address = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), Address.parse("127.0.0.1:0")
+        host, address = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), ListenAddress.parse("127.0.0.1:0")
         async with engine.at_work(host) as at_work:
             await at_work.until("ended")
             worker = at_work.worker
@@ -108,7 +108,7 @@ def test_a_malformed_body_sent_to_a_worker_leaves_no_traceback(
     async def work() -> None:
         bench = Bench(tmp_path, "file:perstack")
         engine = await queued(bench, "job")
-        host, address = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), Address.parse("127.0.0.1:0")
+        host, address = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher), ListenAddress.parse("127.0.0.1:0")
         async with (
             engine.at_work(host) as at_work,
             served(app_of(at_work.worker, engine.dispatcher, host.clock, address), address) as place,

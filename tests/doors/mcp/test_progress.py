@@ -12,7 +12,7 @@ from terminal import Terminal, reply
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.step_events import Retry
-from perstack.doors.mcp.progress import MAX_SILENCE_S, Progress, Words, reporting
+from perstack.doors.mcp.progress import MAX_SILENCE_S, Progress, ProgressText, progress_reports
 
 
 def test_each_step_and_each_call_is_told_in_words_delegates_by_name(terminal: Terminal, era: str) -> None:
@@ -61,7 +61,7 @@ def test_a_silence_is_broken_with_the_last_words() -> None:
                 is_enough.set()
 
         progress = Progress(tell, silence=0.01)
-        progress.say("step 7: exec make")
+        progress.report("step 7: exec make")
         running = asyncio.create_task(progress.run())
         await is_enough.wait()
         running.cancel()
@@ -82,10 +82,10 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_what_was_said_comes_bef
             await may_read.wait()
             said.append(text)
 
-        async with reporting(tell) as progress:
+        async with progress_reports(tell) as progress:
             assert progress is not None
             for number in range(5):
-                progress.say(f"step {number}")
+                progress.report(f"step {number}")
             may_read.set()
         return said
 
@@ -97,9 +97,9 @@ def test_what_is_cancelled_while_a_client_does_not_read_ends_at_once() -> None:
         async def tell(text: str) -> None:
             await asyncio.Event().wait()
 
-        async with reporting(tell) as progress:
+        async with progress_reports(tell) as progress:
             assert progress is not None
-            progress.say("never read")
+            progress.report("never read")
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -108,7 +108,7 @@ def test_what_is_cancelled_while_a_client_does_not_read_ends_at_once() -> None:
 
 def test_what_tools_and_providers_say_is_told_in_one_short_line() -> None:
     place = {"id": "e", "timestamp": 0, "job_id": "j", "expert_key": "solo", "step_number": 2}
-    words = Words()
+    words = ProgressText()
     start = InitializeRuntime(
         id="i", timestamp=0, job_id="j", run_id="j-1", runtime_version="", expert_key="solo", model="m", provider="p"
     )

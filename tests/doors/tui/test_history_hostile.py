@@ -18,7 +18,7 @@ from perstack.doors.shared.log_view import entries_of, places_in
 from perstack.doors.tui.screens import job as job_screen
 from perstack.doors.tui.view.history import event_line, event_texts, place_line
 from perstack.doors.tui.view.styled_text import Line, cells_of, text_of
-from perstack.doors.tui.view.tree import Looks, texts_page
+from perstack.doors.tui.view.tree import RenderContext, texts_page
 from perstack.engine.log.run_log import RunLog
 from perstack.testing.scripted import text, tool, turn
 
@@ -65,7 +65,7 @@ def test_no_row_of_a_log_that_somebody_wrote_moves_the_cursor_or_is_too_wide(sai
     for entry in entries_of(log):
         assert is_plain(event_line(entry, False, width), width)
         page = texts_page(event_texts(entry))
-        looks = Looks(width)
+        looks = RenderContext(width)
         assert all(is_plain(one.line, width) for one in page.lines(0, page.height(looks), looks))
 
 

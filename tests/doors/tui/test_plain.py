@@ -13,7 +13,7 @@ from tmux import PERSTACK, tmux
 
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.events import Event
-from perstack.doors.shared.activity import LiveState
+from perstack.doors.shared.activity import JobActivity
 from perstack.doors.tui.actions import COMMANDS
 from perstack.doors.tui.plain.printer import Printer
 from perstack.testing.scripted import text, tool, turn
@@ -52,10 +52,10 @@ def test_what_the_model_says_comes_line_by_line_and_each_line_once(bench: Bench)
     host = bench.host([text("One.\nTwo.\nThree.")], WRITER)
     wait_for(host.run("writer", "Go", on_event=lambda event, _: events.append(event)))
     lines: list[str] = []
-    printer, state = Printer(lines.append), LiveState()
+    printer, state = Printer(lines.append), JobActivity()
     seen: list[list[str]] = []
     for event in events:
-        printer.heard(event, state.take(event), state)
+        printer.heard(event, state.apply(event), state)
         if event.type in ("streamText", "finishGeneration"):
             seen.append(lines[1:])
     assert seen == [

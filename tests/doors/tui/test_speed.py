@@ -15,7 +15,7 @@ from textual.strip import Strip
 from perstack.core.runs.display_events import StreamText
 from perstack.doors.tui.view.items import Stream
 from perstack.doors.tui.view.styled_text import text_of
-from perstack.doors.tui.view.tree import Looks
+from perstack.doors.tui.view.tree import RenderContext
 from perstack.doors.tui.widgets.pane import JobPane
 from perstack.doors.tui.widgets.tree import TranscriptView
 from perstack.ports.storage import RunRef, Storage
@@ -94,7 +94,7 @@ def test_words_that_come_together_are_one_drawing(bench: Bench, counted: Counter
 
 
 def test_what_more_of_a_long_text_does_not_change_is_broken_once() -> None:
-    looks, stream = Looks(60), Stream(is_thought=False)
+    looks, stream = RenderContext(60), Stream(is_thought=False)
     before: list[object] = []
     for word in words(3_000):
         stream.hears(word)
@@ -107,7 +107,7 @@ def test_what_more_of_a_long_text_does_not_change_is_broken_once() -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet=" \nab日é", max_size=200), st.integers(4, 40), st.integers(1, 7))
 def test_a_text_that_comes_in_pieces_is_broken_as_the_whole_is(said: str, width: int, size: int) -> None:
-    looks, whole, pieces = Looks(width), Stream(is_thought=False), Stream(is_thought=False)
+    looks, whole, pieces = RenderContext(width), Stream(is_thought=False), Stream(is_thought=False)
     whole.hears(said)
     for at in range(0, len(said), size):
         pieces.hears(said[at : at + size])

@@ -17,23 +17,23 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.display_events import StreamText
 from perstack.core.runs.events import Event
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.activity import LiveState
+from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.text import cells
 from perstack.doors.tui.plain.printer import Printer
-from perstack.doors.tui.view.input import Files, Typed, named_at
-from perstack.doors.tui.view.items import Call, Remark, RunLane, Said, Stream, gist
+from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
+from perstack.doors.tui.view.items import Call, MessageItem, NoteItem, RunBranch, Stream, summary_line
 from perstack.doors.tui.view.lines import EACH, FIRST, Tab, filtered, tabs_line
 from perstack.doors.tui.view.questions import asking_lines, unsettled_lines
 from perstack.doors.tui.view.styled_text import Line, cells_of, text_of, wrap
 from perstack.doors.tui.view.transcript import Transcript
-from perstack.doors.tui.view.tree import Looks, Node
+from perstack.doors.tui.view.tree import Node, RenderContext
 from perstack.testing.scripted import text, tool, turn
 
-LOOKS = Looks(60, 0)
+LOOKS = RenderContext(60, 0)
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066 [red]not markup[/red] \r\x08"
 
 
-def shown(transcript: Transcript, looks: Looks = LOOKS) -> list[str]:
+def shown(transcript: Transcript, looks: RenderContext = LOOKS) -> list[str]:
     return [text_of(placed.line).rstrip() for placed in transcript.lines(0, transcript.height(looks), looks)]
 
 
@@ -61,7 +61,7 @@ def test_delegates_are_lanes_below_the_call_and_fold(bench: Bench) -> None:
     seen = shown(transcript)
     assert [line.split("  ")[0] for line in seen if "helper" in line] == ["▸ ✓ helper#2 one", "▸ ✓ helper#3 two"]
     assert not any("A part." in line for line in seen)
-    first = next(node for node in transcript.foldable() if isinstance(node, RunLane))
+    first = next(node for node in transcript.foldable() if isinstance(node, RunBranch))
     first.fold()
     seen = shown(transcript)
     lane = [re.sub(r" +\d+ ms$", "", line) for line in seen if line.startswith("│")]  # a call may take that long
@@ -80,12 +80,12 @@ def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_aske
     at_work = [event for event in events if event.expert_key == "helper"]
     others = [event for event in events if event not in at_work]
     asks = next(at for at, event in enumerate(others) if event.type == "requestApproval")
-    transcript, wide = folded([*others[:asks], at_work[0], others[asks]]), Looks(80, 0)
+    transcript, wide = folded([*others[:asks], at_work[0], others[asks]]), RenderContext(80, 0)
     assert "│   └ needs your approval when the other delegates have stopped (writeTextFile)" in shown(transcript, wide)
     lines: list[str] = []
-    printer, live = Printer(lines.append), LiveState()
+    printer, live = Printer(lines.append), JobActivity()
     for event in [*others[:asks], at_work[0], others[asks]]:
-        live.take(event)
+        live.apply(event)
         printer.heard(event, (), live)
     assert lines == [
         "releaser#3 waits: for your approval of writeTextFile (writeTextFile) when the other delegates have stopped"
@@ -109,8 +109,8 @@ def test_what_a_delegate_asks_waits_for_no_others_where_they_only_wait_for_it(be
     printer = Printer(lines.append)
     for event in events:
         printer.heard(event, transcript.take(event), transcript.live)
-        assert "when the other delegates" not in "\n".join(shown(transcript, Looks(100, 0)))
-    assert "│ │   └ needs your approval (writeTextFile)" in shown(transcript, Looks(100, 0))
+        assert "when the other delegates" not in "\n".join(shown(transcript, RenderContext(100, 0)))
+    assert "│ │   └ needs your approval (writeTextFile)" in shown(transcript, RenderContext(100, 0))
     assert "waits" not in "\n".join(lines)
 
 
@@ -187,11 +187,11 @@ def test_any_part_of_the_lines_is_that_part_of_the_whole(bench: Bench) -> None:
 def test_no_line_is_wider_than_it_may_be_and_none_has_a_control_character(said: str, width: int) -> None:
     call = Call("tool", None, None)
     call.result, call.is_open = said, True
-    nodes: list[Node] = [Said(said), Said(said, is_thought=True), Remark("word", said), call]
+    nodes: list[Node] = [MessageItem(said), MessageItem(said, is_thought=True), NoteItem("word", said), call]
     stream = Stream(is_thought=False)
     stream.hears(said)
     for node in (*nodes, stream):
-        for line in node.lines(Looks(max(20, width))):
+        for line in node.lines(RenderContext(max(20, width))):
             assert cells_of(line) <= max(20, width)
             assert text_of(line).isprintable() or not any(ord(char) < 32 for char in text_of(line))
 
@@ -243,11 +243,11 @@ def test_calls_that_a_crash_left_open_are_shown_with_what_was_said_of_them() -> 
 
 
 def test_a_result_is_shown_by_what_it_says() -> None:
-    assert gist('{"output": "\\nfirst line\\nsecond", "status": 0}') == "first line"
-    assert gist('{"path": "a.txt", "size": 3}') == "a.txt 3"
-    assert gist("plain\nwords") == "plain"
-    assert gist("{" * 100_000) == "{" * 100_000
-    assert gist("") == ""
+    assert summary_line('{"output": "\\nfirst line\\nsecond", "status": 0}') == "first line"
+    assert summary_line('{"path": "a.txt", "size": 3}') == "a.txt 3"
+    assert summary_line("plain\nwords") == "plain"
+    assert summary_line("{" * 100_000) == "{" * 100_000
+    assert summary_line("") == ""
 
 
 def test_experts_are_found_by_their_keys_and_descriptions() -> None:
@@ -258,7 +258,7 @@ def test_experts_are_found_by_their_keys_and_descriptions() -> None:
 
 
 def test_what_was_typed_before_comes_back_and_the_draft_is_kept() -> None:
-    typed = Typed(["one"])
+    typed = InputHistory(["one"])
     typed.keep("two")
     assert [typed.back("draft"), typed.back("two"), typed.back("one")] == ["two", "one", None]
     assert [typed.forth(), typed.forth(), typed.forth()] == ["two", "draft", None]
@@ -269,7 +269,7 @@ def test_files_are_completed_within_the_workspace_only(tmp_path: Path) -> None:
     (tmp_path / "notes" / "pond.md").write_text("")
     (tmp_path / "novel.md").write_text("")
     (tmp_path / ".secret").write_text("")
-    files = Files(tmp_path)
+    files = FileCompletion(tmp_path)
     assert files.meant("no") == ["notes/", "novel.md"]
     assert files.meant("notes/") == ["notes/pond.md"]
     assert files.meant("pond") == ["notes/pond.md"]
@@ -283,7 +283,7 @@ def test_files_are_completed_within_the_workspace_only(tmp_path: Path) -> None:
 def test_names_that_a_terminal_would_obey_or_that_are_no_text_are_not_completed(tmp_path: Path) -> None:
     for name in (b"plain one.txt", b"line\nend.txt", b"esc\x1b[2J.txt", "rtl\u202etxt.exe".encode(), b"no\xffutf8.txt"):
         (tmp_path / os.fsdecode(name)).write_text("")
-    files = Files(tmp_path)
+    files = FileCompletion(tmp_path)
     assert files.meant("") == ["plain one.txt"]
     assert files.meant("txt") == ["plain one.txt"]
 
@@ -299,7 +299,7 @@ def test_a_part_of_a_name_is_looked_for_in_all_folders_once(tmp_path: Path, monk
         return walk(top)
 
     monkeypatch.setattr(os, "walk", walking)
-    files = Files(tmp_path)
+    files = FileCompletion(tmp_path)
     assert [files.meant("ond"[:end]) for end in (1, 2, 3)] == [["notes/pond.md"]] * 3
     assert [files.meant(f"ond{'x' * more}") for more in range(1, 50)] == [[]] * 49
     assert len(walked) == 1

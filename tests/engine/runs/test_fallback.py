@@ -11,7 +11,7 @@ from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.queries import spent_by
 from perstack.core.runs.step_events import SwitchModel
-from perstack.doors.shared.activity import LiveState
+from perstack.doors.shared.activity import JobActivity
 from perstack.errors import MissingCredential, UsageError
 from perstack.host import Host
 from perstack.testing.crashing_storage import CrashPoint, crash_points
@@ -322,9 +322,9 @@ def test_people_are_shown_a_switch_with_its_reason_and_what_was_streamed_is_void
     seen = Seen()
     used = host(bench, model("first", [broken]), model("second", [text("b")]), overrides=Overrides(max_retries=0))
     wait_for(used.run("a", "q", on_event=seen))
-    live, shown = LiveState(), []
+    live, shown = JobActivity(), []
     for event in seen.events:
-        shown += [told.row for told in live.take(event)]
+        shown += [told.row for told in live.apply(event)]
         if event.type == "streamText" and event.delta.startswith("half"):
             assert next(iter(live.lanes.values())).text
         if event.type == "switchModel":

@@ -23,7 +23,7 @@ from wire_openai import COMPATIBLE, OPENAI
 
 from perstack.core.definitions.experts import ProviderSetting
 from perstack.core.definitions.overrides import Overrides
-from perstack.doors.shared.activity import LiveState
+from perstack.doors.shared.activity import JobActivity
 from perstack.host import Host
 from perstack.testing.fake_endpoint import FakeEndpoint, Reply
 
@@ -132,9 +132,9 @@ def test_a_reply_that_stalls_is_tried_again_and_what_was_shown_of_it_is_void(tmp
     (retry,) = seen.of("retry")
     assert retry.error.name == "Stall"
     assert "nothing came for 0.5 s; allow more with `stallTimeout`" in retry.error.message
-    live = LiveState()
+    live = JobActivity()
     for event in seen.events:
-        live.take(event)
+        live.apply(event)
         if event.type == "streamText" and not live.lanes:
             raise AssertionError("the text is shown while it comes")
         if event.type == "retry":

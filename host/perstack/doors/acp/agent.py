@@ -28,8 +28,8 @@ from perstack.doors.acp.updates import Sender, Updates, shown_again
 from perstack.doors.shared.forms import choices_of, form_of
 from perstack.doors.shared.next_steps import acp_phrase
 from perstack.doors.shared.questions import CHOICES, agrees, call_shown, declines
-from perstack.doors.shared.signals import stopped_by_signals
-from perstack.doors.shared.stdio import Wire
+from perstack.doors.shared.signals import cancel_on_stop_signal
+from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.doors.shared.text import local_time
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
@@ -327,8 +327,8 @@ _MESSAGE: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
 async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
     """Serve one editor. stdout carries only the protocol; other output goes to stderr."""
-    wire = Wire.claim()
-    with stopped_by_signals():
+    wire = ProtocolStdio.take_over()
+    with cancel_on_stop_signal():
         async with opened(make_host, expert) as sessions:
             # optional methods of the protocol are missing: the SDK answers them with «method not found»
             await run_agent(cast("Agent", PerstackAgent(sessions)), _Messages(wire))
@@ -341,7 +341,7 @@ class _Messages:
     /dev/null.
     """
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: ProtocolStdio) -> None:
         self._wire = wire
         self._incoming = wire.start(_MESSAGE.validate_json, "ACP")
 

@@ -12,7 +12,7 @@ from perstack.config.load import LoadedProject
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
-from perstack.doors.operations.jobs import answered, is_elsewhere
+from perstack.doors.operations.jobs import answer_and_follow, is_driven_by_worker
 from perstack.engine.log.emitter import OnEvent
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError
@@ -89,9 +89,9 @@ class Session:
         if job.asking is not None:
             if attachments:
                 raise UsageError("the Job asks a question: answer it as text, and attach files to the next query")
-            self.is_elsewhere = is_elsewhere(self.host, job)
+            self.is_elsewhere = is_driven_by_worker(self.host, job)
             by = this_user("acp", self.client)
-            return await answered(self.host, job, text, question_id=job.asking.id, by=by, on_event=on_event)
+            return await answer_and_follow(self.host, job, text, question_id=job.asking.id, by=by, on_event=on_event)
         return await self.host.continue_job(
             self.expert_key, text, job_id=self.id, attachments=attachments, on_event=on_event
         )
@@ -129,7 +129,7 @@ class Sessions:
         return self._keep(Session(session_id, host, job.expert_key, self.client, has_begun=True))
 
     def get(self, session_id: str) -> Session:
-        """Return an open session. Raises UsageError for one that is not open."""
+        """Return an open session. Raises UsageError if it is not open."""
         found = self._sessions.get(session_id)
         if found is None:
             raise UsageError(f"session {session_id} is not open here: load it first")

@@ -19,7 +19,7 @@ from perstack.core.base.ids import place_of
 from perstack.core.base.text import one_line
 from perstack.doors.cli.export import write_output
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
-from perstack.doors.cli.terminal import data, err, out
+from perstack.doors.cli.terminal import print_err, print_out, write_json_line
 from perstack.doors.shared.text import count, local_time
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
@@ -45,7 +45,7 @@ def receipt_command(job: str, output: str | None, options: HostOptions) -> None:
 
     write_output(run_with(host, written) + b"\n", output)
     if host.jobs.audit.signer is None:
-        err("note: the receipt is not signed; [audit] signingKey in perstack.toml names a key")
+        print_err("note: the receipt is not signed; [audit] signingKey in perstack.toml names a key")
     sys.exit(0)
 
 
@@ -75,22 +75,22 @@ def redact_command(
     done, left, failed = options.change(lambda host: _redacted(host, event, fields, reason, copies=copies))
     for event_id, redaction in done.items():
         if as_json:
-            data(json.dumps({"event": event_id, **redaction.to_json()}, ensure_ascii=False))
+            write_json_line(json.dumps({"event": event_id, **redaction.to_json()}, ensure_ascii=False))
         else:
             blobs = f", and {count(len(redaction.blobs), 'blob')}" if redaction.blobs else ""
-            out(f"redacted {event_id} ({redaction.type}): {', '.join(redaction.fields)}{blobs}")
+            print_out(f"redacted {event_id} ({redaction.type}): {', '.join(redaction.fields)}{blobs}")
     for event_id, why in failed.items():
-        err(one_line(f"error: {event_id}: {why}"))
+        print_err(one_line(f"error: {event_id}: {why}"))
     if left and not as_json:
         more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        err(one_line(f"the same text is also in: {', '.join(left[:_SHOWN])}{more}"))
+        print_err(one_line(f"the same text is also in: {', '.join(left[:_SHOWN])}{more}"))
     raise SystemExit(1 if failed else 0)
 
 
 async def _redacted(
     host: Host, event: str, fields: tuple[str, ...], reason: str, *, copies: bool
 ) -> tuple[dict[str, Redaction], list[str], dict[str, str]]:
-    """Return the redactions by event id, the ids where the same text is left, and the errors by id."""
+    """Return the redactions by event id, the ids where an equal text is left, and the errors by id."""
     by, done, failed = this_user("cli"), dict[str, Redaction](), dict[str, str]()
     event = await host.jobs.find(event)
     place_of(event, "event")
@@ -203,7 +203,7 @@ def _read_receipt(path: Path) -> bytes:
 def _report(options: HostOptions, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
     report = options.look(check)
     if as_json:
-        data(json.dumps(report.to_json(), ensure_ascii=False))
+        write_json_line(json.dumps(report.to_json(), ensure_ascii=False))
     else:
         _print(report, all_well)
     return 0 if report.ok else 1
@@ -219,14 +219,14 @@ def _report_all(options: HostOptions, as_json: bool, key: str | None, anchor: st
             found[report.kind] += 1
             found["findings"] += len(report.findings)
             if as_json:
-                data(json.dumps(report.to_json(), ensure_ascii=False))
+                write_json_line(json.dumps(report.to_json(), ensure_ascii=False))
             else:
                 _print(report, _ALL_WELL)
 
     run_with(host, check)
     if not as_json:
         counts = f"{count(found['job'], 'Job')}, {count(found['task'], 'task')}, {found['iterations']} series"
-        out(f"{host.storage.location}: {counts}, {count(found['findings'], 'finding')}")
+        print_out(f"{host.storage.location}: {counts}, {count(found['findings'], 'finding')}")
     return 1 if found["findings"] else 0
 
 
@@ -235,17 +235,17 @@ def _print(report: Report, all_well: str) -> None:
     for finding in report.findings:
         run_id = finding.run_id or whole
         place = f"{run_id}, event {finding.seq}" if finding.seq else run_id
-        out(finding.message if finding.message.startswith(f"{place}:") else f"{place}: {finding.message}")
+        print_out(finding.message if finding.message.startswith(f"{place}:") else f"{place}: {finding.message}")
     for one in report.unchecked:
         place = f"{one.run_id}, {count(one.count, 'event')}" if one.run_id and one.count else one.run_id or whole
-        out(f"not checked: {place}: {one.message}")
+        print_out(f"not checked: {place}: {one.message}")
     for redaction in report.redactions:
         day = local_time(redaction.at)
         place = f"{redaction.run_id}, event {redaction.seq} ({redaction.type})"
-        out(f"redacted: {place}, by {redaction.by}, {day:%Y-%m-%d %H:%M}: {redaction.reason}")
+        print_out(f"redacted: {place}, by {redaction.by}, {day:%Y-%m-%d %H:%M}: {redaction.reason}")
     runs = f" of {count(report.runs, 'Run')}" if report.kind == "job" else ""
     checked = f"{whole}: {count(report.events, 'event')}{runs}"
-    out(f"{checked} {_outcome(report, all_well)}")
+    print_out(f"{checked} {_outcome(report, all_well)}")
 
 
 def _outcome(report: Report, all_well: str) -> str:

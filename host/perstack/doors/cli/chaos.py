@@ -23,7 +23,7 @@ from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.skills import ToolSpec
 from perstack.doors.cli.options import config_option
 from perstack.doors.cli.param_types import SPAN
-from perstack.doors.cli.terminal import err, out, remark
+from perstack.doors.cli.terminal import print_err, print_note, print_out
 from perstack.doors.create.trial import copy_project
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
@@ -108,9 +108,9 @@ def _attack(assault: Assault, tally: Tally, chance: random.Random, kills: int | 
     for trial in _trials(assault, plain, chance):
         tally.add(trial)
         for finding in trial.findings:
-            err(f"{finding.kind}: {trial.name}: {one_line(finding.message)}; see {trial.folder}")
+            print_err(f"{finding.kind}: {trial.name}: {one_line(finding.message)}; see {trial.folder}")
         if tally.trials % 10 == 0:
-            remark(f"{tally.kills} kills")
+            print_note(f"{tally.kills} kills")
         if time.monotonic() >= end or (kills is not None and tally.kills >= kills):
             return
 
@@ -129,7 +129,7 @@ def _trials(assault: Assault, plain: Trial, chance: random.Random) -> Iterator[T
 
 def _say(tally: Tally, room: Path) -> None:
     lost, repeated, wrong = (tally.number(kind) for kind in ("lost", "repeated", "wrong"))
-    out(f"{count(tally.kills, 'kill')}, {lost} lost, {repeated} repeated" + (f", {wrong} wrong" if wrong else ""))
+    print_out(f"{count(tally.kills, 'kill')}, {lost} lost, {repeated} repeated" + (f", {wrong} wrong" if wrong else ""))
     if not tally.findings:
         shutil.rmtree(room)
     sys.exit(1 if tally.findings else 0)
@@ -150,7 +150,7 @@ def _team(project: Project, key: str) -> tuple[Expert, ...]:
 
 
 def _own_place(address: str) -> str:
-    """Return the storage address of a copy: of the same kind, inside the copy."""
+    """Return the storage address for a copy of the project: of equal kind, inside the copy."""
     scheme, _, _ = address.partition(":")
     return {"file": "file:perstack", "sqlite": "sqlite:perstack/state.db"}.get(scheme, address)
 
@@ -177,7 +177,7 @@ async def _tools(
         for index, expert in enumerate(experts):
             tools = await host.tools(expert.key)
             for problem in tools.problems:
-                err(f"warning: {expert.key}: {one_line(problem.said(cli_phrase))}")
+                print_err(f"warning: {expert.key}: {one_line(problem.said(cli_phrase))}")
             later = {one.key for one in experts[index + 1 :]}
             offered.append((expert, tuple(spec for spec in tools.shown if _is_called(spec, index == 0, later))))
     return offered

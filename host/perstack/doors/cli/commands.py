@@ -7,82 +7,84 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-COMPLETING = "_PERSTACK_COMPLETE"  # environment variable with which a shell's script requests completions of a line
+COMPLETE_VARIABLE = (
+    "_PERSTACK_COMPLETE"  # environment variable with which a shell's script requests completions of a line
+)
 
 
-class Listed(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command in the list of `perstack --help`."""
 
     module: str  # module in this package; it defines `NAME_command` and is imported when the command is called
     text: str
 
 
-GROUPS: dict[str, dict[str, Listed]] = {
+GROUPS: dict[str, dict[str, CommandEntry]] = {
     "Run Experts": {
-        "start": Listed("start", "Work with Experts in a full-screen terminal program."),
-        "run": Listed("run", "Run an Expert, in a new Job or in an existing one."),
-        "submit": Listed("run", "Queue a Job for workers, and print its id."),
-        "resume": Listed("resume", "Resume a Job after a crash, Ctrl-C, an error or a limit."),
-        "iterate": Listed("iterations", "Repeat an Expert until its result is good enough."),
-        "cancel": Listed("resume", "Stop a Job in any process; it can be resumed."),
-        "rewind": Listed("files", "Restore files to a checkpoint of a Job."),
+        "start": CommandEntry("start", "Work with Experts in a full-screen terminal program."),
+        "run": CommandEntry("run", "Run an Expert, in a new Job or in an existing one."),
+        "submit": CommandEntry("run", "Queue a Job for workers, and print its id."),
+        "resume": CommandEntry("resume", "Resume a Job after a crash, Ctrl-C, an error or a limit."),
+        "iterate": CommandEntry("iterations", "Repeat an Expert until its result is good enough."),
+        "cancel": CommandEntry("resume", "Stop a Job in any process; it can be resumed."),
+        "rewind": CommandEntry("files", "Restore files to a checkpoint of a Job."),
     },
     "Answer": {
-        "inbox": Listed("inbox", "List the open questions of all Jobs and tasks."),
-        "answer": Listed("inbox", "Answer a question, and continue its Job or task."),
-        "signal": Listed("inbox", "Send an external event to a Job or task."),
+        "inbox": CommandEntry("inbox", "List the open questions of all Jobs and tasks."),
+        "answer": CommandEntry("inbox", "Answer a question, and continue its Job or task."),
+        "signal": CommandEntry("inbox", "Send an external event to a Job or task."),
     },
     "Inspect": {
-        "jobs": Listed("jobs", "List Jobs, the latest first."),
-        "log": Listed("log", "Show the events of a Job, by default the latest."),
-        "diff": Listed("files", "Show the file changes of a Job, a Run or a step."),
-        "cost": Listed("jobs", "Add up the costs of Jobs."),
-        "iterations": Listed("iterations", "List series of iterations, the latest first."),
-        "report": Listed("iterations", "Show the best result of a series, and the others' scores."),
-        "export": Listed("export", "Export a Job in another format."),
+        "jobs": CommandEntry("jobs", "List Jobs, the latest first."),
+        "log": CommandEntry("log", "Show the events of a Job, by default the latest."),
+        "diff": CommandEntry("files", "Show the file changes of a Job, a Run or a step."),
+        "cost": CommandEntry("jobs", "Add up the costs of Jobs."),
+        "iterations": CommandEntry("iterations", "List series of iterations, the latest first."),
+        "report": CommandEntry("iterations", "Show the best result of a series, and the others' scores."),
+        "export": CommandEntry("export", "Export a Job in another format."),
     },
     "Tasks": {
-        "task": Listed("tasks", "Manage tasks that agents pause and resume."),
-        "schedules": Listed("scheduler", "List schedules, with their next and last occurrences."),
+        "task": CommandEntry("tasks", "Manage tasks that agents pause and resume."),
+        "schedules": CommandEntry("scheduler", "List schedules, with their next and last occurrences."),
     },
     "Maintain": {
-        "delete": Listed("jobs", "Delete Jobs permanently."),
-        "prune": Listed("jobs", "Delete all Jobs that match conditions, such as an age."),
-        "du": Listed("storage", "Show the disk usage of Jobs, the largest first."),
-        "storage": Listed("storage", "Check a storage, or copy Jobs from one to another."),
-        "redact": Listed("audit", "Remove a text from a log permanently, and record who and why."),
+        "delete": CommandEntry("jobs", "Delete Jobs permanently."),
+        "prune": CommandEntry("jobs", "Delete all Jobs that match conditions, such as an age."),
+        "du": CommandEntry("storage", "Show the disk usage of Jobs, the largest first."),
+        "storage": CommandEntry("storage", "Check a storage, or copy Jobs from one to another."),
+        "redact": CommandEntry("audit", "Remove a text from a log permanently, and record who and why."),
     },
     "Audit": {
-        "verify": Listed("audit", "Verify a Job's logs: edits, loss and damage."),
-        "replay": Listed("audit", "Repeat all decisions of a Job without a model, and compare."),
-        "receipt": Listed("audit", "Write a signed statement over a Job's logs."),
-        "chaos": Listed("chaos", "Kill an Expert's processes, and check for lost or repeated work."),
+        "verify": CommandEntry("audit", "Verify a Job's logs: edits, loss and damage."),
+        "replay": CommandEntry("audit", "Repeat all decisions of a Job without a model, and compare."),
+        "receipt": CommandEntry("audit", "Write a signed statement over a Job's logs."),
+        "chaos": CommandEntry("chaos", "Kill an Expert's processes, and check for lost or repeated work."),
     },
     "Define Experts": {
-        "validate": Listed("validate", "Check perstack.toml without running anything."),
-        "test": Listed("test", "Run the tests of Experts in perstack.toml."),
-        "expert": Listed("experts", "List Experts, or show the prompt of one."),
-        "record": Listed("export", "Save a Job as a recording that needs no model to play."),
-        "permissions": Listed("permissions", "Test permission rules on a call, or on all recorded calls."),
-        "sandbox": Listed("experts", "Run a command as the exec tool of an Expert does."),
+        "validate": CommandEntry("validate", "Check perstack.toml without running anything."),
+        "test": CommandEntry("test", "Run the tests of Experts in perstack.toml."),
+        "expert": CommandEntry("experts", "List Experts, or show the prompt of one."),
+        "record": CommandEntry("export", "Save a Job as a recording that needs no model to play."),
+        "permissions": CommandEntry("permissions", "Test permission rules on a call, or on all recorded calls."),
+        "sandbox": CommandEntry("experts", "Run a command as the exec tool of an Expert does."),
     },
     "Set up": {
-        "init": Listed("init", "Create a perstack.toml from a template."),
-        "create": Listed("create", "Let Experts write or improve perstack.toml."),
-        "models": Listed("doctor", "List providers and models, and the default."),
-        "install": Listed("skills", "Record the tools of all skills in perstack.lock."),
-        "login": Listed("skills", "Log in to the server of a skill."),
-        "logout": Listed("skills", "Log out of the server of a skill."),
-        "trust": Listed("permissions", "Trust the commands and addresses of perstack.toml and .env."),
-        "doctor": Listed("doctor", "Check this machine for missing requirements."),
-        "plugins": Listed("doctor", "List the installed plugins."),
-        "completion": Listed("completion", "Install shell completion."),
+        "init": CommandEntry("init", "Create a perstack.toml from a template."),
+        "create": CommandEntry("create", "Let Experts write or improve perstack.toml."),
+        "models": CommandEntry("doctor", "List providers and models, and the default."),
+        "install": CommandEntry("skills", "Record the tools of all skills in perstack.lock."),
+        "login": CommandEntry("skills", "Log in to the server of a skill."),
+        "logout": CommandEntry("skills", "Log out of the server of a skill."),
+        "trust": CommandEntry("permissions", "Trust the commands and addresses of perstack.toml and .env."),
+        "doctor": CommandEntry("doctor", "Check this machine for missing requirements."),
+        "plugins": CommandEntry("doctor", "List the installed plugins."),
+        "completion": CommandEntry("completion", "Install shell completion."),
     },
     "Serve": {
-        "mcp": Listed("mcp", "Serve Experts and Jobs over MCP."),
-        "acp": Listed("acp", "Serve an Expert to an editor over the Agent Client Protocol."),
-        "worker": Listed("worker", "Drive queued Jobs; any number of workers may run."),
-        "workers": Listed("worker", "List the workers and their current Jobs."),
+        "mcp": CommandEntry("mcp", "Serve Experts and Jobs over MCP."),
+        "acp": CommandEntry("acp", "Serve an Expert to an editor over the Agent Client Protocol."),
+        "worker": CommandEntry("worker", "Drive queued Jobs; any number of workers may run."),
+        "workers": CommandEntry("worker", "List the workers and their current Jobs."),
     },
 }
 

@@ -21,9 +21,9 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from perstack.doors.cli.commands import COMMANDS, COMPLETING
+from perstack.doors.cli.commands import COMMANDS, COMPLETE_VARIABLE
 from perstack.doors.cli.completion_values import Named, kind_of
-from perstack.doors.cli.terminal import out, stored
+from perstack.doors.cli.terminal import print_out, write_bytes
 from perstack.doors.shared.text import shorten
 
 MAX_WAIT_S = 20  # maximum seconds that the user waits; then nothing is offered
@@ -189,7 +189,7 @@ def answer_shell(cli: click.Group) -> None:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    stored("".join(f"{line}\n" for line in lines).encode())
+    write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
 def _give_up(_number: int, _frame: FrameType | None) -> None:
@@ -197,8 +197,8 @@ def _give_up(_number: int, _frame: FrameType | None) -> None:
 
 
 def _lines(cli: click.Group) -> list[str]:
-    shell = SHELLS[os.environ[COMPLETING].removesuffix("_complete")]
-    asked = shell(_Knowing(cli), {}, "perstack", COMPLETING)
+    shell = SHELLS[os.environ[COMPLETE_VARIABLE].removesuffix("_complete")]
+    asked = shell(_Knowing(cli), {}, "perstack", COMPLETE_VARIABLE)
     items = asked.get_completions(*asked.get_completion_args())
     return [asked.format_completion(_shown(item)) for item in items if _may_be_inserted(item)]
 
@@ -218,4 +218,4 @@ def completion_command(shell: str) -> None:
 
     The shell reads the script when it starts. Tab then asks `perstack` for the matching words.
     """
-    out(SHELLS[shell](click.Group(), {}, "perstack", COMPLETING).source().rstrip("\n"))
+    print_out(SHELLS[shell](click.Group(), {}, "perstack", COMPLETE_VARIABLE).source().rstrip("\n"))

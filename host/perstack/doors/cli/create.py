@@ -21,14 +21,21 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.step_events import DecideApproval, FinishGeneration, FinishToolCall
-from perstack.doors.cli.driving import answered_in_place, can_ask, job_of, say, until_done
+from perstack.doors.cli.driving import can_ask, drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.options import HostOptions, driving_options
-from perstack.doors.cli.output import Output, Showing, showing_options
-from perstack.doors.cli.param_types import given_query
-from perstack.doors.cli.terminal import err
-from perstack.doors.create.experts import COORDINATOR, DEFINITION, WRITES, commands_of_tests, new_reach, team_for
-from perstack.doors.create.trial import Left, Trials, kit_for
-from perstack.doors.shared.job_status import after_job
+from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
+from perstack.doors.cli.param_types import read_query
+from perstack.doors.cli.terminal import print_err
+from perstack.doors.create.experts import (
+    COORDINATOR,
+    DEFINITION,
+    WRITES,
+    commands_of_tests,
+    experts_for,
+    new_executables,
+)
+from perstack.doors.create.trial import TrialBudget, Trials, tools_for
+from perstack.doors.shared.job_status import next_step_of_job
 from perstack.doors.shared.next_steps import command
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.emitter import OnEvent
@@ -43,9 +50,9 @@ _RESUME = "perstack create --resume"
 @click.argument("query", required=False)
 @click.option("--resume", "job", metavar="JOB", help=("Resume this Job of `perstack create` instead of starting one."))
 @click.option("--yes", is_flag=True, help="Change existing files without confirmation.")
-@showing_options
+@output_options
 @driving_options
-def create_command(query: str | None, job: str | None, yes: bool, showing: Showing, options: HostOptions) -> None:
+def create_command(query: str | None, job: str | None, yes: bool, showing: OutputOptions, options: HostOptions) -> None:
     """Let Experts write the perstack.toml that QUERY describes, or improve an existing one.
 
     They check it as `perstack validate` does, and try it on a sample query in a copy of the folder, where no program is
@@ -62,7 +69,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Showi
             f"{folder / DEFINITION} is there, and nobody can be asked whether it may be changed: give --yes, or call"
             " this at a terminal"
         )
-    text = "" if job is not None else _told(given_query(query), folder, before, options.overrides)
+    text = "" if job is not None else _told(read_query(query), folder, before, options.overrides)
     tried: list[tuple[str, str]] = []
     host = _host(options, folder, before, tried, says_yes=yes)
 
@@ -76,17 +83,17 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Showi
         await lines.begin(lambda: host.job(found))
         return stopped if stopped.asking is not None else await host.resume(found, on_event=on_event)
 
-    ended = until_done(host, lambda: answered_in_place(host, work, lines), lambda: job_of(host, lines), lines)
+    ended = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
     if ended is None:
         sys.exit(INTERRUPTED)
-    status = say(ended, lines, _then(ended))
+    status = report_outcome(ended, lines, _then(ended))
     sys.exit(_say_written(lines, before, tried) if ended.status == "completed" else status)
 
 
-class _Lines(Output):
+class _Lines(JobOutput):
     """The output of a driven Job, which also keeps the paths of written files."""
 
-    def __init__(self, showing: Showing, folder: Path) -> None:
+    def __init__(self, showing: OutputOptions, folder: Path) -> None:
         super().__init__(showing)
         self.folder = folder
         self.written: list[str] = []
@@ -129,7 +136,7 @@ def _in_definition_folder(options: HostOptions) -> HostOptions:
     found = None if options.workspace is not None else place.config
     folder = place.folder if found is None else found.parent
     if folder != Path.cwd():
-        err(f"note: this is about {one_line(str(folder / DEFINITION))}")
+        print_err(f"note: this is about {one_line(str(folder / DEFINITION))}")
     return replace(options, workspace=str(folder))
 
 
@@ -141,7 +148,7 @@ def _before(options: HostOptions) -> Project:
     try:
         return load_usable(config).project
     except DefinitionError:
-        err(f"warning: {config} has errors, so its settings are left out; `perstack validate` says which")
+        print_err(f"warning: {config} has errors, so its settings are left out; `perstack validate` says which")
         return Project()
 
 
@@ -158,20 +165,20 @@ def _told(query: str, folder: Path, before: Project, overrides: Overrides) -> st
 
 
 def _host(options: HostOptions, folder: Path, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> Host:
-    project = team_for(before, folder, says_yes=says_yes)
+    project = experts_for(before, folder, says_yes=says_yes)
     env, given = options.env(project), options.overrides
     # the given limits cover everything: half of them is for trials, which are separate Jobs
     tokens = None if given.max_tokens is None else max(1, given.max_tokens // 2)
     cost = None if given.max_cost is None else given.max_cost / 2
-    trials = Trials(folder, env, given, (), before, Left(tokens=tokens, cost=cost))
-    kit = kit_for(folder, env, (), trials, lambda key, query: tried.append((key, query)))
+    trials = Trials(folder, env, given, (), before, TrialBudget(tokens=tokens, cost=cost))
+    kit = tools_for(folder, env, (), trials, lambda key, query: tried.append((key, query)))
     asked = replace(given, max_tokens=tokens, max_cost=cost)
     return options.host_of(project, env=env, overrides=asked, plugins=[kit])
 
 
 def _then(job: JobSummary) -> str:
     """Return how the Job continues: not by the usual commands, which lack the tools that check a definition."""
-    step = after_job(job)
+    step = next_step_of_job(job)
     if isinstance(step, Resume):
         return f"continue with: {command(step).replace('perstack resume', _RESUME)}"
     return f"continue with: {_RESUME} {job.id}"
@@ -184,18 +191,18 @@ def _say_written(lines: _Lines, before: Project, tried: list[tuple[str, str]]) -
         lines.remark(f"wrote {name}")
     path = lines.folder / DEFINITION
     if not path.is_file():
-        err(f"no {DEFINITION} was written: say more of what the Expert should do")
+        print_err(f"no {DEFINITION} was written: say more of what the Expert should do")
         return 1
     try:
         project = load_project(path).project
     except DefinitionError as error:
-        err(f"{path} has errors: {one_line(str(error.problems[0]))}; `perstack validate` says all")
+        print_err(f"{path} has errors: {one_line(str(error.problems[0]))}; `perstack validate` says all")
         return 1
     if not changed:
         lines.remark("nothing was changed")
         return 0
-    for one in (*new_reach(before, project), *commands_of_tests(path)):
-        err(f"note: look at what {DEFINITION} has now, before you run it: {one}")
+    for one in (*new_executables(before, project), *commands_of_tests(path)):
+        print_err(f"note: look at what {DEFINITION} has now, before you run it: {one}")
     for one in _next_commands(lines.folder, before, project, tried):
         lines.remark(f"next: {one}")
     return 0

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from perstack.config.check import suggestion
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
-from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.doctor import Finding, ProviderState, RuntimeState
 from perstack.engine.plugins.registry import PluginInfo, load_plugins
@@ -45,7 +45,7 @@ def doctor_command(as_json: bool, options: HostOptions) -> None:
     findings = (*diagnosis, _terminal(), *map(_of_runtime, runtimes))
     if as_json:
         found = {"findings": [asdict(one) for one in findings], "runtimes": [asdict(one) for one in runtimes]}
-        data(json.dumps(found, ensure_ascii=False))
+        write_json_line(json.dumps(found, ensure_ascii=False))
     else:
         _print(findings, runtimes)
     sys.exit(int(any(one.state == "problem" for one in findings)))
@@ -77,10 +77,10 @@ def _print(findings: Sequence[Finding], runtimes: Sequence[RuntimeState]) -> Non
         if one.state != "ok" and one.remedy:
             # a narrow table cuts the problem; for «not set up» the remedy is enough
             what = "" if one.text == "not set up" else f"{one.text}; "
-            out(f"{one.about}: {what}{one.remedy}")
+            print_out(f"{one.about}: {what}{one.remedy}")
     for runtime in runtimes:
         for key, how in runtime.limits.items():
-            out(f"{runtime.name}: `{key}` {how}")
+            print_out(f"{runtime.name}: `{key}` {how}")
 
 
 @click.command("models")
@@ -102,7 +102,7 @@ def models_command(provider: str | None, as_json: bool, options: HostOptions) ->
             near = suggestion(provider, names)
             raise NotFound(f"there is no provider {provider!r}{near or ': `perstack models` lists them'}")
     if as_json:
-        data(json.dumps({"providers": [_to_json(one) for one in found]}, ensure_ascii=False))
+        write_json_line(json.dumps({"providers": [_to_json(one) for one in found]}, ensure_ascii=False))
     elif provider is None:
         _print_providers(found)
     else:
@@ -127,9 +127,9 @@ def _print_providers(found: Sequence[ProviderState]) -> None:
     table(Screen.of_stdout(), headings, rows, right=(2, 3, 4, 5), drops=(5, 2, 4, 3, 1))
     for one in found:
         if not one.is_configured:
-            out(f"{one.name}: {one.how_to_configure}")
+            print_out(f"{one.name}: {one.how_to_configure}")
     if not any(one.is_configured for one in found):
-        err("no provider is set up: one of these is enough, in the environment or in a file .env")
+        print_err("no provider is set up: one of these is enough, in the environment or in a file .env")
 
 
 def _use(state: ProviderState) -> str:
@@ -148,7 +148,7 @@ def _print_models(state: ProviderState) -> None:
         rows = [(one.name, *_facts(one)) for one in state.models]
         table(Screen.of_stdout(), ("model", "context", "in", "out"), rows, right=(1, 2, 3))
     else:
-        out(f"{state.name} does not list its models: {state.problem or 'see its own pages'}")
+        print_out(f"{state.name} does not list its models: {state.problem or 'see its own pages'}")
 
 
 def _facts(model: OfferedModel) -> tuple[str, str, str]:
@@ -172,14 +172,14 @@ def plugins_command(as_json: bool) -> None:
     with contextlib.redirect_stderr(io.StringIO()):
         infos = load_plugins(env=os.environ).infos
     if as_json:
-        data(json.dumps({"plugins": [_plugin_json(info) for info in infos]}, ensure_ascii=False))
+        write_json_line(json.dumps({"plugins": [_plugin_json(info) for info in infos]}, ensure_ascii=False))
         return
     screen = Screen.of_stdout()
     rows = [(info.name, f"{info.package} {info.version}".rstrip(), _brings(info)) for info in infos]
     table(screen, ("plugin", "package", "brings"), rows)
     for info in infos:
         if info.error is not None:
-            err(f"plugin {info.name} of {info.package} was left out: {info.error}")
+            print_err(f"plugin {info.name} of {info.package} was left out: {info.error}")
 
 
 def _brings(info: PluginInfo) -> str:

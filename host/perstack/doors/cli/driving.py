@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.cli.output import Output
-from perstack.doors.cli.terminal import err, is_attended
-from perstack.doors.shared.job_status import WITHOUT_EFFECT, after_job, spent
+from perstack.doors.cli.output import JobOutput
+from perstack.doors.cli.terminal import is_attended, print_err
+from perstack.doors.shared.job_status import WITHOUT_EFFECT, next_step_of_job, spent
 from perstack.doors.shared.next_steps import cli_phrase
-from perstack.doors.shared.signals import INTERRUPTED, leave, on_continued, on_stop_signals
+from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals, on_continued
 from perstack.doors.shared.text import local_time
 from perstack.engine.log.emitter import OnEvent
 from perstack.errors import Conflict, UsageError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 
-async def answered_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: Output) -> JobSummary:
+async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: JobOutput) -> JobSummary:
     """Drive a Job and ask the user at the terminal, if there is one, everything it waits for.
 
     With an empty answer, with Ctrl-C and at the end of stdin the Job stays as it is, to be answered later.
@@ -48,17 +48,17 @@ async def answered_in_place(host: Host, work: Callable[[OnEvent], Awaitable[JobS
         try:
             job = await host.answer(answer, question_id=asking.id, by=this_user("cli"), drive=True, on_event=lines)
         except UsageError as error:
-            err(error.said(cli_phrase))
+            print_err(error.said(cli_phrase))
         except Conflict as error:
-            err(error.said(cli_phrase))
+            print_err(error.said(cli_phrase))
             job = await host.job(job.id)
     return job
 
 
-async def answered_in_series(
+async def drive_series_and_ask(
     host: Host,
     series: SeriesState,
-    lines: Output,
+    lines: JobOutput,
     resume: Callable[[str], Awaitable[SeriesState]],
 ) -> SeriesState:
     """Ask what a Job of iterations waits for, and continue the iterations with `resume`."""
@@ -70,14 +70,14 @@ async def answered_in_series(
         async def as_it_stands(_: OnEvent, job: JobSummary = waiting) -> JobSummary:
             return job
 
-        job = await answered_in_place(host, as_it_stands, lines)
+        job = await drive_and_ask(host, as_it_stands, lines)
         if job.asking is not None:
             break
         series = await resume(series.id)
     return series
 
 
-def can_ask(lines: Output) -> bool:
+def can_ask(lines: JobOutput) -> bool:
     """Return whether a user at the terminal can read and answer questions."""
     is_typed = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # `<&-`
     return lines.asks and is_typed and is_attended()
@@ -93,16 +93,16 @@ async def _asked(asking: OpenQuestion, host: Host) -> str:
     is_approval = bool(asking.call_digest)
     text = call_shown(asking, host.workspace) if is_approval else question_shown(asking)
     for line in text.split("\n"):
-        err(line)
+        print_err(line)
     asked = asked_by(asking)
     with suppress(termios.error):
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input is no answer to this question
     number = "give a number, or " if asked.options and not is_approval else ""
-    err(f"{'approve' if is_approval else 'answer'}? ({number}{accepted(asked)}; nothing: later)")
+    print_err(f"{'approve' if is_approval else 'answer'}? ({number}{accepted(asked)}; nothing: later)")
     try:
         answer = (await _typed()).strip()
     except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
-        err("")
+        print_err("")
         return ""
     return answer if is_approval else chosen(asked, answer)
 
@@ -142,22 +142,22 @@ EXIT_STATUS: dict[JobStatus, int] = {
 }
 
 
-def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: Output) -> int:
+def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: JobOutput) -> int:
     """Drive a Job to its end or stop, report the outcome, and return the exit status."""
-    summary = until_done(host, lambda: answered_in_place(host, work, lines), lambda: job_of(host, lines), lines)
-    return INTERRUPTED if summary is None else say(summary, lines)
+    summary = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    return INTERRUPTED if summary is None else report_outcome(summary, lines)
 
 
-async def job_of(host: Host, lines: Output) -> JobSummary | None:
+async def job_of(host: Host, lines: JobOutput) -> JobSummary | None:
     """Return the Job whose events were shown; None if none were."""
     return await host.job(lines.job_id) if lines.job_id is not None else None
 
 
-def until_done(
+def run_interruptible(
     host: Host,
     work: Callable[[], Awaitable[_T]],
     interrupted: Callable[[], Awaitable[_T | None]],
-    lines: Output,
+    lines: JobOutput,
     *,
     drives: bool = True,
 ) -> _T | None:
@@ -172,7 +172,7 @@ def until_done(
         task = asyncio.ensure_future(work())
         lines.on_lost = task.cancel
         on_continued(lines.forget)
-        with on_stop_signals(lambda: _stop(task, lines, drives=drives), lambda: _leave(lines)):
+        with handle_stop_signals(lambda: _stop(task, lines, drives=drives), lambda: _leave(lines)):
             async with host:
                 try:
                     return await task
@@ -185,11 +185,11 @@ def until_done(
     if lines.lost is not None and not isinstance(lines.lost, BrokenPipeError):
         reason = (lines.lost.strerror or str(lines.lost)).lower()
         with suppress(OSError):
-            err(f"error: stdout cannot be written ({reason}), so this was interrupted")
+            print_err(f"error: stdout cannot be written ({reason}), so this was interrupted")
     return ended
 
 
-def _stop(task: asyncio.Future[_T], lines: Output, *, drives: bool) -> None:
+def _stop(task: asyncio.Future[_T], lines: JobOutput, *, drives: bool) -> None:
     task.cancel()
     if lines.is_asking or not drives:  # nothing is running here
         return
@@ -197,12 +197,12 @@ def _stop(task: asyncio.Future[_T], lines: Output, *, drives: bool) -> None:
         lines.remark("stopping after cleaning up; once more to leave at once")
 
 
-def _leave(lines: Output) -> None:
+def _leave(lines: JobOutput) -> None:
     lines.pause()
-    leave()
+    exit_now()
 
 
-def say(job: JobSummary, lines: Output, then: str | None = None) -> int:
+def report_outcome(job: JobSummary, lines: JobOutput, then: str | None = None) -> int:
     """Show the result and a line with the outcome and next step, and return the exit status.
 
     A failure is reported on every stderr, and so is the lack of a result that was asked for (`--output text`); anything
@@ -210,17 +210,17 @@ def say(job: JobSummary, lines: Output, then: str | None = None) -> int:
     """
     if job.status == "completed":
         lines.result(job.text or "")
-    text = standing(job, then)
+    text = outcome_line(job, then)
     if job.without_effect:
-        err(f"warning: {job.expert_key}: {WITHOUT_EFFECT}")
+        print_err(f"warning: {job.expert_key}: {WITHOUT_EFFECT}")
     if job.status == "stoppedByError" or (lines.form == "text" and job.status != "completed"):
-        err(text)
+        print_err(text)
     else:
         lines.remark(text)
     return EXIT_STATUS[job.status]
 
 
-def standing(job: JobSummary, then: str | None = None) -> str:
+def outcome_line(job: JobSummary, then: str | None = None) -> str:
     """Return a line with the Job's status and next step. `then` replaces the step for Jobs with their own commands."""
     did = spent(job)
     text = {
@@ -233,7 +233,7 @@ def standing(job: JobSummary, then: str | None = None) -> str:
         "running": f"is still running: {did}",
         "queued": f"waits for a worker{_since_when(job)}",
     }[job.status]
-    step = after_job(job)
+    step = next_step_of_job(job)
     text = f"{job.expert_key} {text}"
     return f"{text}; {then or cli_phrase(step)}" if step is not None and job.status != "completed" else text
 

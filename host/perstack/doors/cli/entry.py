@@ -20,7 +20,7 @@ def entry() -> None:
 
 
 def _put_current_folder_last() -> None:
-    """Move the current folder and folders in it to the end of the module path, except those of this interpreter.
+    """Move the current folder and folders in it to the end of the module path, except folders of this interpreter.
 
     `python -m` and an empty entry of PYTHONPATH put it first. A file `json.py` that an Expert wrote there would then be
     imported instead of ours. At the end it is still found: a plugin or an evaluator function may be in it.

@@ -22,7 +22,7 @@ from perstack.doors.cli.options import (
     run_with,
     runtime_option,
 )
-from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.prompt_preview import PromptPreview
@@ -42,7 +42,7 @@ def list_command(as_json: bool, options: HostOptions) -> None:
     if as_json:
         for one in experts:
             about = {"key": one.key, "description": one.description, "delegates": [*one.delegates]}
-            data(json.dumps({**about, "tags": [*one.tags]}, ensure_ascii=False))
+            write_json_line(json.dumps({**about, "tags": [*one.tags]}, ensure_ascii=False))
         return
     rows = [(one.key, one.description or one.instruction, ", ".join(one.delegates) or "-") for one in experts]
     table(Screen.of_stdout(), ("Expert", "what it is for", "delegates"), rows, texts=(1,), drops=(2,))
@@ -60,10 +60,10 @@ def show_command(expert: str, as_delegate: bool, as_json: bool, options: HostOpt
     """
     sent = run_with(options.driver(), lambda host: host.experts.sent(expert, as_delegate=as_delegate))
     if as_json:
-        data(json.dumps(_as_json(expert, sent, as_delegate=as_delegate), ensure_ascii=False).encode())
+        write_json_line(json.dumps(_as_json(expert, sent, as_delegate=as_delegate), ensure_ascii=False).encode())
         return
     for problem in sent.problems:
-        err(f"warning: {expert}: {one_line(problem.said(cli_phrase))}")
+        print_err(f"warning: {expert}: {one_line(problem.said(cli_phrase))}")
     _print(expert, sent, as_delegate=as_delegate)
 
 
@@ -121,8 +121,8 @@ def _knowledge(sent: PromptPreview) -> JsonObject:
 def _print(expert: str, sent: PromptPreview, *, as_delegate: bool) -> None:
     tokens = sent.tokens()
     on = "no provider that could be used" if sent.model is None else f"{sent.provider}/{sent.model}"
-    out(f"{expert}, as a {'delegate' if as_delegate else 'Coordinator'}, on {on}")
-    out()
+    print_out(f"{expert}, as a {'delegate' if as_delegate else 'Coordinator'}, on {on}")
+    print_out()
     window = sent.window
     rows = [
         (name, f"{number:,}", "" if not window else f"{number / window:.1%}")
@@ -131,26 +131,26 @@ def _print(expert: str, sent: PromptPreview, *, as_delegate: bool) -> None:
     share = "" if window is None else f"of a window of {window:,}"
     table(Screen.of_stdout(), ("part", "about tokens", share), rows, right=(1, 2))
     if sent.knowledge:
-        out()
-        out("== agent skills: not sent before they are loaded ==")
+        print_out()
+        print_out("== agent skills: not sent before they are loaded ==")
     for one in sent.knowledge:
-        out(f"{one.name}: {count(one.files, 'file')} in {one.path}, {one.digest}")
+        print_out(f"{one.name}: {count(one.files, 'file')} in {one.path}, {one.digest}")
         for name, text in (("license", one.license), ("compatibility", one.compatibility)):
             if text:
-                out(f"  {name}: {one_line(text)}")
+                print_out(f"  {name}: {one_line(text)}")
         if one.allowed_tools:
-            out(f"  allowed-tools (allows nothing here): {one_line(' '.join(one.allowed_tools))}")
-    out()
-    out("== instruction ==")
-    out(sent.instruction)
+            print_out(f"  allowed-tools (allows nothing here): {one_line(' '.join(one.allowed_tools))}")
+    print_out()
+    print_out("== instruction ==")
+    print_out(sent.instruction)
     for title, specs in (("tools", sent.shown), ("tools that a search finds", sent.deferred)):
         if not specs:
             continue
-        out()
-        out(f"== {title} ==")
+        print_out()
+        print_out(f"== {title} ==")
         for spec in specs:
-            out(f"{spec.name}: {spec.description}")
-            out(f"  {json.dumps(spec.input_schema, ensure_ascii=False)}")
+            print_out(f"{spec.name}: {spec.description}")
+            print_out(f"  {json.dumps(spec.input_schema, ensure_ascii=False)}")
 
 
 # perstack sandbox
@@ -171,5 +171,5 @@ def sandbox_command(expert: str, command: tuple[str, ...], runtime: str | None, 
     host = replace(options, overrides=Overrides(runtime=runtime)).driver()
     tried = run_with(host, lambda host: host.experts.run_program(expert, command))
     if tried.ending.limit:
-        err(f"ended by the sandbox: {tried.ending.limit}")
+        print_err(f"ended by the sandbox: {tried.ending.limit}")
     sys.exit(tried.status if tried.status >= 0 else 128 - tried.status)

@@ -14,7 +14,7 @@ from perstack.core.recordings.model import FORMAT, Recording
 from perstack.core.runs.messages import REDACTED
 from perstack.doors.cli.log_print import print_damage
 from perstack.doors.cli.options import HostOptions, place_options, run_with
-from perstack.doors.cli.terminal import err, stored
+from perstack.doors.cli.terminal import print_err, write_bytes
 from perstack.doors.shared.export import document_of, folders_of, lines_of, write_new_file, write_new_files
 from perstack.doors.shared.text import count
 from perstack.errors import DefinitionError, UsageError
@@ -62,14 +62,14 @@ async def _export(host: Host, job: str, form: str, output: str | None) -> int:
     if output is None:
         raise UsageError(f"--format {form} writes folders: name a directory with --output DIR")
     place = write_new_files(files, Path(output), "--output", f"--output {output}")
-    err(f"{place}: {count(len(files), 'file')}")
+    print_err(f"{place}: {count(len(files), 'file')}")
     return 0
 
 
 def write_output(content: bytes, output: str | None) -> None:
     """Write the content to a new file, or to stdout without one. Raises UsageError."""
     if output is None:
-        stored(content)
+        write_bytes(content)
     else:
         write_new_file(content, Path(output), f"--output {output}")
 
@@ -104,7 +104,7 @@ def record_command(job: str, file: str, options: HostOptions) -> None:
     recording = run_with(host, recorded)
     data = recording.to_bytes()
     if path is None:
-        stored(data)
+        write_bytes(data)
     else:
         _write(path, data)
     _tell(recording, data, file)
@@ -141,9 +141,9 @@ def _tell(recording: Recording, data: bytes, file: str) -> None:
     replies = sum(len(run.replies) for run in recording.runs)
     calls = sum(len(run.calls()) for run in recording.runs)
     whole = [count(len(recording.runs), "Run"), count(replies, "generation"), count(calls, "call")]
-    err(f"{'recorded' if file == '-' else file}: {', '.join(whole)}, {len(data):,} bytes")
+    print_err(f"{'recorded' if file == '-' else file}: {', '.join(whole)}, {len(data):,} bytes")
     if recording.status != "completed":
-        err(f"note: Job {recording.job} is not finished ({recording.status}); it is recorded as far as it got")
+        print_err(f"note: Job {recording.job} is not finished ({recording.status}); it is recorded as far as it got")
     hidden = data.count(REDACTED.encode())
     if hidden:
-        err(f"note: what may be secret was taken out in {count(hidden, 'place')}: {REDACTED} stands there")
+        print_err(f"note: what may be secret was taken out in {count(hidden, 'place')}: {REDACTED} stands there")

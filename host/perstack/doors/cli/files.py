@@ -15,7 +15,17 @@ from perstack.core.base.ids import is_place, number_of_run, place_of
 from perstack.core.base.text import one_line
 from perstack.core.files.text_diff import FileDiff
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
-from perstack.doors.cli.terminal import Painted, Screen, confirm, data, err, has_screen, out, stored, table
+from perstack.doors.cli.terminal import (
+    Screen,
+    StyledText,
+    confirm,
+    has_screen,
+    print_err,
+    print_out,
+    table,
+    write_bytes,
+    write_json_line,
+)
 from perstack.doors.shared.command_lines import rewind
 from perstack.doors.shared.file_changes import (
     LineKind,
@@ -23,8 +33,8 @@ from perstack.doors.shared.file_changes import (
     file_rows,
     kept_lines,
     nothing_to_rewind,
-    patch,
     patch_bytes,
+    patch_lines,
     shown_line,
     stat_json,
     stat_words,
@@ -70,15 +80,15 @@ def diff_command(
     found = options.look(lambda host: _diff(host, job, what, run_id))
     if as_json:
         files = [stat_json(file) if stat else file.to_json() for file in found.files]
-        data(json.dumps({"job": found.job_id, "of": found.of, "files": files}, ensure_ascii=False))
+        write_json_line(json.dumps({"job": found.job_id, "of": found.of, "files": files}, ensure_ascii=False))
     elif stat:
         show_files(Screen.of_stdout(), found.files)
     elif has_screen():
         _show_diff(Screen.of_stdout(), found.files)
     else:
-        stored(patch_bytes(found.files))
+        write_bytes(patch_bytes(found.files))
     if not found.files and not as_json:
-        err(f"{found.of}: no file was changed")
+        print_err(f"{found.of}: no file was changed")
 
 
 def show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
@@ -89,7 +99,7 @@ def show_files(screen: Screen, files: Sequence[FileDiff]) -> None:
     others = max(cells(lines) for _, _, lines in rows) + len("removed") + 2 * GAP
     shown = [(change, _with_its_end(path, screen.width - others), lines) for change, path, lines in rows]
     table(screen, ("CHANGE", "FILE", "LINES"), shown, whole=(0,), texts=(1,), drops=())
-    out(screen.paint(stat_words(files), dim=True))
+    print_out(screen.styled(stat_words(files), dim=True))
 
 
 def _with_its_end(path: str, width: int) -> str:
@@ -102,12 +112,12 @@ def _with_its_end(path: str, width: int) -> str:
 
 
 def _show_diff(screen: Screen, files: Sequence[FileDiff]) -> None:
-    for kind, line in patch(files):
-        out(_painted(screen, kind, line))
+    for kind, line in patch_lines(files):
+        print_out(_painted(screen, kind, line))
 
 
-def _painted(screen: Screen, kind: LineKind, line: bytes) -> Painted:
-    return screen.paint(shown_line(kind, line), **_STYLES[kind])
+def _painted(screen: Screen, kind: LineKind, line: bytes) -> StyledText:
+    return screen.styled(shown_line(kind, line), **_STYLES[kind])
 
 
 async def _diff(host: Host, job: str | None, what: str | None, run_id: str | None) -> FilesDiff:
@@ -162,18 +172,18 @@ def rewind_command(
         _show(plan)
     if dry_run or not plan.files:
         if as_json:
-            data(json.dumps(_as_json(plan), ensure_ascii=False))
+            write_json_line(json.dumps(_as_json(plan), ensure_ascii=False))
         elif plan.files:
-            err("dry run: nothing is changed")
+            print_err("dry run: nothing is changed")
         return
     if not yes:
         ask_rewind(plan)
     done = _rewind(options, plan, only, elsewhere=elsewhere)
     if as_json:
-        data(json.dumps(_as_json(done), ensure_ascii=False))
+        write_json_line(json.dumps(_as_json(done), ensure_ascii=False))
     else:
         for line in undo_lines(done, options):
-            out(line)
+            print_out(line)
 
 
 def ask_rewind(plan: Rewind) -> None:
@@ -181,7 +191,7 @@ def ask_rewind(plan: Rewind) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"files would be changed ({stat_words(plan.files)}): add --yes to change them")
     if not confirm(f"Change these files in {one_line(plan.workspace)}?"):
-        out("nothing is changed")
+        print_out("nothing is changed")
         sys.exit(1)
 
 
@@ -203,13 +213,13 @@ def show_plan(plan: Rewind) -> None:
     screen = Screen.of_stdout()
     show_files(screen, plan.files)
     for line in definition_warnings(plan):
-        out(screen.paint(line, fg="yellow"))
+        print_out(screen.styled(line, fg="yellow"))
     _show_kept(screen, plan)
 
 
 def _show(plan: Rewind) -> None:
     if not plan.files:
-        err(nothing_to_rewind(plan))
+        print_err(nothing_to_rewind(plan))
         _show_kept(Screen.of_stderr(), plan)
         return
     show_plan(plan)
@@ -217,7 +227,7 @@ def _show(plan: Rewind) -> None:
 
 def _show_kept(screen: Screen, plan: Rewind) -> None:
     for line in kept_lines(plan):
-        out(screen.paint(line, dim=True))
+        print_out(screen.styled(line, dim=True))
 
 
 def _rewind(options: HostOptions, plan: Rewind, only: Sequence[str] = (), *, elsewhere: bool = False) -> Rewind:
@@ -268,16 +278,16 @@ def files_of_then(options: HostOptions, expert: str, job: str, checkpoint: str, 
         return _in_new_folder(options, expert, job, checkpoint, Path(options.workspace))
     plan = _on_project(options, lambda host: _planned(host, expert, job, checkpoint))
     if plan.files:
-        err(one_line(f"files of {plan.checkpoint_id} in {plan.workspace}:"))
+        print_err(one_line(f"files of {plan.checkpoint_id} in {plan.workspace}:"))
         for line in plan_lines(plan)[:_SHOWN]:
-            err(line)
+            print_err(line)
         if len(plan.files) > _SHOWN:
-            err(f"… and {len(plan.files) - _SHOWN:,} more")
+            print_err(f"… and {len(plan.files) - _SHOWN:,} more")
         if not is_sure:
             ask_rewind(plan)
         done = _rewind(options, plan)
         for line in undo_lines(done, options):
-            err(line)
+            print_err(line)
     return options
 
 
@@ -290,7 +300,7 @@ def _in_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str,
         await host.jobs.write_files(await host.jobs.find(checkpoint), folder, job_id=job_id)
 
     _on_project(options, write)
-    err(one_line(f"the files of {checkpoint} are in {folder}"))
+    print_err(one_line(f"the files of {checkpoint} are in {folder}"))
     return replace(options, branch_folder=folder)
 
 

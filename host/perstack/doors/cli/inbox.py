@@ -15,11 +15,11 @@ from perstack.core.jobs.cloud_events import CloudEvent, read_cloud_event
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks.state import TaskState
-from perstack.doors.cli.driving import answered_in_place, drive, job_of, say, until_done
+from perstack.doors.cli.driving import drive, drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.options import HostOptions, drive_options, driving_options, json_option, place_options, run_with
-from perstack.doors.cli.output import Output, Showing, showing_options
-from perstack.doors.cli.param_types import given_text, json_on_stdin
-from perstack.doors.cli.terminal import Painted, Screen, data, err, out
+from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
+from perstack.doors.cli.param_types import json_on_stdin, read_text
+from perstack.doors.cli.terminal import Screen, StyledText, print_err, print_out, write_json_line
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.questions import call_shown, is_refusal, question_shown
 from perstack.doors.shared.signals import INTERRUPTED
@@ -39,9 +39,9 @@ _CALL_ID = "PERSTACK_CALL_ID"  # environment variable that is set in processes o
 @click.argument("ident", metavar="ID")
 @click.argument("text")
 @drive_options
-@showing_options
+@output_options
 @driving_options
-def answer_command(ident: str, text: str, is_driven: bool, showing: Showing, options: HostOptions) -> None:
+def answer_command(ident: str, text: str, is_driven: bool, showing: OutputOptions, options: HostOptions) -> None:
     """Answer ID, a question, Job or task that `perstack inbox` shows, with TEXT, and continue its Job.
 
     A submitted Job, and every Job of a project with a dispatcher, is queued for a worker again.
@@ -49,15 +49,14 @@ def answer_command(ident: str, text: str, is_driven: bool, showing: Showing, opt
     TEXT `-` reads from stdin. The question of a running tool takes the one value that it asks for, a JSON object, or
     `decline`.
     """
-    said = given_text(text)
-    options = options
+    said = read_text(text)
     found = run_with(options.driver(), lambda host: _looked_up(host, ident, said))
     if found is None:
-        err(f"task {ident}: answered; perstack task run-due lets it continue")
+        print_err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
     host = options.driver()
 
-    lines = Output(showing)
+    lines = JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
         await lines.begin(lambda: host.job(place_of(found)[0]))
@@ -132,9 +131,9 @@ def inbox_command(as_json: bool, options: HostOptions) -> None:
     items = options.look(lambda host: host.inbox())
     if as_json:
         for item in items:
-            data(json.dumps(_to_json(item), ensure_ascii=False))
+            write_json_line(json.dumps(_to_json(item), ensure_ascii=False))
     elif not items:
-        out("nothing waits for you")
+        print_out("nothing waits for you")
     else:
         _print(items)
 
@@ -157,28 +156,28 @@ def _print(items: tuple[InboxItem, ...]) -> None:
         parts = [part for item in items[first : first + _ITEMS_PER_WRITE] for part in _lines_of(item, screen, now)]
         shown = parts[1 if first == 0 else 0 : -1]
         # as one text it is sanitized in one pass
-        out(*shown) if screen.colours else out("".join(map(str, shown)))
+        print_out(*shown) if screen.colours else print_out("".join(map(str, shown)))
 
 
-def _lines_of(item: InboxItem, screen: Screen, now: int) -> Iterator[str | Painted]:
+def _lines_of(item: InboxItem, screen: Screen, now: int) -> Iterator[str | StyledText]:
     """Yield the parts of an item's lines, after an empty line."""
     of = "Job" if item.task_id is None else "task"
     since = ago(item.since, now) if item.since else "?"
     about = f"{of}  {item.who or '-'}  {since}  wants {_wanted(item)}"
     yield "\n"
-    yield screen.paint(item.id, bold=True)
+    yield screen.styled(item.id, bold=True)
     lines = _text(item).splitlines()
     yield "\n".join(
         (f"  {screen.fit(about, len(item.id) + 2)}", *(f"  {line}".rstrip(" ") for line in lines[:_MAX_QUESTION_LINES]))
     )
     if len(lines) > _MAX_QUESTION_LINES:
         yield "\n"
-        yield screen.paint(
+        yield screen.styled(
             f"  … {count(len(lines) - _MAX_QUESTION_LINES, 'more line')}: perstack inbox --json", dim=True
         )
     for step in _steps(item):
         yield "\n  "
-        yield screen.paint(cli_phrase(step), dim=True)
+        yield screen.styled(cli_phrase(step), dim=True)
     yield "\n"
 
 
@@ -217,19 +216,18 @@ def _wanted(item: InboxItem) -> str:
 @click.command("signal")
 @click.argument("target", metavar="JOB|TASK")
 @drive_options
-@showing_options
+@output_options
 @driving_options
-def signal_command(target: str, is_driven: bool, showing: Showing, options: HostOptions) -> None:
+def signal_command(target: str, is_driven: bool, showing: OutputOptions, options: HostOptions) -> None:
     """Send an external event to a Job or task: a CloudEvent 1.0, as JSON on stdin.
 
     A waiting task takes the event as its answer and becomes due; a Job continues. A repeated event has no effect. A
     submitted Job, and every Job of a project with a dispatcher, is queued for a worker again.
     """
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
-    options = options
     target, task = run_with(options.driver(), lambda host: _told(host, target, event))
     if task is not None:
-        err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
+        print_err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
         return
 
     async def work(on_event: OnEvent) -> JobSummary:
@@ -239,12 +237,12 @@ def signal_command(target: str, is_driven: bool, showing: Showing, options: Host
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 
-    host, lines = options.driver(), Output(showing)
-    job = until_done(host, lambda: answered_in_place(host, work, lines), lambda: job_of(host, lines), lines)
+    host, lines = options.driver(), JobOutput(showing)
+    job = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
     if job is not None and job.status == "running" and lines.job_id is None:
-        err(f"Job {target} has taken this event already, and another process drives it")
+        print_err(f"Job {target} has taken this event already, and another process drives it")
         sys.exit(0)
-    sys.exit(INTERRUPTED if job is None else say(job, lines))
+    sys.exit(INTERRUPTED if job is None else report_outcome(job, lines))
 
 
 async def _told(host: Host, target: str, event: CloudEvent) -> tuple[str, TaskState | None]:

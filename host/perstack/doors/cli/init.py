@@ -16,7 +16,7 @@ from perstack.config.project import DEFINITION, ProjectPlace, Template, model_li
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
-from perstack.doors.cli.terminal import err, out, prompt
+from perstack.doors.cli.terminal import print_err, print_out, prompt
 from perstack.engine.diagnostics.doctor import ProviderState
 from perstack.errors import UsageError
 
@@ -65,9 +65,9 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
         words = (error.strerror or type(error).__name__).lower()
         raise UsageError(f"{error.filename or place} cannot be written ({words}): name another folder") from None
     if name is None and not any(state.is_usable for state in states):
-        err("no provider is set up here yet: `perstack models` says how")
+        print_err("no provider is set up here yet: `perstack models` says how")
     first = "" if folder == "." else f"cd {shlex.quote(folder)} && "
-    out(f"next: {one_line(first + chosen.command)}")
+    print_out(f"next: {one_line(first + chosen.command)}")
 
 
 def _template(name: str | None, *, asks: bool) -> Template:
@@ -75,7 +75,7 @@ def _template(name: str | None, *, asks: bool) -> Template:
     plainest = next(iter(known))
     if name is None and asks:
         for one in known.values():
-            err(f"  {one.name:<8} {one.about}")
+            print_err(f"  {one.name:<8} {one.about}")
         name = prompt(f"Which of these [{plainest}]", default=plainest, choices=[*known])
     name = name or plainest
     if name not in known:
@@ -98,7 +98,7 @@ def _ask_provider(states: Sequence[ProviderState]) -> str | None:
     if len(usable) < 2:
         return None
     for state in usable:
-        err(f"  {state.name:<14} {one_line(_default_model(state) or 'has no default model')}")
+        print_err(f"  {state.name:<14} {one_line(_default_model(state) or 'has no default model')}")
     names = [state.name for state in usable]
     return prompt(f"Which provider [{names[0]}]", default=names[0], choices=names)
 
@@ -149,16 +149,16 @@ def _write(place: Path, files: Mapping[str, str]) -> None:
         except FileExistsError:
             _keep(place / name)
         else:
-            out(f"wrote {one_line(str(place / name))}")
+            print_out(f"wrote {one_line(str(place / name))}")
 
 
 def _keep(path: Path) -> None:
     """Report a file that is kept, and what it lacks."""
-    out(f"kept {one_line(str(path))}")
+    print_out(f"kept {one_line(str(path))}")
     if path.name == ".gitignore":
         try:
             lines = read_bounded(path).decode("utf-8", "replace").split()
         except (NotRead, OSError):
             return  # a file that cannot be read is not ours
         if missing := [name for name in _IGNORED if name not in lines and name.rstrip("/") not in lines]:
-            err(f"note: it does not leave out {' and '.join(missing)}: add that if this folder is in git")
+            print_err(f"note: it does not leave out {' and '.join(missing)}: add that if this folder is in git")

@@ -12,7 +12,7 @@ import click
 
 from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
 from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
-from perstack.doors.cli.driving import EXIT_STATUS, answered_in_series, until_done
+from perstack.doors.cli.driving import EXIT_STATUS, drive_series_and_ask, run_interruptible
 from perstack.doors.cli.options import (
     HostOptions,
     driving_options,
@@ -21,10 +21,10 @@ from perstack.doors.cli.options import (
     take_option,
     total_options,
 )
-from perstack.doors.cli.output import Output, Showing, showing_options
-from perstack.doors.cli.param_types import given_query
-from perstack.doors.cli.terminal import Screen, data, err, out, table
-from perstack.doors.shared.job_status import after_series
+from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
+from perstack.doors.cli.param_types import read_query
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.shared.job_status import next_steps_of_series
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.doors.shared.text import ago, cost, count, duration
@@ -45,9 +45,9 @@ def iterations_command(as_json: bool, take: int, options: HostOptions) -> None:
     page = options.look(lambda host: host.iterations.list(limit=take))
     if as_json:
         for one in page.series:
-            data(one.to_json())
+            write_json_line(one.to_json())
     elif not page.series:
-        out("no iterations yet; start some with: perstack iterate EXPERT QUERY")
+        print_out("no iterations yet; start some with: perstack iterate EXPERT QUERY")
     else:
         _print_list(page)
 
@@ -70,7 +70,7 @@ def _print_list(page: SeriesPage) -> None:
     headings = ("id", "status", "Expert", "done", "best", "began", "when", "query")
     table(screen, headings, rows, right=(3,), drops=(5, 6, 3, 2, 4, 1))
     if page.next is not None:
-        out(screen.paint("there are more: see them with --take N", dim=True))
+        print_out(screen.styled("there are more: see them with --take N", dim=True))
 
 
 def _when(moment: int, now: int) -> str:
@@ -94,12 +94,12 @@ SERIES_COLOURS: dict[SeriesStatus, str] = {
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-class SeriesLines:
+class SeriesOutput:
     """The output of driven iterations: their facts and the events of their Jobs."""
 
-    def __init__(self, showing: Showing) -> None:
+    def __init__(self, showing: OutputOptions) -> None:
         """Show the iterations in the form of `showing`."""
-        self.on_event = Output(showing)
+        self.on_event = JobOutput(showing)
         self.series_id: str | None = None
 
     def on_fact(self, fact: StoredSeriesEvent, series: SeriesState, line: bytes) -> None:
@@ -115,14 +115,14 @@ class SeriesLines:
         def resume(series_id: str) -> Awaitable[SeriesState]:
             return host.iterations.resume(series_id, on_event=self.on_event, on_fact=self.on_fact)
 
-        return await answered_in_series(host, series, self.on_event, resume)
+        return await drive_series_and_ask(host, series, self.on_event, resume)
 
     async def state(self, host: Host) -> SeriesState | None:
         """Return the state of the iterations whose facts were shown; None if none were."""
         return await host.iterations.get(self.series_id) if self.series_id is not None else None
 
 
-def say_series(series: SeriesState, lines: Output) -> int:
+def report_series(series: SeriesState, lines: JobOutput) -> int:
     """Show the best result and a line with the outcome and next step, and return the exit status."""
     did = count(len(series.done), "iteration")
     best = series.best
@@ -130,7 +130,7 @@ def say_series(series: SeriesState, lines: Output) -> int:
         if series.status == "completed":
             lines.result(best.artefact)
         did += f", the best is {best.number} with {best.score:g}"
-    steps = "; ".join(map(cli_phrase, after_series(series)))
+    steps = "; ".join(map(cli_phrase, next_steps_of_series(series)))
     text = {
         "completed": f"completed: {did}; {_why_completed(series)}; perstack report {series.id}",
         "failed": f"failed after {did}: {series.message}; {steps}"
@@ -139,7 +139,7 @@ def say_series(series: SeriesState, lines: Output) -> int:
         "running": f"is still running: {did}",
     }[series.status]
     if series.status == "failed" or (lines.form == "text" and series.status != "completed"):
-        err(f"{series.expert_key} {text}")
+        print_err(f"{series.expert_key} {text}")
     else:
         lines.remark(f"{series.expert_key} {text}")
     return _exit_status(series)
@@ -201,7 +201,7 @@ def chart(scores: Sequence[float]) -> str:
 @click.option(
     "--id", "series_id", metavar="ID", help=("The id of the iterations: up to 100 characters of A-Z a-z 0-9 _ -")
 )
-@showing_options
+@output_options
 @driving_options
 def iterate_command(
     expert: str,
@@ -211,7 +211,7 @@ def iterate_command(
     total_cost: float | None,
     total_tokens: int | None,
     series_id: str | None,
-    showing: Showing,
+    showing: OutputOptions,
     options: HostOptions,
 ) -> None:
     """Run EXPERT on QUERY repeatedly, with the measurements of its results, until one is good enough.
@@ -219,9 +219,9 @@ def iterate_command(
     In a pipe, print events as lines of JSON. QUERY `-`, or no QUERY, reads from stdin.
     """
     check_target(target)
-    said = given_query(query)
+    said = read_query(query)
     host = options.driver()
-    lines = SeriesLines(showing)
+    lines = SeriesOutput(showing)
 
     async def work() -> SeriesState:
         begun = await host.iterations.begin(
@@ -237,8 +237,8 @@ def iterate_command(
         )
         return await lines.approved(host, begun)
 
-    series = until_done(host, work, lambda: lines.state(host), lines.on_event)
-    sys.exit(INTERRUPTED if series is None else say_series(series, lines.on_event))
+    series = run_interruptible(host, work, lambda: lines.state(host), lines.on_event)
+    sys.exit(INTERRUPTED if series is None else report_series(series, lines.on_event))
 
 
 def check_target(target: float | None) -> None:
@@ -264,7 +264,7 @@ def report_command(series_id: str, iteration: int | None, as_json: bool, options
     series = options.look(look)
     shown = _chosen(series, iteration)
     if as_json:
-        data(json.dumps(_document(series, shown), ensure_ascii=False))
+        write_json_line(json.dumps(_document(series, shown), ensure_ascii=False))
         return
     _print(Screen.of_stdout(), series, shown)
 
@@ -286,33 +286,33 @@ def _document(series: SeriesState, shown: Iteration) -> dict[str, object]:
 
 
 def _print(screen: Screen, series: SeriesState, shown: Iteration) -> None:
-    status = screen.paint(series.status, fg=SERIES_COLOURS[series.status], bold=True)
-    out(screen.paint(series.id, bold=True), f"  {series.expert_key}  ", status)
+    status = screen.styled(series.status, fg=SERIES_COLOURS[series.status], bold=True)
+    print_out(screen.styled(series.id, bold=True), f"  {series.expert_key}  ", status)
     _row(screen, "query", series.user_input)
     if series.message:
         _row(screen, "why", series.message)
     scores = [one.score for one in series.done if one.score is not None]
     if scores:
         _row(screen, "chart", f"{chart(scores)}  {scores[0]:g} → {scores[-1]:g}")
-    out()
+    print_out()
     table(
         screen,
         ("iteration", "score", "failed", "regressions", "tokens", "cost", "took"),
         _rows(series),
         right=(1, 2, 3, 4, 5, 6),
     )
-    out()
+    print_out()
     best = " (the best)" if shown.number == series.best_iteration else ""
-    out(screen.paint(f"iteration {shown.number}{best}", bold=True))
+    print_out(screen.styled(f"iteration {shown.number}{best}", bold=True))
     _row(screen, "Job", shown.job_id)
     _row(screen, "metrics", ", ".join(f"{name} {value:g}" for name, value in shown.metrics.items()) or "none yet")
     for name, cases in (("failed", shown.failed), ("regressed", shown.regressions)):
         if cases:
             _row(screen, name, ", ".join(cases))
     if shown.analysis:
-        out("\n", shown.analysis)
+        print_out("\n", shown.analysis)
     if shown.artefact is not None:
-        out("\n", shown.artefact)
+        print_out("\n", shown.artefact)
 
 
 def _rows(series: SeriesState) -> list[tuple[str, ...]]:
@@ -331,4 +331,4 @@ def _rows(series: SeriesState) -> list[tuple[str, ...]]:
 
 
 def _row(screen: Screen, name: str, text: str) -> None:
-    out("  ", screen.paint(f"{name:<9}", dim=True), "  ", screen.fit(text, 13))
+    print_out("  ", screen.styled(f"{name:<9}", dim=True), "  ", screen.fit(text, 13))

@@ -15,7 +15,7 @@ from perstack.core.jobs.queries import By, JobChoice, Spent, not_retained, parse
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
-from perstack.doors.cli.terminal import Screen, confirm, data, err, out, table
+from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, table, write_json_line
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.text import ago, cost, count, local_time
 from perstack.errors import UsageError
@@ -46,9 +46,9 @@ def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions
     rows, total = spent_by(jobs, _BY[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
     if as_json:
         shown = {"by": by, "since": since or 0, "rows": [one.to_json() for one in rows], "total": total.to_json()}
-        data(json.dumps(shown, ensure_ascii=False))
+        write_json_line(json.dumps(shown, ensure_ascii=False))
     elif not rows:
-        out("nothing was spent" + ("" if since is None else f" since {local_time(since):%Y-%m-%d %H:%M}"))
+        print_out("nothing was spent" + ("" if since is None else f" since {local_time(since):%Y-%m-%d %H:%M}"))
     else:
         _print(by, rows, total)
 
@@ -128,16 +128,16 @@ def jobs_command(
     jobs, has_more = options.look(lambda host: _some(host, None if everything else take, offset, choice))
     if as_json:
         for job in jobs:
-            data(job.to_json())
+            write_json_line(job.to_json())
         return
     screen = Screen.of_stdout()
     if not jobs:
-        out("no Jobs" + _why_none(offset, choice))
+        print_out("no Jobs" + _why_none(offset, choice))
         return
     show_jobs(screen, jobs)
     if has_more:
         text = f"there are more: see them with --offset {offset + len(jobs)}, or all with --all"
-        out(screen.paint(text, dim=True))
+        print_out(screen.styled(text, dim=True))
 
 
 def _why_none(offset: int, choice: JobChoice) -> str:
@@ -163,7 +163,7 @@ async def _some(host: Host, take: int | None, offset: int, choice: JobChoice) ->
 
 
 def show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
-    """Print a table of the Jobs, and how to answer those that wait."""
+    """Print a table of the Jobs, and how to answer waiting ones."""
     now = SYSTEM.now()
     rows = [
         (
@@ -183,7 +183,7 @@ def show_jobs(screen: Screen, jobs: Sequence[JobSummary]) -> None:
     waiting = sum(job.question is not None for job in jobs)
     if waiting:
         text = f'{count(waiting, "Job")} waiting; answer with: perstack answer JOB "ANSWER"'
-        out(screen.paint(text, dim=True))
+        print_out(screen.styled(text, dim=True))
 
 
 def _about(job: JobSummary) -> str:
@@ -223,11 +223,11 @@ def remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, a
         _ask(jobs)
     deleted, kept = options.change(lambda host: _removed(host, jobs))
     if as_json:
-        data(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
+        write_json_line(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
     else:
-        out(f"deleted {count(len(deleted), 'Job')}" if jobs else "no such Jobs")
+        print_out(f"deleted {count(len(deleted), 'Job')}" if jobs else "no such Jobs")
         for why in kept.values():
-            err(one_line(f"kept: {why}"))
+            print_err(one_line(f"kept: {why}"))
     sys.exit(1 if kept else 0)
 
 
@@ -252,9 +252,9 @@ def _ask(jobs: Sequence[JobSummary]) -> None:
         )
     show_jobs(Screen.of_stdout(), jobs[:_SHOWN])
     if len(jobs) > _SHOWN:
-        out(f"… and {len(jobs) - _SHOWN} more")
+        print_out(f"… and {len(jobs) - _SHOWN} more")
     if not confirm(f"Delete {them} for good?"):
-        out("nothing is deleted")
+        print_out("nothing is deleted")
         sys.exit(1)
 
 
@@ -301,11 +301,11 @@ def prune_command(
         remove(options, jobs, is_sure=yes, as_json=as_json)
     elif as_json:
         for job in jobs:
-            data(job.to_json())
+            write_json_line(job.to_json())
     elif jobs:
         show_jobs(Screen.of_stdout(), jobs)
     else:
-        out("no such Jobs")
+        print_out("no such Jobs")
 
 
 async def _all(host: Host) -> list[JobSummary]:

@@ -9,20 +9,20 @@ from contextlib import suppress
 from perstack.core.base.text import one_line, plain_text
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
-from perstack.doors.cli.terminal import Painted, Region, Screen, err, out, rendered
-from perstack.doors.shared.activity import Lane, LiveState, timed, todos_words, totals, work_words
-from perstack.doors.shared.event_text import Row
+from perstack.doors.cli.terminal import LiveRegion, Screen, StyledText, print_err, print_out, rendered
+from perstack.doors.shared.activity import JobActivity, RunActivity, timed, todos_words, totals, work_words
+from perstack.doors.shared.event_text import LogRow
 from perstack.doors.shared.text import cells, count, local_time, pad, shorten
 from perstack.system.clock import SYSTEM
 
-Line = tuple[str | Painted, ...]
+Line = tuple[str | StyledText, ...]
 
 _MAX_RUNS = 8
 _MAX_TEXT_LINES = 6  # maximum lines of a streamed text
 _MAX_LABEL_CELLS = 24
 
 
-def lines_of(state: LiveState, screen: Screen, now: int, colour: Callable[[str], str]) -> list[Line]:
+def lines_of(state: JobActivity, screen: Screen, now: int, colour: Callable[[str], str]) -> list[Line]:
     """Return as many lines as fit, each narrower than the screen. `colour` returns a Run's colour."""
     lanes = list(state.lanes.values())
     if not lanes and not state.skills:
@@ -31,47 +31,47 @@ def lines_of(state: LiveState, screen: Screen, now: int, colour: Callable[[str],
     shown = lanes[-room:]
     found: list[Line] = []
     if len(lanes) > len(shown):
-        found.append((screen.paint(_cut(f"{count(len(lanes) - len(shown), 'more Run')} at work", screen), dim=True),))
+        found.append((screen.styled(_cut(f"{count(len(lanes) - len(shown), 'more Run')} at work", screen), dim=True),))
     label = min(_MAX_LABEL_CELLS, screen.width // 4, max((cells(lane.label) for lane in shown), default=0))
     for lane in shown:
         found += _lane(lane, screen, now, label, colour(lane.run_id), room if len(lanes) == 1 else 1)
     found += [(_cut(todos_words(lane), screen),) for lane in lanes[:1] if lane.todos]
-    found.append((screen.paint(_cut(", ".join(totals(state, now)), screen), dim=True),))
+    found.append((screen.styled(_cut(", ".join(totals(state, now)), screen), dim=True),))
     return found
 
 
-def line_of(state: LiveState, screen: Screen, now: int) -> Line:
+def line_of(state: JobActivity, screen: Screen, now: int) -> Line:
     """Return the whole state in one line."""
     lanes = list(state.lanes.values())
     if len(lanes) == 1:
         first = f"{lanes[0].label} {_doing(lanes[0], now)}"
     else:
         first = f"{count(len(lanes), 'Run')} at work" if lanes else "begins"
-    return (screen.paint(_cut(f"{', '.join(totals(state, now))}: {first}", screen), dim=True),)
+    return (screen.styled(_cut(f"{', '.join(totals(state, now))}: {first}", screen), dim=True),)
 
 
-def _lane(lane: Lane, screen: Screen, now: int, width: int, colour: str, room: int) -> list[Line]:
-    label = screen.paint(pad(lane.label, width), fg=colour)
+def _lane(lane: RunActivity, screen: Screen, now: int, width: int, colour: str, room: int) -> list[Line]:
+    label = screen.styled(pad(lane.label, width), fg=colour)
     left = max(4, screen.width - 1 - width - 1)
     if lane.text:
         texts = _tail(lane.text, left, min(room, _MAX_TEXT_LINES))
         style: dict[str, str | bool] = {"dim": True} if lane.is_thinking else {}
         return [
-            (label if not at else " " * width, " ", screen.paint(text, **style) if style else text)
+            (label if not at else " " * width, " ", screen.styled(text, **style) if style else text)
             for at, text in enumerate(texts)
         ]
     works = list(lane.work.values())
     if len(works) > 1 and room > 1:
         shown = works[-room:]
         return [
-            (label if not at else " " * width, " ", screen.paint(work_words(one, now, left), fg="cyan"))
+            (label if not at else " " * width, " ", screen.styled(work_words(one, now, left), fg="cyan"))
             for at, one in enumerate(shown)
         ]
     doing = _doing(lane, now, left)
-    return [(label, " ", screen.paint(doing, fg="cyan") if works else screen.paint(doing, dim=True))]
+    return [(label, " ", screen.styled(doing, fg="cyan") if works else screen.styled(doing, dim=True))]
 
 
-def _doing(lane: Lane, now: int, left: int = 10_000) -> str:
+def _doing(lane: RunActivity, now: int, left: int = 10_000) -> str:
     if lane.text:
         return _tail(lane.text, left, 1)[-1]
     if lane.work:
@@ -122,7 +122,7 @@ Put = Callable[..., None]  # a function that takes the parts of a line, as `term
 class RowPrinter:
     """A printer of rows with their time, Run and step; each Run has one colour."""
 
-    def __init__(self, screen: Screen, *, full: bool = False, put: Put = out) -> None:
+    def __init__(self, screen: Screen, *, full: bool = False, put: Put = print_out) -> None:
         """Print rows for `screen` with `put`; `full` prints texts unshortened."""
         self.screen = screen
         self._full = full
@@ -139,12 +139,12 @@ class RowPrinter:
         """Widen the label column for these labels, for the following rows."""
         self._width = min(_MAX_LABEL_CELLS, max((self._width, *map(len, labels))))
 
-    def print(self, timestamp: int, run_id: str, label: str, step: int, row: Row, mark: str = " ") -> None:
+    def print(self, timestamp: int, run_id: str, label: str, step: int, row: LogRow, mark: str = " ") -> None:
         """Print a row, after the date if it changed; `mark` is one character next to the step."""
         screen, at = self.screen, local_time(timestamp)
         if f"{at:%Y-%m-%d}" != self._day:
             self._day = f"{at:%Y-%m-%d}"
-            self.put(screen.paint(self._day, dim=True))
+            self.put(screen.styled(self._day, dim=True))
         is_narrow = screen.width < _NARROW
         width = min(self._width, max(6, screen.width // 4)) if is_narrow else self._width
         used = width + 1 + _WORD + 1 + (0 if is_narrow else 8 + 1 + 4 + 1)
@@ -152,12 +152,12 @@ class RowPrinter:
         style = {"bold": True} if row.colour == "bold" else {"dim": True} if row.colour == "dim" else {}
         named = {} if style or not row.colour else {"fg": row.colour}
         self.put(
-            *(() if is_narrow else (screen.paint(f"{at:%H:%M:%S}", dim=True), " ")),
-            screen.paint(_label(label, width), fg=self.colour(run_id)),
+            *(() if is_narrow else (screen.styled(f"{at:%H:%M:%S}", dim=True), " ")),
+            screen.styled(_label(label, width), fg=self.colour(run_id)),
             mark if is_narrow else f" {step:>4}{mark}",
-            screen.paint(f"{row.word:<{_WORD}}", **style, **named),
+            screen.styled(f"{row.word:<{_WORD}}", **style, **named),
             " ",
-            screen.paint(text, **style, **named) if row.colour in _LOUD else text.rstrip(),
+            screen.styled(text, **style, **named) if row.colour in _LOUD else text.rstrip(),
         )
 
 
@@ -179,16 +179,16 @@ class LiveView:
     """The live view on stdout, or on stderr in one line, since a reader of stdout may use the terminal too."""
 
     def __init__(
-        self, *, to_stderr: bool = False, rows: RowPrinter | None = None, state: LiveState | None = None
+        self, *, to_stderr: bool = False, rows: RowPrinter | None = None, state: JobActivity | None = None
     ) -> None:
         """Show rows and state, new ones unless given."""
         self._of_screen = Screen.of_stderr if to_stderr else Screen.of_stdout
         self._is_one_line = to_stderr
         screen = self._of_screen()
-        self.state = state or LiveState()
-        self._region = Region(to_stderr=to_stderr) if screen.height and screen.width >= _NARROWEST else None
+        self.state = state or JobActivity()
+        self._region = LiveRegion(to_stderr=to_stderr) if screen.height and screen.width >= _NARROWEST else None
         self._rows = rows or RowPrinter(screen)
-        self._rows.put = (err if to_stderr else out) if self._region is None else self._add
+        self._rows.put = (print_err if to_stderr else print_out) if self._region is None else self._add
         self._timer: asyncio.TimerHandle | None = None
         self._drawn = 0.0
 
@@ -198,7 +198,7 @@ class LiveView:
 
     def take(self, event: Event, *, has_rows: bool = True) -> None:
         """Show an event, with its rows if `has_rows`. Raises OSError."""
-        told = self.state.take(event)
+        told = self.state.apply(event)
         if has_rows:
             self._rows.widen(one.label for one in told)
             for one in told:
@@ -219,7 +219,7 @@ class LiveView:
         if self._region is not None:
             self._region.forget()
 
-    def _add(self, *parts: str | Painted) -> None:
+    def _add(self, *parts: str | StyledText) -> None:
         if self._region is not None:
             self._region.add(rendered(*parts))
 

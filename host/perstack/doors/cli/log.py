@@ -17,7 +17,7 @@ from perstack.core.runs.messages import AnyMessage
 from perstack.dataclass import dataclass
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.log_print import (
-    Wanted,
+    EventFilter,
     marks_of,
     newest,
     parse_steps,
@@ -29,11 +29,11 @@ from perstack.doors.cli.log_print import (
     visible,
 )
 from perstack.doors.cli.options import HostOptions, json_option, place_options
-from perstack.doors.cli.terminal import Screen, data, out, stored, table
+from perstack.doors.cli.terminal import Screen, print_out, table, write_bytes, write_json_line
 from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
 from perstack.doors.shared.event_text import run_label
 from perstack.doors.shared.job_status import run_status_of
-from perstack.doors.shared.log_view import branches, how_words, in_order, places_in
+from perstack.doors.shared.log_view import branches, in_order, origin_text, places_in
 from perstack.doors.shared.text import cost, count, local_time
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import NotFound, UsageError
@@ -46,26 +46,26 @@ def print_checkpoint(screen: Screen, checkpoint: Checkpoint) -> None:
     """Print a checkpoint's facts without its messages."""
     title = f"Checkpoint {checkpoint.id}"
     label = run_label(checkpoint.expert.key, checkpoint.run_id)
-    out(screen.paint(title, bold=True), f"  {label}  {standing_of(checkpoint)}")
+    print_out(screen.styled(title, bold=True), f"  {label}  {standing_of(checkpoint)}")
     for name, text in facts_of(checkpoint):
-        out("  ", screen.paint(f"{name:<9}", dim=True), "  ", screen.fit(text, 13))
+        print_out("  ", screen.styled(f"{name:<9}", dim=True), "  ", screen.fit(text, 13))
 
 
 def print_messages(screen: Screen, messages: Sequence[AnyMessage]) -> None:
     """Print the messages in full, each under its author."""
     for message in messages:
         for title, text in parts_of(message):
-            out("\n", screen.paint(f"── {title} ──", bold=True))
-            out(text)
+            print_out("\n", screen.styled(f"── {title} ──", bold=True))
+            print_out(text)
 
 
 def print_new(screen: Screen, found: MessagesDiff) -> None:
     """Print the messages removed since the previous step, and the new ones."""
-    out("  ", screen.paint(f"{'since':<9}", dim=True), f"  {found.since or 'the beginning'}")
+    print_out("  ", screen.styled(f"{'since':<9}", dim=True), f"  {found.since or 'the beginning'}")
     if found.gone:
-        out("\n", screen.paint(f"{count(len(found.gone), 'message')} no longer seen:", dim=True))
+        print_out("\n", screen.styled(f"{count(len(found.gone), 'message')} no longer seen:", dim=True))
         print_messages(screen, found.gone)
-        out("\n", screen.paint(f"{count(len(found.new), 'new message')}:", dim=True))
+        print_out("\n", screen.styled(f"{count(len(found.new), 'new message')}:", dim=True))
     print_messages(screen, found.new)
 
 
@@ -79,7 +79,7 @@ class _Request:
     job_id: str | None
     run_id: str | None
     checkpoint_id: str | None
-    wanted: Wanted
+    wanted: EventFilter
     as_json: bool
     full: bool
     take: int | None
@@ -147,13 +147,13 @@ def log_command(
     Filters for types of events add up (--tools --errors shows both), and --step restricts them. If a log is damaged,
     the readable part is shown, the damage is reported on stderr, and the exit status is 1.
     """
-    wanted = Wanted(parse_types(types), errors, tools, delegations, parse_steps(steps))
+    wanted = EventFilter(parse_types(types), errors, tools, delegations, parse_steps(steps))
     state = messages or new or checkpoint_id is not None
     if new and messages:
         raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
     if job is not None and job_id is not None:
         raise UsageError("JOB and --job say the same: leave one of them out")
-    chooses = not (wanted.any_kind and steps is None)
+    chooses = not (wanted.names_no_kind and steps is None)
     _check_state(state, chooses=chooses, follow=follow, offset=offset)
     if tree:
         _check_tree(chooses=chooses or take is not None or bool(offset), others=state or bool(run_id) or follow)
@@ -222,7 +222,7 @@ async def _show_events(
     screen = Screen.of_stdout()
     print_summary(screen, job)
     if shown:
-        out()
+        print_out()
     marks = await marks_of(host, logs)
     print_events(rows or RowPrinter(screen, full=request.full), shown, every, request.wanted, request.full, marks)
     _say_rest(screen, len(chosen), len(shown), request.offset)
@@ -238,7 +238,7 @@ async def _show_tree(host: Host, request: _Request) -> int:
         return 0
     screen = Screen.of_stdout()
     print_summary(screen, job)
-    out()
+    print_out()
     show_tree(screen, tree)
     return 0
 
@@ -260,7 +260,7 @@ async def _follow(host: Host, request: _Request) -> int:
 
 def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
     chosen = newest(select(in_order(logs), request.wanted), request.take or 0, request.offset)
-    stored(b"".join(entry.line + b"\n" for entry in chosen))
+    write_bytes(b"".join(entry.line + b"\n" for entry in chosen))
     return int(print_damage(logs))
 
 
@@ -268,9 +268,9 @@ def _say_rest(screen: Screen, total: int, shown: int, offset: int) -> None:
     earlier = total - offset - shown
     if earlier > 0:
         text = f"{count(earlier, 'earlier event')}: see more with --offset {offset + shown}, or all with --take 0"
-        out(screen.paint(text, dim=True))
+        print_out(screen.styled(text, dim=True))
     elif not shown:
-        out(screen.paint("no such events", dim=True))
+        print_out(screen.styled("no such events", dim=True))
 
 
 async def _show_state(host: Host, request: _Request, with_messages: bool) -> int:
@@ -279,7 +279,7 @@ async def _show_state(host: Host, request: _Request, with_messages: bool) -> int
         messages = newest(checkpoint.messages, request.take or 0, request.offset)
         checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
     if request.as_json:
-        data(checkpoint.to_json())
+        write_json_line(checkpoint.to_json())
     else:
         screen = Screen.of_stdout()
         print_checkpoint(screen, checkpoint)
@@ -292,7 +292,7 @@ async def _show_new(host: Host, request: _Request) -> int:
     checkpoint, logs = await _checkpoint(host, request)
     found = await new_in(host, checkpoint)
     if request.as_json:
-        data(json.dumps(_as_json(checkpoint, found), ensure_ascii=False))
+        write_json_line(json.dumps(_as_json(checkpoint, found), ensure_ascii=False))
     else:
         screen = Screen.of_stdout()
         print_checkpoint(screen, checkpoint)
@@ -342,17 +342,17 @@ def show_tree(screen: Screen, tree: Sequence[PlacedRun]) -> None:
             f"{one.run.usage.total_tokens:,}",
             cost(one.run.usage, one.run.unpriced_tokens).removeprefix("cost ") or "-",
             f"{local_time(one.run.started_at):%Y-%m-%d %H:%M:%S}" if one.run.started_at else "?",
-            how_words(one),
+            origin_text(one),
         )
         for one in shown
     ]
     headings = ("Run", "Expert", "status", "steps", "tokens", "cost", "began", "how")
     table(screen, headings, rows, right=(3, 4, 5), drops=(4, 6, 1, 3, 5, 2), before=branches(shown))
     if len(tree) > MAX_SHOWN_RUNS:
-        out(screen.paint(f"and {count(len(tree) - MAX_SHOWN_RUNS, 'more Run')}: all with --json", dim=True))
+        print_out(screen.styled(f"and {count(len(tree) - MAX_SHOWN_RUNS, 'more Run')}: all with --json", dim=True))
 
 
 def write_tree(tree: Sequence[PlacedRun]) -> None:
     """Write a line of JSON for each Run."""
     for one in tree:
-        data(one.to_json())
+        write_json_line(one.to_json())

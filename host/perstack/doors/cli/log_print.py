@@ -14,10 +14,10 @@ from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.step_events import CallDelegate
 from perstack.dataclass import dataclass
 from perstack.doors.cli.live import RowPrinter
-from perstack.doors.cli.terminal import Screen, err, out
-from perstack.doors.shared.event_text import QUIET_TYPES, Around, Row, run_label, tokens
-from perstack.doors.shared.job_status import WITHOUT_EFFECT, after_job, status_of
-from perstack.doors.shared.log_view import Entry, calls_before, expert_of, is_delegate, parse_line, rows_of
+from perstack.doors.cli.terminal import Screen, print_err, print_out
+from perstack.doors.shared.event_text import QUIET_TYPES, EventContext, LogRow, run_label, tokens
+from perstack.doors.shared.job_status import WITHOUT_EFFECT, next_step_of_job, status_of
+from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, expert_of, is_delegate, parse_line, rows_of
 from perstack.doors.shared.next_steps import command
 from perstack.doors.shared.text import ago, count, duration, local_time
 from perstack.engine.log.run_log import RunLog
@@ -81,7 +81,7 @@ DELEGATION_TYPES = frozenset({"callDelegate", "stopRunByDelegate"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventFilter:
     """The selection of `perstack log`. Kinds add up; steps narrow them."""
 
     types: frozenset[str] = frozenset()
@@ -91,17 +91,17 @@ class Wanted:
     steps: Callable[[int], bool] | None = None
 
     @property
-    def any_kind(self) -> bool:
+    def names_no_kind(self) -> bool:
         """True if no kind of event is named."""
         return not (self.types or self.errors or self.tools or self.delegations)
 
 
-def select(entries: Sequence[Entry], wanted: Wanted) -> list[Entry]:
+def select(entries: Sequence[LogEntry], wanted: EventFilter) -> list[LogEntry]:
     """Return the selected events."""
     found = entries
     if wanted.steps is not None:
         found = [entry for entry in found if wanted.steps(entry.step)]
-    if wanted.any_kind:
+    if wanted.names_no_kind:
         return list(found)
     delegated = _delegated_calls(entries) if wanted.delegations else frozenset[tuple[str, bytes]]()
     return [entry for entry in found if _is_wanted(entry, wanted, delegated)]
@@ -144,7 +144,7 @@ def parse_steps(text: str | None) -> Callable[[int], bool] | None:
             return lambda step: first <= step <= last
 
 
-def _is_wanted(entry: Entry, wanted: Wanted, delegated: frozenset[tuple[str, bytes]]) -> bool:
+def _is_wanted(entry: LogEntry, wanted: EventFilter, delegated: frozenset[tuple[str, bytes]]) -> bool:
     kind = entry.type
     return (
         kind in wanted.types
@@ -154,18 +154,18 @@ def _is_wanted(entry: Entry, wanted: Wanted, delegated: frozenset[tuple[str, byt
     )
 
 
-def _is_error(entry: Entry) -> bool:
+def _is_error(entry: LogEntry) -> bool:
     # in a text the quotes would be escaped, so this is the event's own key
     failed = entry.type == "finishToolCall" and b'"isError":true' in entry.line
     return failed or entry.type in ERROR_TYPES or lacks_skills(entry)
 
 
-def lacks_skills(entry: Entry) -> bool:
+def lacks_skills(entry: LogEntry) -> bool:
     """Return whether the event reports skills that cannot be reached."""
     return entry.type == "startGeneration" and b'"unreachable":{' in entry.line
 
 
-def _is_delegation(entry: Entry, delegated: frozenset[tuple[str, bytes]]) -> bool:
+def _is_delegation(entry: LogEntry, delegated: frozenset[tuple[str, bytes]]) -> bool:
     if entry.type in DELEGATION_TYPES:
         return True
     if entry.type in ("startRun", "finishRun", "errorRun"):
@@ -176,7 +176,7 @@ def _is_delegation(entry: Entry, delegated: frozenset[tuple[str, bytes]]) -> boo
     return found is not None and (entry.log.run_id, found[1]) in delegated
 
 
-def _delegated_calls(entries: Iterable[Entry]) -> frozenset[tuple[str, bytes]]:
+def _delegated_calls(entries: Iterable[LogEntry]) -> frozenset[tuple[str, bytes]]:
     """Return the calls that delegates answer, by Run and id: the result of a failed one looks like any tool's."""
     return frozenset(
         (event.run_id, delegation.tool_call_id.encode())
@@ -188,7 +188,7 @@ def _delegated_calls(entries: Iterable[Entry]) -> frozenset[tuple[str, bytes]]:
     )
 
 
-def _delegations(entry: Entry) -> CallDelegate | None:
+def _delegations(entry: LogEntry) -> CallDelegate | None:
     try:
         event = parse_line(entry.line)
     except ValueError:
@@ -213,19 +213,19 @@ _MOST_RUNS = 6
 
 
 class _Line(NamedTuple):
-    entry: Entry
+    entry: LogEntry
     label: str
-    row: Row
+    row: LogRow
 
 
 def print_summary(screen: Screen, job: JobSummary) -> None:
     """Print a Job's status and what to do next."""
     word, colour = status_of(job), _STATUS_COLOURS[job.status]
     took = "" if job.status == "running" else f" {duration(job.updated_at - job.started_at)}"
-    out(
-        screen.paint(f"Job {job.id}", bold=True),
+    print_out(
+        screen.styled(f"Job {job.id}", bold=True),
         f"  {job.expert_key or '?'}  ",
-        screen.paint(word, fg=colour, bold=True),
+        screen.styled(word, fg=colour, bold=True),
         took and f" after{took}",
     )
     steps = f"{job.total_steps:,} of at most {count(job.max_steps, 'step')}" if job.max_steps else ""
@@ -243,7 +243,7 @@ def print_summary(screen: Screen, job: JobSummary) -> None:
         ("next", _next(job)),
     ):
         if text:
-            out("  ", screen.paint(f"{name:<6}", dim=True), "  ", screen.fit(text, 10))
+            print_out("  ", screen.styled(f"{name:<6}", dim=True), "  ", screen.fit(text, 10))
 
 
 def _closed(job: JobSummary) -> str:
@@ -255,9 +255,9 @@ def _closed(job: JobSummary) -> str:
 
 def print_events(
     rows: RowPrinter,
-    entries: Sequence[Entry],
-    every: Sequence[Entry],
-    wanted: Wanted,
+    entries: Sequence[LogEntry],
+    every: Sequence[LogEntry],
+    wanted: EventFilter,
     full: bool,
     marks: Marks | None = None,
 ) -> None:
@@ -274,27 +274,27 @@ def print_events(
         mark = (marks or {}).get((line.entry.log.run_id, line.entry.place), " ")
         rows.print(line.entry.timestamp, line.entry.log.run_id, line.label, line.entry.step, line.row, mark)
     for meaning in meanings(marks or {}):
-        out(rows.screen.paint(meaning, dim=True))
+        print_out(rows.screen.styled(meaning, dim=True))
 
 
 def _surrounded(
-    entries: Sequence[Entry], every: Sequence[Entry], wanted: Wanted, full: bool
-) -> list[tuple[Entry, Around]]:
+    entries: Sequence[LogEntry], every: Sequence[LogEntry], wanted: EventFilter, full: bool
+) -> list[tuple[LogEntry, EventContext]]:
     began = {
         (entry.log.run_id, entry.step): entry.timestamp for entry in reversed(every) if entry.type == "startGeneration"
     }
-    found: list[tuple[Entry, Around]] = []
+    found: list[tuple[LogEntry, EventContext]] = []
     for entry in entries:
-        calls = calls_before(entry) if entry.type == "callTools" else {}
+        calls = calls_of_last_reply(entry) if entry.type == "callTools" else {}
         start = began.get((entry.log.run_id, entry.step))
         step_ms = entry.timestamp - start if start is not None and entry.type == "finishStep" else None
-        found.append((entry, Around(calls, step_ms, full or entry.type in wanted.types)))
+        found.append((entry, EventContext(calls, step_ms, full or entry.type in wanted.types)))
     return found
 
 
-def visible(entries: Sequence[Entry], wanted: Wanted, full: bool) -> list[Entry]:
-    """Return the events without those that only mark a position, unless these were requested."""
-    if full or not wanted.any_kind:
+def visible(entries: Sequence[LogEntry], wanted: EventFilter, full: bool) -> list[LogEntry]:
+    """Return the events, without position marks unless these were requested."""
+    if full or not wanted.names_no_kind:
         return list(entries)
     return [entry for entry in entries if entry.type not in QUIET_TYPES or lacks_skills(entry)]
 
@@ -303,7 +303,7 @@ def print_damage(logs: Sequence[RunLog]) -> bool:
     """Report damaged logs on stderr, and return whether any is damaged."""
     for log in logs:
         if log.damage is not None:
-            err(f"damaged: {log.damage}")
+            print_err(f"damaged: {log.damage}")
     return any(log.damage is not None for log in logs)
 
 
@@ -315,5 +315,5 @@ def _runs(job: JobSummary) -> str:
 
 
 def _next(job: JobSummary) -> str:
-    step = after_job(job)
+    step = next_step_of_job(job)
     return command(step) if step is not None and job.status != "completed" else ""

@@ -18,12 +18,12 @@ from typing import cast
 import click
 
 from perstack.core.base.text import one_line
-from perstack.doors.cli.commands import COMMANDS, COMPLETING, EXAMPLES, GROUPS
-from perstack.doors.cli.terminal import discard_stdout, err, finish_stderr, finish_stdout, guard_streams
+from perstack.doors.cli.commands import COMMANDS, COMPLETE_VARIABLE, EXAMPLES, GROUPS
+from perstack.doors.cli.terminal import discard_stdout, finish_stderr, finish_stdout, guard_streams, print_err
 from perstack.errors import DefinitionError, PerstackError
 from perstack.version import VERSION
 
-# Hiding the keys in the host's environment from the programs that it starts, which run as the same user. Linux shows a
+# Hiding the keys in the host's environment from the programs that it starts, which run as its user. Linux shows a
 # process's initial environment in /proc/PID/environ to all processes of its user, and its memory as well. On other
 # systems nothing is done.
 
@@ -77,7 +77,7 @@ WIDEST_HELP = 120  # maximum columns of the help on a wide terminal
 
 
 class LazyGroup(click.Group):
-    """A group that lists all commands and imports only the one that is called."""
+    """A group that lists all commands and imports only the called one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names in the order of the help."""
@@ -139,7 +139,7 @@ def _say_usage(error: click.ClickException) -> None:
         return
     from perstack.doors.cli.usage_errors import usage_error
 
-    err(one_line(usage_error(error, sys.argv[1:])))
+    print_err(one_line(usage_error(error, sys.argv[1:])))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP})
@@ -157,7 +157,7 @@ def entry() -> None:
     keep_environment_private()
     gc.freeze()  # imported objects stay, so collections need not visit them
     guard_streams()
-    if COMPLETING in os.environ:
+    if COMPLETE_VARIABLE in os.environ:
         from perstack.doors.cli.completion import answer_shell
 
         answer_shell(perstack)
@@ -176,18 +176,18 @@ def entry() -> None:
         sys.exit(130)
     except DefinitionError as error:
         for problem in error.problems:
-            err(one_line(f"{problem.severity}: {problem}"))
+            print_err(one_line(f"{problem.severity}: {problem}"))
         sys.exit(error.exit_code)
     except PerstackError as error:
         from perstack.doors.shared.next_steps import cli_phrase as said
 
-        err(one_line(f"error: {error.said(said)}"))
+        print_err(one_line(f"error: {error.said(said)}"))
         sys.exit(error.exit_code)
     except OSError as error:
         discard_stdout()  # the rest of the output would fail once more at the end
         if error.errno != errno.EPIPE:  # a reader that stopped early needs no message
             place = error.filename or "the output cannot be written"
-            err(one_line(f"error: {place}: {(error.strerror or str(error)).lower()}"))
+            print_err(one_line(f"error: {place}: {(error.strerror or str(error)).lower()}"))
         sys.exit(1)
     finally:
         finish_stderr()

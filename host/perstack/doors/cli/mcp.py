@@ -16,17 +16,17 @@ from perstack.config.project import find_config
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, driving_options
-from perstack.doors.cli.terminal import err, out
+from perstack.doors.cli.terminal import print_err, print_out
 from perstack.doors.mcp.client_config import CLIENTS, command_of
 from perstack.doors.mcp.greeting import greet, offers_roots
 from perstack.doors.mcp.tool_names import only_experts
-from perstack.doors.shared.stdio import Wire
+from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
 
 if TYPE_CHECKING:
     from perstack.doors.http.access import Guard
-    from perstack.doors.mcp.workspaces import Offer, Workspace
+    from perstack.doors.mcp.workspaces import ServeOptions, Workspace
 
 
 _HTTP = "Serve over HTTP instead of stdin and stdout: an address, or a Unix socket for programs of your own user."
@@ -99,11 +99,13 @@ class _Serving:
         there = replace(self, options=replace(self.options, folder=str(folder)))
         return there.open(there.load())
 
-    def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> Offer:
+    def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> ServeOptions:
         """Return the offer for a transport."""
-        from perstack.doors.mcp.workspaces import Offer
+        from perstack.doors.mcp.workspaces import ServeOptions
 
-        return Offer(home, self.open_root if self.follows_roots and asks_for_roots else None, self.experts, self.tasks)
+        return ServeOptions(
+            home, self.open_root if self.follows_roots and asks_for_roots else None, self.experts, self.tasks
+        )
 
 
 def _names_no_place(context: click.Context) -> bool:
@@ -127,9 +129,9 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
 def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> Guard:
     """Return the rules of access for the address; on this machine, a token is created if none is set."""
     from perstack.doors.http.access import TOKEN_VARIABLE, Guard, token_of
-    from perstack.doors.http.connections import Address
+    from perstack.doors.http.connections import ListenAddress
 
-    address = Address.parse(text)
+    address = ListenAddress.parse(text)
     token = None
     if address.socket_path is None:
         token = options.env(project).get(TOKEN_VARIABLE) or None
@@ -143,8 +145,8 @@ def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, 
 def _serve(serving: _Serving) -> None:
     loaded = _load_if_needed(serving)
     if sys.stdin.isatty():
-        err("waiting for an MCP client on stdin; see perstack mcp --help for --print-config")
-    wire = Wire.claim()
+        print_err("waiting for an MCP client on stdin; see perstack mcp --help for --print-config")
+    wire = ProtocolStdio.take_over()
     opening = wire.read()
     if isinstance(loaded, PerstackError) and (opening is None or not offers_roots(opening)):
         raise loaded
@@ -175,8 +177,8 @@ def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
 
 def _print_config(client: str, options: HostOptions, keys: tuple[str, ...]) -> None:
     snippet = CLIENTS[client]
-    err(f"this goes into {snippet.file}:")
-    out(snippet.text(*command_of(_arguments(click.get_current_context(), options, keys))))
+    print_err(f"this goes into {snippet.file}:")
+    print_out(snippet.text(*command_of(_arguments(click.get_current_context(), options, keys))))
 
 
 def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str, ...]) -> None:
@@ -184,10 +186,10 @@ def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str
     guard = _guard(options, options.project(required=True), text, names)
     if guard.token is None or guard.address.port == 0:
         raise UsageError(f"--http {text}: clients need an address that stays: write HOST:PORT")
-    err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
+    print_err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
     from perstack.doors.http.access import PATH
 
-    out(CLIENTS[client].remote_text(guard.address.url(PATH, names[0] if names else None), guard.token))
+    print_out(CLIENTS[client].remote_text(guard.address.url(PATH, names[0] if names else None), guard.token))
 
 
 def _places(options: HostOptions) -> dict[str, object]:

@@ -23,7 +23,7 @@ from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
-from perstack.doors.cli.terminal import err
+from perstack.doors.cli.terminal import print_err
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import DefinitionError, UsageError
 from perstack.ports.environment import Environment
@@ -77,10 +77,10 @@ class HostOptions:
         """Return the project and its files. Warnings go to stderr. Raises UsageError if there is no file."""
         loaded = load_usable(self.find().required())
         for problem in loaded.warnings:
-            err(f"warning: {problem}")
+            print_err(f"warning: {problem}")
         if loaded.project.broken:
             names = ", ".join(loaded.project.broken)
-            err(f"warning: {loaded.files[0]}: cannot be run: {names}; `perstack validate` says why")
+            print_err(f"warning: {loaded.files[0]}: cannot be run: {names}; `perstack validate` says why")
         return loaded
 
     def project(self, *, required: bool) -> Project:
@@ -115,7 +115,7 @@ class HostOptions:
             project = Project()
             if self.storage is None:
                 text = f"warning: perstack.toml cannot be used, so Jobs are looked for in {project.storage}"
-                err(f"{text}; `perstack validate` says why, --storage names another place")
+                print_err(f"{text}; `perstack validate` says why, --storage names another place")
             return self.host_of(project, env=dict(os.environ))
 
     def writer(self) -> Host:
@@ -159,7 +159,7 @@ class HostOptions:
 
         env = environment_of(project, self.find(), self.env_path, confirm=confirm)
         for note in env.warnings:
-            err(f"warning: {note.said(cli_phrase)}")
+            print_err(f"warning: {note.said(cli_phrase)}")
         return env
 
     def host_of(

@@ -15,15 +15,15 @@ from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
 from perstack.dataclass import dataclass
 from perstack.doors.cli.terminal import (
-    data,
     discard_stdout,
-    err,
     has_screen,
     is_attended,
     is_stdout_behind,
-    out,
-    remark,
-    result,
+    print_err,
+    print_note,
+    print_out,
+    print_result,
+    write_json_line,
 )
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import PerstackError
@@ -39,8 +39,8 @@ _STREAMED = frozenset({"streamText", "streamReasoning"})
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
-    """The values of `showing_options`."""
+class OutputOptions:
+    """The values of `output_options`."""
 
     output: Form | None = None  # None for human at a terminal, otherwise jsonl
     stream: bool = False
@@ -53,12 +53,12 @@ class Showing:
         return self.output or ("human" if has_screen() else "jsonl")
 
 
-def showing_options(command: _F) -> _F:
+def output_options(command: _F) -> _F:
     """Add the output options of a command that drives a Job, as `showing: Showing`."""
 
     @wraps(command)
     def gather(*, output: Form | None, stream: bool, quiet: bool, no_input: bool, **others: object) -> None:
-        command(showing=Showing(output, stream, quiet, no_input), **others)
+        command(showing=OutputOptions(output, stream, quiet, no_input), **others)
 
     found: Callable[..., object] = gather
     for option in (
@@ -82,13 +82,13 @@ def showing_options(command: _F) -> _F:
     return found  # type: ignore[return-value]  # the command with its options
 
 
-class Output:
+class JobOutput:
     """A listener that shows each event of a Job.
 
     When stdout can no longer be written, `on_lost` is called once, and nothing more is written there.
     """
 
-    def __init__(self, showing: Showing) -> None:
+    def __init__(self, showing: OutputOptions) -> None:
         """Show a Job in the form of `showing`."""
         self.form = showing.form
         self.job_id: str | None = None
@@ -127,15 +127,15 @@ class Output:
     def write(self, line: bytes) -> None:
         """Write a line of JSON, if that is the form of stdout."""
         if self.form == "jsonl":
-            self._put(lambda: data(line))
+            self._put(lambda: write_json_line(line))
 
     def result(self, text: str | None) -> None:
         """Show the result in full, unless stdout has the events."""
         if self.form == "jsonl" or text is None:
             return
         if self.form == "human" and self.view is not None:
-            self._put(out)
-        self._put(lambda: result(text) if self.form == "text" else out(text))
+            self._put(print_out)
+        self._put(lambda: print_result(text) if self.form == "text" else print_out(text))
 
     def remark(self, text: str) -> None:
         """Show a message in addition to the result.
@@ -143,9 +143,9 @@ class Output:
         It goes to stderr if that is a terminal, otherwise to stdout if that is for people, otherwise nowhere.
         """
         if self.form == "human" and not is_attended():
-            self._put(lambda: out(one_line(text)))
+            self._put(lambda: print_out(one_line(text)))
         else:
-            remark(text)
+            print_note(text)
 
     def pause(self) -> None:
         """Erase the live lines until the next event."""
@@ -185,4 +185,4 @@ class Output:
         text = reason if repr(skill_name) in reason else f"skill {skill_name!r}: {reason}"
         if text not in self._warned:
             self._warned.add(text)
-            err(f"warning: {one_line(text)}")
+            print_err(f"warning: {one_line(text)}")

@@ -22,40 +22,40 @@ from perstack.system.clock import SYSTEM
 MAX_INPUT_BYTES = 16 << 20  # maximum bytes of a file or of stdin
 
 
-def given_text(text: str) -> str:
+def read_text(text: str) -> str:
     """Return the text, or stdin for `-`, with invalid UTF-8 replaced. Raises UsageError if it is too long."""
     return _stdin("stdin").decode("utf-8", "replace") if text == "-" else text
 
 
-def given_query(text: str | None) -> str:
+def read_query(text: str | None) -> str:
     """Return the text, or stdin for `-` or no text. Raises UsageError if it is empty or stdin is a terminal."""
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         raise UsageError("there is no QUERY: type one, or pipe it to stdin")
-    query = given_text("-" if text is None else text)
+    query = read_text("-" if text is None else text)
     if not query.strip():
         raise UsageError("QUERY is empty: say what is to be done")
     return query
 
 
-def given_json(text: str | None, what: str) -> JsonValue:
+def read_value(text: str | None, what: str) -> JsonValue:
     """Return a JSON value: as typed, from `@FILE`, or from stdin for `-`; None without text. Raises UsageError."""
     if text is None:
         return None
     return _json(_given(text, what), what, "give JSON, @FILE, or - for stdin")
 
 
-def given_object(text: str | None, what: str) -> JsonObject | None:
-    """Return a JSON object in the same way. Raises UsageError for any other value."""
-    value = given_json(text, what)
+def read_object(text: str | None, what: str) -> JsonObject | None:
+    """Return a JSON object, read as `read_value` does. Raises UsageError for any other value."""
+    value = read_value(text, what)
     if value is not None and not isinstance(value, dict):
         raise UsageError(f"{what} must be a JSON object")
     return value
 
 
-def given_answer(text: str | None, what: str) -> JsonValue:
-    """Return a JSON value in the same way, or the text itself if it is not JSON. Raises UsageError."""
+def read_answer(text: str | None, what: str) -> JsonValue:
+    """Return a JSON value, read as `read_value` does, or the text itself if it is not JSON. Raises UsageError."""
     if text is None or text.startswith("@") or text == "-":
-        return given_json(text, what)
+        return read_value(text, what)
     if text.startswith("{"):
         return _json(_bytes(text), what, "give JSON, a text that begins with something else, or @FILE")
     try:
@@ -64,13 +64,13 @@ def given_answer(text: str | None, what: str) -> JsonValue:
         return text
 
 
-def given_error(text: str, what: str) -> str | JsonObject:
+def read_error(text: str, what: str) -> str | JsonObject:
     """Return a text, or a JSON object if the text begins with `{`. Raises UsageError."""
-    value = given_answer(text, what) if text.startswith("{") else text
+    value = read_answer(text, what) if text.startswith("{") else text
     return value if isinstance(value, dict) else text
 
 
-def given_schema(file: str) -> JsonObject:
+def read_schema(file: str) -> JsonObject:
     """Return the result schema in a file. Raises UsageError if it cannot be read or used."""
     text = _given(f"@{file}", "--output-schema").decode("utf-8-sig", "replace")
     try:
@@ -188,9 +188,9 @@ class _Read(click.ParamType[object]):
         return self._read(value, param.opts[0] if is_option else param.metavar or (param.name or "").upper())
 
 
-STATE = _Read("json", given_object)
-ANSWER = _Read("answer", given_answer)
-ERROR = _Read("error", given_error)
+STATE = _Read("json", read_object)
+ANSWER = _Read("answer", read_answer)
+ERROR = _Read("error", read_error)
 SPAN = _Read("time", read_span)
 SINCE = _Read("time", read_since)
 MOMENT = _Read("time", read_moment)

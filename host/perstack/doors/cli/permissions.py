@@ -19,7 +19,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
 from perstack.doors.cli.param_types import SINCE
-from perstack.doors.cli.terminal import Screen, confirm, data, err, out
+from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, write_json_line
 from perstack.doors.shared.text import count
 from perstack.engine.permissions.rule_testing import BacktestResult, ChangedRuling
 from perstack.errors import UsageError
@@ -68,13 +68,13 @@ def test_command(
             "reason": ruling.reason or None,
             "opens": list(ruling.opens),
         }
-        data(json.dumps(found, ensure_ascii=False))
+        write_json_line(json.dumps(found, ensure_ascii=False))
         return
     screen = Screen.of_stdout()
     about = f" ({ruling.subject})" if ruling.subject and ruling.subject != tool else ""
-    out(f"{ruling.decision}: {ruling.said}{about}")
+    print_out(f"{ruling.decision}: {ruling.said}{about}")
     if tried.file is not None:
-        out(screen.paint(f"{Path(tried.file)}:{tried.line}", dim=True))
+        print_out(screen.styled(f"{Path(tried.file)}:{tried.line}", dim=True))
 
 
 @permissions_command.command("backtest")
@@ -92,7 +92,7 @@ def backtest_command(rules: str | None, since: int | None, as_json: bool, option
     other = None if rules is None else (Path(rules).name, read_permissions(Path(rules)))
     totals = options.change(lambda host: _backtested(host, options, other, since or 0, as_json=as_json))
     if as_json:
-        data(json.dumps(totals.to_json()))
+        write_json_line(json.dumps(totals.to_json()))
     else:
         totals.tell()
     sys.exit(int(totals.denied > 0))
@@ -126,11 +126,13 @@ class _Totals:
         }
 
     def tell(self) -> None:
-        out(f"{count(self.jobs, 'Job')}, {count(self.calls, 'call')}: {self.otherwise:,} would be decided otherwise")
+        print_out(
+            f"{count(self.jobs, 'Job')}, {count(self.calls, 'call')}: {self.otherwise:,} would be decided otherwise"
+        )
         if self.denied:
-            out(f"{count(self.denied, 'call')} that ran would be denied")
+            print_out(f"{count(self.denied, 'call')} that ran would be denied")
         if self.unknown:
-            err(f"note: {count(self.unknown, 'call')} not tried: the arguments were taken out of the log")
+            print_err(f"note: {count(self.unknown, 'call')} not tried: the arguments were taken out of the log")
 
 
 def _is_denied(one: ChangedRuling) -> bool:
@@ -143,9 +145,9 @@ async def _backtested(host: Host, options: HostOptions, rules: _File, since: int
     async for tested in host.jobs.backtest(host.project, workspace, rules=rules, since=since):
         totals.add(tested)
         if tested.problem is not None:
-            err(one_line(f"warning: Job {tested.job_id} cannot be read: {tested.problem}"))
+            print_err(one_line(f"warning: Job {tested.job_id} cannot be read: {tested.problem}"))
         for one in tested.otherwise:
-            data(json.dumps(_to_json(one), ensure_ascii=False)) if as_json else _tell(one)
+            write_json_line(json.dumps(_to_json(one), ensure_ascii=False)) if as_json else _tell(one)
     return totals
 
 
@@ -153,7 +155,7 @@ def _tell(one: ChangedRuling) -> None:
     about = f" {one.ruling.subject}" if one.ruling.subject not in ("", one.call.tool) else ""
     place = f"{one.run_id} step {one.call.step} {one.expert_key}"
     said = f"{one.call.decision} -> {one.ruling.decision}: {one.call.tool}{about} ({one.ruling.said})"
-    out(one_line(f"{place}: {said}"))
+    print_out(one_line(f"{place}: {said}"))
 
 
 def _to_json(one: ChangedRuling) -> JsonObject:
@@ -212,7 +214,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> 
     folder = folder_of(project, found.folder)
     if revoke:
         was_there = store.remove(folder)
-        err(f"no longer trusted: {one_line(str(folder))}" if was_there else "nothing was agreed to here")
+        print_err(f"no longer trusted: {one_line(str(folder))}" if was_there else "nothing was agreed to here")
         return
     env = options.env(project, confirm=False)
     items = (*executed(project), *addresses(env))
@@ -222,13 +224,13 @@ def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> 
     if show:
         return
     if trust is not None and digests_of(items) == digests_of(agreed):
-        err("all of this is trusted already")
+        print_err("all of this is trusted already")
         return
     if not yes and not _asks():
-        err("nothing was changed")
+        print_err("nothing was changed")
         sys.exit(1)
     store.write(folder, [item.kept() for item in items])
-    err("trusted")
+    print_err("trusted")
 
 
 def _asks() -> bool:
@@ -240,11 +242,11 @@ def _asks() -> bool:
 def _print(folder: str, items: Sequence[Item], agreed: Sequence[Agreed]) -> None:
     """Print a line for each item: `+` for a new one, `-` for a removed one."""
     before, now = digests_of(agreed), digests_of(items)
-    out(f"{one_line(folder)}:")
+    print_out(f"{one_line(folder)}:")
     for item in items:
-        out(f"{' ' if item.digest in before else '+'} {one_line(item.shown)}  ({one_line(item.name)})")
+        print_out(f"{' ' if item.digest in before else '+'} {one_line(item.shown)}  ({one_line(item.name)})")
     for one in agreed:
         if one.digest not in now:
-            out(f"- {one.kind}  ({one_line(one.name)})")
+            print_out(f"- {one.kind}  ({one_line(one.name)})")
     if not items:
-        out("  nothing is executed, and no address is named")
+        print_out("  nothing is executed, and no address is named")

@@ -11,12 +11,12 @@ from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Settlement
-from perstack.doors.cli.driving import answered_in_place, job_of, say, until_done
-from perstack.doors.cli.iterations import SeriesLines, check_target, say_series
+from perstack.doors.cli.driving import drive_and_ask, job_of, report_outcome, run_interruptible
+from perstack.doors.cli.iterations import SeriesOutput, check_target, report_series
 from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options, total_options
-from perstack.doors.cli.output import Output, Showing, showing_options
-from perstack.doors.cli.terminal import data, err, out
-from perstack.doors.shared.job_status import after_job, spent, status_of
+from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
+from perstack.doors.cli.terminal import print_err, print_out, write_json_line
+from perstack.doors.shared.job_status import next_step_of_job, spent, status_of
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.emitter import OnEvent
@@ -48,12 +48,12 @@ def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: H
 
     stopped = options.change(stop)
     if as_json:
-        data(stopped.to_json())
+        write_json_line(stopped.to_json())
         return
-    step = after_job(stopped)
+    step = next_step_of_job(stopped)
     after = "" if step is None else f"; {cli_phrase(step)}"
     by = "" if stopped.closed is None else f" for good by {stopped.closed.by}"
-    out(f"Job {stopped.id}: {status_of(stopped)}{by}, {spent(stopped)}{after}")
+    print_out(f"Job {stopped.id}: {status_of(stopped)}{by}, {spent(stopped)}{after}")
 
 
 _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
@@ -92,7 +92,7 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
     is_flag=True,
     help="Start a branch before the latest compaction, with the full history.",
 )
-@showing_options
+@output_options
 @driving_options
 def resume_command(
     typed: str | None,
@@ -105,7 +105,7 @@ def resume_command(
     resume_from: str | None,
     answer: str | None,
     before_compaction: bool,
-    showing: Showing,
+    showing: OutputOptions,
     options: HostOptions,
 ) -> None:
     """Resume JOB, by default the latest: the same Runs continue with their recorded settings.
@@ -117,7 +117,7 @@ def resume_command(
     is_more = bool(settled) or max_iterations is not None or target is not None
     _check_options(resume_from, answer, before_compaction, is_more=is_more)
     host = options.driver()
-    lines = SeriesLines(showing)
+    lines = SeriesOutput(showing)
 
     async def work() -> JobSummary | SeriesState:
         job = await host.jobs.find(typed, ("job", "iterations"))
@@ -147,15 +147,19 @@ def resume_command(
                 " name some that `perstack iterations` lists"
             )
         go_on = _resuming(host, job, settled, lines.on_event, before_compaction)
-        return await answered_in_place(host, go_on, lines.on_event)
+        return await drive_and_ask(host, go_on, lines.on_event)
 
     async def interrupted() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
 
-    ended = until_done(host, work, interrupted, lines.on_event)
+    ended = run_interruptible(host, work, interrupted, lines.on_event)
     if ended is None:
         sys.exit(INTERRUPTED)
-    sys.exit(say_series(ended, lines.on_event) if isinstance(ended, SeriesState) else say(ended, lines.on_event))
+    sys.exit(
+        report_series(ended, lines.on_event)
+        if isinstance(ended, SeriesState)
+        else report_outcome(ended, lines.on_event)
+    )
 
 
 def _check_options(resume_from: str | None, answer: str | None, before_compaction: bool, *, is_more: bool) -> None:
@@ -169,7 +173,7 @@ def _check_options(resume_from: str | None, answer: str | None, before_compactio
 
 
 def _resuming(
-    host: Host, job: str | None, settled: dict[str, Settlement], lines: Output, before_compaction: bool
+    host: Host, job: str | None, settled: dict[str, Settlement], lines: JobOutput, before_compaction: bool
 ) -> Callable[[OnEvent], Awaitable[JobSummary]]:
     def show(calls: tuple[UnsettledCall, ...]) -> None:
         _show_unsettled(calls, settled)
@@ -194,7 +198,7 @@ def _settlements(given: tuple[str, ...]) -> dict[str, Settlement]:
 
 
 def _show_unsettled(calls: tuple[UnsettledCall, ...], settled: dict[str, Settlement]) -> None:
-    err("calls that began and have no result:")
+    print_err("calls that began and have no result:")
     for call in calls:
         word = settled.get(call.key) or settled.get(call.call_id) or "ask"
-        err(f"  {call.key}  {call.expert_key}: {call.tool_name} {call.args}  -> {word}")
+        print_err(f"  {call.key}  {call.expert_key}: {call.tool_name} {call.args}  -> {word}")

@@ -11,11 +11,11 @@ import click
 from perstack.core.base.ids import check_job_id
 from perstack.core.jobs.queries import parse_labels
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.cli.driving import drive, say, until_done
+from perstack.doors.cli.driving import drive, report_outcome, run_interruptible
 from perstack.doors.cli.options import HostOptions, dispatcher_option, driving_options, json_option, new_job_options
-from perstack.doors.cli.output import Output, Showing, showing_options
-from perstack.doors.cli.param_types import MOMENT, given_query, given_schema
-from perstack.doors.cli.terminal import data, err
+from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
+from perstack.doors.cli.param_types import MOMENT, read_query, read_schema
+from perstack.doors.cli.terminal import print_err, write_json_line
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.emitter import OnEvent
 from perstack.errors import UsageError
@@ -44,7 +44,7 @@ from perstack.system.user import this_user
 )
 @new_job_options
 @click.option("--output-schema", metavar="FILE", help="A file with a JSON schema that the result must match.")
-@showing_options
+@output_options
 @driving_options
 def run_command(
     expert: str,
@@ -59,7 +59,7 @@ def run_command(
     attach: tuple[str, ...],
     label: tuple[str, ...],
     output_schema: str | None,
-    showing: Showing,
+    showing: OutputOptions,
     options: HostOptions,
 ) -> None:
     """Run EXPERT on QUERY, and show its progress. In a pipe, print events as lines of JSON.
@@ -67,7 +67,7 @@ def run_command(
     QUERY `-`, or no QUERY, reads from stdin.
     """
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
-    text = given_query(query)
+    text = read_query(query)
     labels = parse_labels(label)
     if labels and is_answer:
         raise UsageError("--label is for a new Run: leave it out when answering")
@@ -77,10 +77,10 @@ def run_command(
     if output_schema is not None:
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
-        options = replace(options, overrides=replace(options.overrides, output=given_schema(output_schema)))
+        options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
     host = (_with_files(options, expert, continue_job, resume_from, yes) if with_files else options).driver()
 
-    lines = Output(showing)
+    lines = JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
         job, place = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
@@ -140,7 +140,7 @@ def _check_combination(
 @new_job_options
 @json_option("Print the Job as JSON instead of its id.")
 @dispatcher_option
-@showing_options
+@output_options
 @driving_options
 def submit_command(
     expert: str,
@@ -152,7 +152,7 @@ def submit_command(
     attach: tuple[str, ...],
     label: tuple[str, ...],
     as_json: bool,
-    showing: Showing,
+    showing: OutputOptions,
     options: HostOptions,
 ) -> None:
     """Queue EXPERT with QUERY for a worker, and print the Job's id immediately.
@@ -160,10 +160,10 @@ def submit_command(
     The Experts and settings of perstack.toml are recorded with the Job, and the worker uses them. QUERY `-`, or no
     QUERY, reads from stdin.
     """
-    text, labels = given_query(query), parse_labels(label)
+    text, labels = read_query(query), parse_labels(label)
     if job_id is not None:
         check_job_id(job_id)
-    host, lines = options.driver(), Output(showing)
+    host, lines = options.driver(), JobOutput(showing)
     waiting = list[str]()  # the submitted Job's id, while it is followed
 
     async def work() -> JobSummary:
@@ -179,7 +179,7 @@ def submit_command(
         )
         _warn(host)
         if not wait:
-            data(job.to_json() if as_json else job.id.encode())
+            write_json_line(job.to_json() if as_json else job.id.encode())
             return job
         lines.remark(f"Job {job.id} waits for a worker")
         waiting.append(job.id)
@@ -190,7 +190,7 @@ def submit_command(
     async def interrupted() -> JobSummary | None:
         return await host.job(waiting[0]) if waiting else None
 
-    done = until_done(host, work, interrupted, lines, drives=False)
+    done = run_interruptible(host, work, interrupted, lines, drives=False)
     if done is None:
         sys.exit(INTERRUPTED)
     if not wait:
@@ -198,7 +198,7 @@ def submit_command(
     if waiting and done.status in ("running", "queued", "stoppedByInterrupt"):
         lines.remark(_left(done))
         sys.exit(INTERRUPTED)
-    sys.exit(say(done, lines))
+    sys.exit(report_outcome(done, lines))
 
 
 def _left(job: JobSummary) -> str:
@@ -209,7 +209,7 @@ def _left(job: JobSummary) -> str:
 def _warn(host: Host) -> None:
     """Warn if a worker on another machine would not see the files."""
     if host.project.snapshots is None:
-        err(
+        print_err(
             "warning: the files here are not recorded, so a worker sees them only in a folder that both share; set"
             ' `workspace = { path = ".", snapshots = true }` to have them recorded'
         )

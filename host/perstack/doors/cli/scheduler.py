@@ -13,9 +13,9 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
-from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
 from perstack.doors.shared.job_status import STATUS_WORDS, status_of
-from perstack.doors.shared.signals import INTERRUPTED, on_stop_signals
+from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ def schedules_command(as_json: bool, options: HostOptions) -> None:
     standings = options.change(look)
     if as_json:
         for one in standings:
-            data(json.dumps(_to_json(one), ensure_ascii=False))
+            write_json_line(json.dumps(_to_json(one), ensure_ascii=False))
     elif not standings:
-        out("no schedules yet: write [schedules.NAME] with cron, expert and query in perstack.toml")
+        print_out("no schedules yet: write [schedules.NAME] with cron, expert and query in perstack.toml")
     else:
         _print(standings)
     for one in standings:
         if one.error is not None and not as_json:
-            err(f"schedule {one.schedule.name}: {one_line(one.error)}")
+            print_err(f"schedule {one.schedule.name}: {one_line(one.error)}")
 
 
 def _to_json(one: ScheduleStatus) -> JsonObject:
@@ -149,7 +149,7 @@ async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:
 
     async with host:
         work = asyncio.ensure_future(once() if interval is None else watch(interval))
-        with on_stop_signals(work.cancel):
+        with handle_stop_signals(work.cancel):
             try:
                 return 1 if await work else 0
             except asyncio.CancelledError:
@@ -166,14 +166,16 @@ def _say(one: DueWorkResult, *, as_json: bool) -> None:
         if one.schedule is not None:
             task |= {"schedule": one.schedule, "occurrence": one.occurrence}
         said = {"taskId": one.task_id, "did": one.did, **task, "question": one.question, "error": one.error}
-        data(json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False))
+        write_json_line(
+            json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False)
+        )
     if as_json and one.error is None:
         return
     stands = one.job or one.series or one.task
     now = "" if stands is None else f", now {stands.status}"
     asks = f", and asks: {one.question}; see perstack inbox" if one.question is not None else ""
     wrong = "" if one.error is None else f": {one_line(one.error)}"
-    say = out if one.error is None else err
+    say = print_out if one.error is None else print_err
     say(f"{_name(one)}: {one.did}{now}{asks}{wrong}")
 
 

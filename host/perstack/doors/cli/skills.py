@@ -14,7 +14,7 @@ import click
 
 from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, env_path_option, place_options, run_with, stack
-from perstack.doors.cli.terminal import LiveRows, err, is_attended, out
+from perstack.doors.cli.terminal import LiveRows, is_attended, print_err, print_out
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstall
@@ -42,13 +42,13 @@ def install_command(experts: tuple[str, ...], options: HostOptions) -> None:
         with progress.shown():
             done = asyncio.run(main(progress.take))
     except KeyboardInterrupt:
-        err("interrupted: perstack.lock was not written")
+        print_err("interrupted: perstack.lock was not written")
         sys.exit(130)
     for step in done.failed:
         problem = "" if step.problem is None else step.problem.said(cli_phrase)
-        err(f"error: {one_line(f'{step.skill}: {problem}')}")
+        print_err(f"error: {one_line(f'{step.skill}: {problem}')}")
     ready = len(done.skills) - len(done.failed)
-    out(f"{done.path}: {count(ready, 'skill')} locked")
+    print_out(f"{done.path}: {count(ready, 'skill')} locked")
     sys.exit(1 if done.failed else 0)
 
 
@@ -72,7 +72,7 @@ class _Lines:
         return nullcontext()
 
     def take(self, step: InstallStep) -> None:
-        err(f"{step.skill}: {_words(step)}")
+        print_err(f"{step.skill}: {_words(step)}")
 
 
 class _Table:
@@ -111,13 +111,13 @@ def login_command(skill: str, expert: str | None, no_browser: bool, options: Hos
     """
 
     async def present(url: str) -> None:
-        err(f"Log in here:\n{url}")
+        print_err(f"Log in here:\n{url}")
         if not no_browser and _has_browser():
             # some browsers end only when their window is closed, and the login must not wait for that
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     run_with(options.driver(), lambda host: host.login(skill, present, expert_key=expert))
-    err(f"logged in: {skill}")
+    print_err(f"logged in: {skill}")
 
 
 @click.command("logout")
@@ -126,7 +126,7 @@ def login_command(skill: str, expert: str | None, no_browser: bool, options: Hos
 def logout_command(skill: str, expert: str | None, options: HostOptions) -> None:
     """Log out of the server of a skill: delete its tokens here. The server is not notified."""
     was_there = run_with(options.driver(), lambda host: host.logout(skill, expert_key=expert))
-    err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
+    print_err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
 
 
 def _has_browser() -> bool:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import click
 
 from perstack.doors.cli.options import HostOptions, dispatcher_of, drive_options, driving_options
-from perstack.doors.cli.terminal import err
+from perstack.doors.cli.terminal import print_err
 from perstack.errors import UsageError
 
 
@@ -42,7 +42,7 @@ def start_command(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("`perstack start` needs a terminal: use `perstack run` in a pipe")
     if not plain and _is_dumb():
-        err("note: this terminal cannot be drawn on (TERM is dumb), so this is --plain")
+        print_err("note: this terminal cannot be drawn on (TERM is dumb), so this is --plain")
         plain = True
     if not plain and find_spec("textual") is None:
         raise UsageError(

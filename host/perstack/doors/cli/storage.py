@@ -16,7 +16,7 @@ from perstack.core.base.ids import OwnerKind
 from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, config_option, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE
-from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
 from perstack.doors.shared.text import count, size
 from perstack.engine.audit.storage_admin import Copied, DiskUsage
 from perstack.host import Host
@@ -46,7 +46,7 @@ def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool
     if as_json:
         owners = [{"kind": owner.kind, "id": owner.id, **_in_bytes(one)} for owner, one in usage.owners]
         whole = {"storage": location, "bytes": usage.storage, "total": _in_bytes(usage.total), "owners": owners}
-        data(json.dumps(whole, ensure_ascii=False))
+        write_json_line(json.dumps(whole, ensure_ascii=False))
         return
     shown = usage.owners if everything or jobs else usage.owners[:take]
     rows = [(owner.id, owner.kind, *_cells(one)) for owner, one in shown]
@@ -59,8 +59,8 @@ def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool
         drops=(5, 4, 3, 1, 2),
     )
     if len(shown) < len(usage.owners):
-        out(f"{count(len(usage.owners) - len(shown), 'smaller one')} not shown; see them with --all")
-    out(f"{location}: {size(usage.storage)}")
+        print_out(f"{count(len(usage.owners) - len(shown), 'smaller one')} not shown; see them with --all")
+    print_out(f"{location}: {size(usage.storage)}")
 
 
 def _cells(one: JobSize) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def copy_command(
 
     states = asyncio.run(copy())
     if not as_json:
-        out(
+        print_out(
             ", ".join(f"{_WORDS[state]}: {states[state]}" for state in _WORDS if states[state])
             or "there is nothing to copy"
         )
@@ -134,13 +134,13 @@ def check_command(place: str, as_json: bool, config: str | None) -> None:
     checks = HostOptions(config, storage=place).look(lambda host: host.jobs.check_storage())
     for one in checks:
         if as_json:
-            data(json.dumps(asdict(one), ensure_ascii=False))
+            write_json_line(json.dumps(asdict(one), ensure_ascii=False))
     if not as_json:
         rows = [(one.about, "ok" if one.is_there else "problem", one.text) for one in checks]
         table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
         for one in checks:
             if not one.is_there:
-                out(f"{one.about}: {one_line(one.text)}" + (f"; {one.remedy}" if one.remedy else ""))
+                print_out(f"{one.about}: {one_line(one.text)}" + (f"; {one.remedy}" if one.remedy else ""))
     sys.exit(int(not all(one.is_there for one in checks)))
 
 
@@ -148,8 +148,8 @@ def _print(one: Copied, *, as_json: bool) -> None:
     kind, of = one.owner
     if as_json:
         about = {"kind": kind, "id": of, "state": one.state, "records": one.records, "blobs": one.blobs}
-        data(json.dumps({**about, **({"problem": one.problem} if one.problem else {})}, ensure_ascii=False))
+        write_json_line(json.dumps({**about, **({"problem": one.problem} if one.problem else {})}, ensure_ascii=False))
     elif one.state == "left":
-        err(f"{kind} {of} was left: {one_line(one.problem)}")
+        print_err(f"{kind} {of} was left: {one_line(one.problem)}")
     elif one.state != "there":
-        out(f"{kind} {of}: {count(one.records, 'record')}, {count(one.blobs, 'blob')}")
+        print_out(f"{kind} {of}: {count(one.records, 'record')}, {count(one.blobs, 'blob')}")

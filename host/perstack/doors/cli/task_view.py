@@ -18,7 +18,7 @@ from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
-from perstack.doors.cli.terminal import Screen, confirm, data, err, out, table
+from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, table, write_json_line
 from perstack.doors.shared.text import ago, local_time
 from perstack.errors import UsageError
 from perstack.system.clock import SYSTEM
@@ -238,9 +238,9 @@ def delete(
     if task_id is not None:
         task = _delete_one(task_id, expected_version, tasks)
         if tasks.as_json:
-            data(json.dumps({"deleted": task}))
+            write_json_line(json.dumps({"deleted": task}))
         else:
-            out(f"deleted {task}")
+            print_out(f"deleted {task}")
     elif kind.is_any:
         raise UsageError("name a TASK, or say which are meant, such as --status completed --older-than 30d")
     else:
@@ -272,11 +272,11 @@ def _delete_all(kind: _Kind, tasks: Tasks, *, is_sure: bool) -> None:
 
     tasks.do(work)
     if tasks.as_json:
-        data(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
+        write_json_line(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
     else:
-        out(f"deleted {_count(len(deleted))}" if found else "no such tasks")
+        print_out(f"deleted {_count(len(deleted))}" if found else "no such tasks")
         for why in kept.values():
-            err(f"kept: {why}")
+            print_err(f"kept: {why}")
     sys.exit(1 if kept else 0)
 
 
@@ -286,9 +286,9 @@ def _ask(found: list[TaskSummary]) -> None:
         raise UsageError(f"{_count(len(found))} would be deleted for good: see them with task list, and add --yes")
     show_all(found[:_LISTED])
     if len(found) > _LISTED:
-        out(f"… and {len(found) - _LISTED} more")
+        print_out(f"… and {len(found) - _LISTED} more")
     if not confirm(f"Delete {_count(len(found))} for good?"):
-        out("nothing is deleted")
+        print_out("nothing is deleted")
         sys.exit(1)
 
 

@@ -1,6 +1,6 @@
 """The commands `perstack task`: the operations table as commands, with help texts for the terminal.
 
-Operations, their arguments and fallback texts come from `core.tasks.operation_table`; `SAID` replaces texts and
+Operations, their arguments and fallback texts come from `core.tasks.operation_table`; `COMMAND_HELP` replaces texts and
 options.
 """
 
@@ -25,7 +25,7 @@ from perstack.dataclass import dataclass
 from perstack.doors.cli.param_types import ANSWER, ERROR, MOMENT, SPAN, STATE
 from perstack.doors.cli.scheduler import run_due
 from perstack.doors.cli.task_view import Tasks, delete, show_all, show_task, task_options, text, when
-from perstack.doors.cli.terminal import Screen, data, err, out, table
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
 from perstack.errors import UsageError
 from perstack.ports.tasks import read_command
 
@@ -53,7 +53,7 @@ def _as_they_are(given: Mapping[str, object]) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandHelp:
     """The texts and options of one command."""
 
     help: str
@@ -79,9 +79,9 @@ _SHARED: dict[str, Made] = {
 }
 
 
-def command_of(operation: Operation, said: Said | None = None) -> click.Command:
+def command_of(operation: Operation, said: CommandHelp | None = None) -> click.Command:
     """Return the command. Without `said` it has the operation's own description."""
-    words = Said(operation.description) if said is None else said
+    words = CommandHelp(operation.description) if said is None else said
 
     @task_options
     def run(*, tasks: Tasks, **given: object) -> None:
@@ -108,13 +108,13 @@ async def _find(memory: ExecutionMemory, named: dict[str, object], own: Sequence
         named["depends_on"] = tuple([await memory.find(str(one)) for one in cast("tuple[object, ...]", others)])
 
 
-def _parameters(operation: Operation, said: Said) -> list[click.Parameter]:
+def _parameters(operation: Operation, said: CommandHelp) -> list[click.Parameter]:
     arguments = {one.name: one for one in operation.arguments("program")}
     names = dict.fromkeys(("task_id", *said.parameters, *arguments))
     return [made() for name in names if name in arguments for made in _made(arguments[name], said)]
 
 
-def _made(given: Argument, said: Said) -> Sequence[Made]:
+def _made(given: Argument, said: CommandHelp) -> Sequence[Made]:
     own = said.parameters.get(given.name)
     if own is None:
         return (_SHARED.get(given.name) or _plain(given),)
@@ -134,9 +134,9 @@ def _show(done: Fact, *, as_json: bool) -> None:
     match done:
         case Checkpoints() if as_json:
             for one in done.checkpoints:
-                data(one.to_json())
+                write_json_line(one.to_json())
         case _ if as_json:
-            data(done.to_json())
+            write_json_line(done.to_json())
         case TaskState():
             show_task(done)
         case TaskPage():
@@ -144,21 +144,21 @@ def _show(done: Fact, *, as_json: bool) -> None:
         case Checkpoints():
             _show_checkpoints(done)
         case _:
-            data(done.to_json())
+            write_json_line(done.to_json())
 
 
 def _show_page(page: TaskPage) -> None:
     if not page.tasks:
-        out("no such tasks")
+        print_out("no such tasks")
         return
     show_all(list(page.tasks))
     if page.next is not None:
-        err(f"there are more: see them with --after {page.next}")
+        print_err(f"there are more: see them with --after {page.next}")
 
 
 def _show_checkpoints(found: Checkpoints) -> None:
     if not found.checkpoints:
-        out("no checkpoint yet")
+        print_out("no checkpoint yet")
         return
     rows = [(one.id, one.name or "", when(one.timestamp), text(one.state)) for one in found.checkpoints]
     table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)
@@ -190,8 +190,8 @@ def _paused(given: Mapping[str, object]) -> dict[str, object]:
     return {**rest, "waiting_for": waits}
 
 
-SAID: dict[str, Said] = {
-    "create": Said(
+COMMAND_HELP: dict[str, CommandHelp] = {
+    "create": CommandHelp(
         "Create TASK, whose id has up to 128 characters of A-Z a-z 0-9 _ and -.",
         {
             "name": option("--name", metavar="TEXT", help="A short name."),
@@ -227,9 +227,9 @@ SAID: dict[str, Said] = {
         },
         gather=_created,
     ),
-    "start": Said("Start TASK, which has only been created."),
-    "get": Said("Show TASK with its state."),
-    "list": Said(
+    "start": CommandHelp("Start TASK, which has only been created."),
+    "get": CommandHelp("Show TASK with its state."),
+    "list": CommandHelp(
         (
             "List tasks, the most recently changed first. With --json: an object with `tasks`, and `next` if "
             "there are more."
@@ -259,7 +259,7 @@ SAID: dict[str, Said] = {
             "after": option("--after", metavar="CURSOR", help="Continue a previous list from its `next`."),
         },
     ),
-    "checkpoint": Said(
+    "checkpoint": CommandHelp(
         "Save the progress of TASK.",
         {
             "state": None,
@@ -273,10 +273,10 @@ SAID: dict[str, Said] = {
             "data": (),
         },
     ),
-    "checkpoints": Said(
+    "checkpoints": CommandHelp(
         "List the checkpoints of TASK, the oldest first. With --json: one object a line, with its state."
     ),
-    "pause": Said(
+    "pause": CommandHelp(
         "Pause TASK. For an external dependency, the token for a webhook is shown, only this once.",
         {
             "reason": option("--reason", metavar="REASON", help=_REASON),
@@ -302,14 +302,14 @@ SAID: dict[str, Said] = {
         },
         gather=_paused,
     ),
-    "answer": Said(
+    "answer": CommandHelp(
         (
             "Answer TASK with what it waits for.\n\n"
             "ANSWER is text, JSON, @FILE, or - for stdin. The task continues when it is resumed."
         ),
         {"value": argument("value", metavar="ANSWER", type=ANSWER)},
     ),
-    "resume": Said(
+    "resume": CommandHelp(
         "Resume TASK, paused or failed, from its current state or from an earlier checkpoint.",
         {
             "checkpoint": option(
@@ -319,31 +319,31 @@ SAID: dict[str, Said] = {
             "value": option("value", "--answer", type=ANSWER, help="The answer: text, JSON, @FILE, or -"),
         },
     ),
-    "complete": Said(
+    "complete": CommandHelp(
         "Complete TASK permanently.",
         {
             "result": option("--result", metavar="RESULT", type=ANSWER, help="The result: text, JSON, @FILE, or -"),
             "state": (),
         },
     ),
-    "fail": Said(
+    "fail": CommandHelp(
         (
             "Report a failure of TASK: as text, or as a JSON object with a `message`.\n\n"
             "It is then failed, paused or retried, as its creation specifies."
         ),
         {"error": argument("error", type=ERROR)},
     ),
-    "retry": Said(
+    "retry": CommandHelp(
         "Retry TASK, which has failed.\n\n"
         "It continues from its last state. The number of retries is limited at its creation."
     ),
-    "cancel": Said(
+    "cancel": CommandHelp(
         "Cancel TASK: it is failed, and can be resumed.",
         {"message": option("--message", metavar="TEXT", help="The reason.")},
     ),
-    "archive": Said("Hide TASK, which has ended, from lists."),
+    "archive": CommandHelp("Hide TASK, which has ended, from lists."),
 }
-"""Texts and options by operation; an operation without an entry uses those of the table."""
+"""Texts and options by operation; an operation without an entry uses the texts of the table."""
 
 
 class InOrder(click.Group):
@@ -359,10 +359,12 @@ def task_command() -> None:
     """Manage tasks that agents pause and resume, from any process."""
 
 
-_ORDER = list(SAID)
+_ORDER = list(COMMAND_HELP)
 
-for _operation in sorted(OPERATIONS, key=lambda one: _ORDER.index(one.name) if one.name in SAID else len(SAID)):
+for _operation in sorted(
+    OPERATIONS, key=lambda one: _ORDER.index(one.name) if one.name in COMMAND_HELP else len(COMMAND_HELP)
+):
     task_command.add_command(
-        delete if _operation.name == delete.name else command_of(_operation, SAID.get(_operation.name))
+        delete if _operation.name == delete.name else command_of(_operation, COMMAND_HELP.get(_operation.name))
     )
 task_command.add_command(run_due)

@@ -2,8 +2,8 @@
 
 Output is sanitized here, not at its sources, so that no command can forget it: text may come from a model, a server, a
 file or a path. Styles are added to sanitized parts. Everything else that writes, such as a library, a log, a warning or
-a traceback, goes through `Cleaned`, which `guard_streams` puts in place of both streams. Beneath it is a stream that
-never blocks the event loop (`doors/shared/output_stream.py`).
+a traceback, goes through `SanitizedStream`, which `guard_streams` puts in place of both streams. Beneath it is a stream
+that never blocks the event loop (`doors/shared/output_stream.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import click
 from perstack.core.base.text import one_line, plain_json, plain_text
 from perstack.dataclass import dataclass
 from perstack.doors.shared.output_stream import channel_of, finish_output, pending_bytes, unblocked
-from perstack.doors.shared.text import GAP, cells, fitting, pad, shorten
+from perstack.doors.shared.text import GAP, cells, fit_columns, pad, shorten
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -31,7 +31,7 @@ LIVE_BYTES = 1 << 20  # bytes queued for the reader of stdout beyond which strea
 
 
 @dataclass(frozen=True, slots=True)
-class Painted:
+class StyledText:
     """Styled text. As a plain string it has no style."""
 
     text: str
@@ -54,7 +54,7 @@ class Screen:
     width: int  # cells that a line may have
     colours: bool
 
-    height: int = 0  # number of lines; 0 if it is no terminal or one that only appends lines
+    height: int = 0  # number of lines; 0 without a terminal, or if it only appends lines
 
     @classmethod
     def of_stdout(cls) -> Screen:
@@ -63,7 +63,7 @@ class Screen:
 
     @classmethod
     def of_stderr(cls) -> Screen:
-        """Return the screen of stderr, by the same rules."""
+        """Return the screen of stderr."""
         return cls._of(sys.stderr)
 
     @classmethod
@@ -74,29 +74,29 @@ class Screen:
         width, height = _size(stream)
         return cls(width, not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb", 0 if is_dumb else height)
 
-    def paint(self, text: str, **style: str | bool) -> Painted:
+    def styled(self, text: str, **style: str | bool) -> StyledText:
         """Return the text in a style of `click.style`; without style if there are no colours."""
-        return Painted(text, style if self.colours else {})
+        return StyledText(text, style if self.colours else {})
 
     def fit(self, text: str, used: int) -> str:
         """Return the text on one line, cut to the width left after `used` cells."""
         return shorten(text, max(10, self.width - used))
 
 
-def out(*parts: str | Painted) -> None:
+def print_out(*parts: str | StyledText) -> None:
     """Write a line, or several, to stdout; parts are joined without a space."""
     _put(sys.stdout, _rendered(parts).rstrip(" ") + "\n")
 
 
-def err(*parts: str | Painted) -> None:
+def print_err(*parts: str | StyledText) -> None:
     """Write a line, or several, to stderr; parts are joined without a space."""
     _put(sys.stderr, _rendered(parts) + "\n")
 
 
-def result(text: str) -> None:
+def print_result(text: str) -> None:
     """Write a requested text to stdout: unchanged in a pipe or file, sanitized at a terminal."""
     if _is_terminal(sys.stdout):
-        out(text)
+        print_out(text)
     elif not _is_closed(sys.stdout):
         stream = _beneath(sys.stdout)
         stream.flush()
@@ -104,15 +104,15 @@ def result(text: str) -> None:
         stream.buffer.flush()
 
 
-def rendered(*parts: str | Painted) -> str:
+def rendered(*parts: str | StyledText) -> str:
     """Return the line that `out` would write."""
     return _rendered(parts).rstrip(" ") + "\n"
 
 
-def remark(text: str) -> None:
+def print_note(text: str) -> None:
     """Write a message to stderr if that is a terminal. Otherwise stderr is for errors."""
     if is_attended():
-        err(one_line(text))
+        print_err(one_line(text))
 
 
 def prompt(question: str, *, default: str, choices: Sequence[str] = ()) -> str:
@@ -140,13 +140,13 @@ def has_screen() -> bool:
     return _is_terminal(sys.stdout)
 
 
-def data(line: str | bytes) -> None:
+def write_json_line(line: str | bytes) -> None:
     """Write a line of JSON to stdout: unchanged in a pipe, escaped at a terminal. Raises OSError if nobody reads."""
     # JSON represents lone surrogates in the form that Python produces here
-    stored(line.encode("utf-8", "backslashreplace") + b"\n" if isinstance(line, str) else line + b"\n")
+    write_bytes(line.encode("utf-8", "backslashreplace") + b"\n" if isinstance(line, str) else line + b"\n")
 
 
-def stored(content: bytes) -> None:
+def write_bytes(content: bytes) -> None:
     """Write several lines of JSON, with their newlines, as `data` does."""
     if _is_closed(sys.stdout):
         return
@@ -206,20 +206,20 @@ def table(
     drops = [i for i in range(last, -1, -1) if i not in (*whole, *texts)] if drops is None else drops
     width = None if screen.width >= WIDEST else screen.width
     widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
-    shown = fitting(widths, [*map(cells, lines[0])], width, whole=whole, texts=texts, drops=drops)
+    shown = fit_columns(widths, [*map(cells, lines[0])], width, whole=whole, texts=texts, drops=drops)
     for number, line in enumerate(lines):
         padded = [pad(line[i], shown[i], right=i in right) for i in sorted(shown)]
         text = (" " * GAP).join(padded).rstrip()
-        out(screen.paint(text, bold=True) if number == 0 else text)
+        print_out(screen.styled(text, bold=True) if number == 0 else text)
 
 
-class Region:
+class LiveRegion:
     """The last lines of a terminal, redrawn repeatedly. Other output appears above them.
 
     It changes no terminal mode, so nothing must be restored at the end, even if the process is killed.
     """
 
-    _shown: ClassVar[Region | None] = None  # the region that is on a terminal now
+    _shown: ClassVar[LiveRegion | None] = None  # the region that is on a terminal now
 
     def __init__(self, *, to_stderr: bool) -> None:
         """Draw on stderr or stdout."""
@@ -230,16 +230,16 @@ class Region:
     def add(self, line: str) -> None:
         """Add a permanent line, in the form of `rendered`, above the region at its next drawing."""
         self._above += line
-        Region._shown = self
+        LiveRegion._shown = self
 
-    def draw(self, lines: Sequence[Sequence[str | Painted]]) -> None:
+    def draw(self, lines: Sequence[Sequence[str | StyledText]]) -> None:
         """Draw these lines, each narrower than the screen, unless earlier output is still queued. Raises OSError."""
         if lines and pending_bytes(self._stream):
             return
         text = self._erasing() + self._above + "\n".join(_rendered(line) for line in lines)
         self._above = ""
         self._cells = [cells("".join(map(str, line))) for line in lines]
-        Region._shown = self if lines else None
+        LiveRegion._shown = self if lines else None
         if text:
             self._stream.write(text.encode(self._stream.encoding, "replace").decode(self._stream.encoding))
             self._stream.flush()
@@ -251,7 +251,7 @@ class Region:
     def forget(self) -> None:
         """Forget the lines without erasing them, since another program used the terminal."""
         self._cells = []
-        Region._shown = None
+        LiveRegion._shown = None
 
     @classmethod
     def make_way(cls) -> None:
@@ -289,7 +289,7 @@ class LiveRows:
         self.live.update(grid)
 
 
-class Cleaned(TextIOBase):
+class SanitizedStream(TextIOBase):
     """A stream that sanitizes what other modules write to it."""
 
     def __init__(self, beneath: TextIO) -> None:
@@ -348,7 +348,7 @@ def guard_streams() -> None:
 
 def _guarded(stream: TextIO) -> TextIO:
     # typeshed has no type for a text stream that is not a file
-    return cast("TextIO", Cleaned(stream))
+    return cast("TextIO", SanitizedStream(stream))
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -374,18 +374,18 @@ def _is_closed(stream: TextIO | None) -> bool:
 
 
 def _beneath(stream: TextIO) -> TextIO:
-    return stream.beneath if isinstance(stream, Cleaned) else stream
+    return stream.beneath if isinstance(stream, SanitizedStream) else stream
 
 
-def _rendered(parts: Sequence[str | Painted]) -> str:
-    return "".join(part.render() if isinstance(part, Painted) else plain_text(part) for part in parts)
+def _rendered(parts: Sequence[str | StyledText]) -> str:
+    return "".join(part.render() if isinstance(part, StyledText) else plain_text(part) for part in parts)
 
 
 def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
     if _is_closed(stream):
         return
     stream = _beneath(stream)
-    Region.make_way()
+    LiveRegion.make_way()
     try:
         stream.write(text)
     except UnicodeEncodeError:
@@ -408,4 +408,4 @@ def confirm(question: str) -> bool:
         found = yes_or_no(prompt(f"{question} [y/N]", default="no"))
         if found is not None:
             return found.is_yes
-        err("say yes or no")
+        print_err("say yes or no")

@@ -24,11 +24,11 @@ from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.expert_test_results import status_word
 from perstack.doors.cli.live import RowPrinter
-from perstack.doors.cli.log_print import Wanted, print_events
+from perstack.doors.cli.log_print import EventFilter, print_events
 from perstack.doors.cli.options import HostOptions, config_option, env_path_option, json_option, pass_options, run_with
-from perstack.doors.cli.terminal import Screen, data, err, out, remark, table
+from perstack.doors.cli.terminal import Screen, print_err, print_note, print_out, table, write_json_line
 from perstack.doors.shared.log_view import in_order
-from perstack.doors.shared.signals import INTERRUPTED, on_stop_signals
+from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.doors.shared.text import cost, count, duration
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.host import Host
@@ -137,29 +137,29 @@ _LAST_EVENTS = 6
 
 
 async def print_failures(outcomes: Sequence[Outcome]) -> None:
-    """Print the reasons of each failed test, the end of its first failed Job, and how to look at it."""
+    """Print the reasons of each failed test, the end of its first failed Job, and the command that shows it."""
     screen = Screen.of_stdout()
     for outcome in outcomes:
         failed = [one for one in outcome.attempts if not one.passed]
         if not failed or outcome.is_good:
             continue
         of = f" ({len(failed)} of {len(outcome.attempts)})" if len(outcome.attempts) > 1 else ""
-        out(screen.paint(f"FAILED {outcome.written.title}{of}", fg="red", bold=True))
-        out("  ", screen.paint(outcome.written.place, dim=True))
+        print_out(screen.styled(f"FAILED {outcome.written.title}{of}", fg="red", bold=True))
+        print_out("  ", screen.styled(outcome.written.place, dim=True))
         _print_reasons(outcome, failed)
         kept = next((one for one in failed if one.job), None)
         if kept is not None:
             await _print_end(screen, kept)
-        out()
+        print_out()
 
 
 def _print_reasons(outcome: Outcome, failed: Sequence[Attempt]) -> None:
     """Print each reason once, the most frequent first."""
     times = Counter(reason for one in failed for reason in one.reasons).most_common()
     for reason, number in times[:_SHOWN_REASONS]:
-        out("  ", f"{number} of {outcome.planned}: " if number < outcome.planned else "", reason)
+        print_out("  ", f"{number} of {outcome.planned}: " if number < outcome.planned else "", reason)
     if len(times) > _SHOWN_REASONS:
-        out(f"  … and {count(len(times) - _SHOWN_REASONS, 'other reason')}, which --json shows")
+        print_out(f"  … and {count(len(times) - _SHOWN_REASONS, 'other reason')}, which --json shows")
 
 
 async def _print_end(screen: Screen, one: Attempt) -> None:
@@ -168,8 +168,8 @@ async def _print_end(screen: Screen, one: Attempt) -> None:
             entries = in_order(await host.logs(one.job))
     except PerstackError:
         return  # the reasons already tell what is wrong
-    print_events(RowPrinter(screen), entries[-_LAST_EVENTS:], entries, Wanted(), full=False)
-    out("  ", screen.paint(f"perstack log {one.job} --storage {one.storage}", dim=True))
+    print_events(RowPrinter(screen), entries[-_LAST_EVENTS:], entries, EventFilter(), full=False)
+    print_out("  ", screen.styled(f"perstack log {one.job} --storage {one.storage}", dim=True))
 
 
 def print_outcomes(outcomes: Sequence[Outcome], *, is_whole: bool) -> None:
@@ -185,7 +185,7 @@ def print_outcomes(outcomes: Sequence[Outcome], *, is_whole: bool) -> None:
     planned = sum(one.planned for one in outcomes)
     if not is_whole:
         words.append(f"interrupted: {planned - done:,} not run")
-    out(", ".join(word for word in words if word))
+    print_out(", ".join(word for word in words if word))
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
@@ -311,11 +311,11 @@ def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
         return await take_test(host, found, name, definition, env, None if files is None else Path(files))
 
     taken = run_with(options.host_of(project, env=env), take)
-    out(f"{taken.definition}: {name}, with {taken.recording}")
+    print_out(f"{taken.definition}: {name}, with {taken.recording}")
     for key, value in taken.expected.items():
         shown = value if isinstance(value, str) else ", ".join(value)
-        out(f"  {key}: ", shown)
-    out(f"next: perstack test {taken.expert}")
+        print_out(f"  {key}: ", shown)
+    print_out(f"next: perstack test {taken.expert}")
 
 
 def _read(path: Path) -> tuple[Project, tuple[WrittenTest, ...]]:
@@ -328,7 +328,7 @@ def _read(path: Path) -> tuple[Project, tuple[WrittenTest, ...]]:
     if any(one.severity == "error" for one in wrong):
         raise DefinitionError(wrong)
     for problem in (*loaded.warnings, *wrong):
-        err(f"warning: {problem}")
+        print_err(f"warning: {problem}")
     return loaded.project, tests
 
 
@@ -343,15 +343,15 @@ async def _run(outcomes: Sequence[Outcome], bench: Bench, at_once: int) -> bool:
     """Return whether all tests were run. The first Ctrl-C stops the running ones, the second the process."""
 
     def done(outcome: Outcome) -> None:
-        remark(f"{outcome.written.title}: {outcome.passed} of {outcome.planned} passed")
+        print_note(f"{outcome.written.title}: {outcome.passed} of {outcome.planned} passed")
 
     task = asyncio.ensure_future(run_tests(outcomes, bench, at_once, done))
 
     def stop() -> None:
         task.cancel()
-        remark("stopping after cleaning up; once more to leave at once")
+        print_note("stopping after cleaning up; once more to leave at once")
 
-    with on_stop_signals(stop):
+    with handle_stop_signals(stop):
         try:
             await task
         except asyncio.CancelledError:
@@ -363,9 +363,9 @@ def _show(outcomes: Sequence[Outcome], path: Path, *, as_json: bool, junit_file:
     if junit_file is not None and junit_file != "-":
         Path(junit_file).write_bytes(junit(outcomes))
     if as_json:
-        data(to_json(outcomes, path, is_whole=is_whole))
+        write_json_line(to_json(outcomes, path, is_whole=is_whole))
     elif junit_file == "-":
-        data(junit(outcomes).decode())
+        write_json_line(junit(outcomes).decode())
     else:
         asyncio.run(print_failures(outcomes))
         print_outcomes(outcomes, is_whole=is_whole)

@@ -20,8 +20,8 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.tool_search import tokens_of
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
-from perstack.doors.cli.terminal import Screen, data, err, out, table
-from perstack.doors.create.experts import checked
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.create.experts import validate_definition
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.prompt_preview import OfferedTools
@@ -49,7 +49,7 @@ async def _offered(host: Host, key: str) -> OfferedTools:
 
 
 def can_run(tools: OfferedTools) -> bool:
-    """Return whether the Expert's Runs could begin: an unreachable server costs only its own tools."""
+    """Return whether the Expert's Runs could begin: an unreachable server only costs its tools."""
     return bool(tools.shown) or not tools.problems
 
 
@@ -74,17 +74,17 @@ def print_tools(offered: Mapping[str, OfferedTools]) -> None:
     screen = Screen.of_stdout()
     for key, tools in offered.items():
         for problem in tools.problems:
-            err(f"{'warning' if can_run(tools) else 'error'}: {key}: {one_line(problem.said(cli_phrase))}")
+            print_err(f"{'warning' if can_run(tools) else 'error'}: {key}: {one_line(problem.said(cli_phrase))}")
         if not can_run(tools):
             continue
-        out()
+        print_out()
         rows = [
             (skill, str(len(specs)), f"{_tokens(specs):,}" if not waits else f"({_tokens(specs):,})", names)
             for (skill, waits), specs in _by_skill(tools).items()
             if (names := ", ".join(spec.name for spec in specs))
         ]
         table(screen, (f"{key}: skill", "tools", "tokens", "names"), rows, right=(1, 2))
-        out(f"{key}: about {_tokens(tools.shown):,} tokens of tools at every step{_deferred(tools)}")
+        print_out(f"{key}: about {_tokens(tools.shown):,} tokens of tools at every step{_deferred(tools)}")
 
 
 def _deferred(tools: OfferedTools) -> str:
@@ -125,7 +125,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
     if json_schema:
         from perstack.config.json_schema import definition_schema
 
-        data(json.dumps(definition_schema(), ensure_ascii=False, indent=2))
+        write_json_line(json.dumps(definition_schema(), ensure_ascii=False, indent=2))
         return
     path = options.find().required()
     project, problems = _checked(path, options)
@@ -134,7 +134,9 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
     if as_json:
         experts = [] if project is None else list(project.experts.values())
         found = _to_json(path, is_usable, problems, experts)
-        data(json.dumps({**found, "tools": tools_to_json(offered)} if with_tools else found, ensure_ascii=False))
+        write_json_line(
+            json.dumps({**found, "tools": tools_to_json(offered)} if with_tools else found, ensure_ascii=False)
+        )
     else:
         _print(project, problems, is_usable)
         print_tools(offered)
@@ -145,21 +147,21 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
 def _checked(path: Path, options: HostOptions) -> tuple[Project | None, tuple[Problem, ...]]:
     definition = DefinitionFile(path)
     env = options.env(Project(env_path=definition.project.env_path))
-    return asyncio.run(checked(definition, env))
+    return asyncio.run(validate_definition(definition, env))
 
 
 def _print(project: Project | None, problems: Sequence[Problem], is_usable: bool) -> None:
     for line in describe_problems(problems) if problems else ():
-        out(line)
+        print_out(line)
     if project is None:
         return
     if not is_usable:
-        out("warnings are errors here, because of --strict")
+        print_out("warnings are errors here, because of --strict")
         return
     if project.experts:
         rows = [_row(project, expert) for expert in project.experts.values()]
         table(Screen.of_stdout(), ("Expert", "version", "delegates", "skills", "model"), rows, texts=(2, 3))
-    out(f"ok: {count(len(project.experts), 'Expert')}")
+    print_out(f"ok: {count(len(project.experts), 'Expert')}")
 
 
 def _row(project: Project, expert: Expert) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ from perstack.doors.cli.options import (
     place_options,
 )
 from perstack.doors.cli.param_types import read_span
-from perstack.doors.cli.terminal import Screen, data, err, out, table
-from perstack.doors.shared.signals import leave, on_stop_signals
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.shared.signals import exit_now, handle_stop_signals
 from perstack.doors.shared.text import ago, count, local_time
 from perstack.engine.context.job_limit import slots_for
 from perstack.engine.workers.reports import WorkerReport
@@ -155,7 +155,7 @@ async def _work(
 
     def tell(news: WorkerReport) -> None:
         now = host.clock.now()
-        err(json_line(news, worker.name, now) if as_json else text_line(news, now))
+        print_err(json_line(news, worker.name, now) if as_json else text_line(news, now))
 
     folders = None if workspaces is None else JobFolders(host.jobs, Path(workspaces))
     served_by = host.jobs if folders is None else folders
@@ -173,13 +173,13 @@ async def _work(
             report=tell,
         )
         if address is not None:
-            from perstack.doors.http.connections import Address
+            from perstack.doors.http.connections import ListenAddress
             from perstack.doors.http.worker_health import app_of, served
 
-            where = Address.parse(address)
+            where = ListenAddress.parse(address)
             place = await stack.enter_async_context(served(app_of(worker, dispatcher, host.clock, where), where))
             if not as_json:
-                err(f"figures at {place}/metrics")
+                print_err(f"figures at {place}/metrics")
         if folders is not None:
             looking = asyncio.create_task(_look_through(folders, tell))
             stack.callback(looking.cancel)
@@ -210,14 +210,14 @@ async def _until_it_left(worker: Worker, drain: float) -> None:
     loop = asyncio.get_running_loop()
 
     def late() -> None:
-        err("error: what was in hand did not end in time: another worker takes it over")
-        leave()
+        print_err("error: what was in hand did not end in time: another worker takes it over")
+        exit_now()
 
     def first() -> None:
         worker.leave()
         loop.call_later(drain + _RECORDING_TIME_S, late)
 
-    with on_stop_signals(first):
+    with handle_stop_signals(first):
         await worker.run()
 
 
@@ -235,12 +235,12 @@ def workers_command(as_json: bool, options: HostOptions) -> None:
     found, load = options.look(look)
     if as_json:
         for one in found:
-            data(json.dumps(_as_json(one), ensure_ascii=False))
+            write_json_line(json.dumps(_as_json(one), ensure_ascii=False))
         return
     if found:
         _print(found)
     else:
-        out("no workers; start one with: perstack worker")
+        print_out("no workers; start one with: perstack worker")
     _print_load(load)
 
 
@@ -261,7 +261,7 @@ def _print(found: Sequence[WorkerInfo]) -> None:
 
 def _print_load(load: Load) -> None:
     waits = f", the longest since {ago(load.oldest, SYSTEM.now())}" if load.oldest is not None else ""
-    out(f"{count(load.queued, 'Job')} queued{waits}; {load.later} later; {load.running} at work")
+    print_out(f"{count(load.queued, 'Job')} queued{waits}; {load.later} later; {load.running} at work")
 
 
 def _as_json(one: WorkerInfo) -> dict[str, object]:

@@ -25,7 +25,7 @@ IN_A_RUN: frozenset[Kind] = frozenset({"command", "endpoint", "plugin", "provide
 EVER: frozenset[Kind] = frozenset({*IN_A_RUN, "evaluator", "anchor", "include", "storage", "dispatcher"})
 
 
-def new_reach(before: Project, after: Project, kinds: frozenset[Kind] = EVER) -> list[str]:
+def new_executables(before: Project, after: Project, kinds: frozenset[Kind] = EVER) -> list[str]:
     """Return a line for each program, endpoint, plugin and the like that only `after` uses.
 
     A provider that is only named is not listed: its address does not come from the definition.
@@ -56,7 +56,7 @@ def team() -> Project:
     return load_project(_FILE).project
 
 
-def team_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
+def experts_for(own: Project, folder: Path, *, says_yes: bool) -> Project:
     """Return the shipped Experts under the project's settings and permission rules, without the project's own Experts.
 
     Changing an existing file asks the user, unless they agreed in advance (`says_yes`). A missing perstack.toml may be
@@ -97,7 +97,7 @@ def is_empty(folder: Path) -> bool:
 # Validation of a definition, with the checks of the installed plugins.
 
 
-async def checked(
+async def validate_definition(
     definition: DefinitionFile, env: Environment, plugins: Iterable[object] = ()
 ) -> tuple[Project | None, tuple[Problem, ...]]:
     """Return the project, or None if it has errors, and every problem including warnings.

@@ -23,7 +23,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.step_events import CallTools
 from perstack.dataclass import dataclass
-from perstack.doors.create.experts import DEFINITION, IN_A_RUN, checked, new_reach
+from perstack.doors.create.experts import DEFINITION, IN_A_RUN, new_executables, validate_definition
 from perstack.doors.shared.job_status import spent
 from perstack.doors.shared.text import count
 from perstack.engine.context.host_context import STATE_DIR
@@ -72,18 +72,18 @@ _MAX_REPORT_CHARS = 4_000  # maximum characters of a result, and of all written 
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class TrialBudget:
     """The remaining allowance for trials."""
 
     trials: int = MAX_TRIALS
     tokens: int | None = None
     cost: float | None = None
 
-    def after(self, job: JobSummary) -> Left:
+    def after(self, job: JobSummary) -> TrialBudget:
         """Return the allowance that remains after this Job."""
         tokens = None if self.tokens is None else self.tokens - job.usage.total_tokens
         cost = None if self.cost is None else self.cost - (job.usage.cost_usd or 0)
-        return Left(self.trials - 1, tokens, cost)
+        return TrialBudget(self.trials - 1, tokens, cost)
 
     @property
     def is_nothing(self) -> bool:
@@ -95,7 +95,13 @@ class Trials:
     """The trials of one Job that writes a definition."""
 
     def __init__(
-        self, folder: Path, env: Environment, overrides: Overrides, plugins: Sequence[object], own: Project, left: Left
+        self,
+        folder: Path,
+        env: Environment,
+        overrides: Overrides,
+        plugins: Sequence[object],
+        own: Project,
+        left: TrialBudget,
     ) -> None:
         """Start without trials. `own` is the project before the Job, whose programs and endpoints the user chose."""
         self._folder = folder
@@ -170,7 +176,7 @@ class Trials:
             "includes": (),
         }
         project = project.model_copy(update={**update, "experts": experts, "prices": self._own.prices})
-        new = new_reach(self._own, project, IN_A_RUN)
+        new = new_executables(self._own, project, IN_A_RUN)
         if new:
             what = "; ".join(new)
             raise SkillError(f"{key} is not tried, because a person has to agree to what it starts or reaches: {what}")
@@ -235,7 +241,7 @@ NAME = "@perstack/create"
 _MAX_DEFINITION_CHARS = 1 << 20  # maximum characters of a definition
 
 
-def kit_for(
+def tools_for(
     folder: Path,
     env: Environment,
     plugins: Sequence[object],
@@ -258,7 +264,7 @@ def kit_for(
         if not text and not path.is_file():
             raise SkillError(f"there is no {DEFINITION} yet: give its text")
         definition = await asyncio.to_thread(DefinitionFile, path, text or None)
-        project, problems = await checked(definition, env, plugins)
+        project, problems = await validate_definition(definition, env, plugins)
         return "\n".join(
             _definition_lines(project, [line.replace(f"{folder}/", "") for line in describe_problems(problems)])
         )

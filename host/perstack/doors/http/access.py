@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
-from perstack.doors.http.connections import Address, connection_of
+from perstack.doors.http.connections import ListenAddress, connection_of
 from perstack.doors.http.routes import MAX_BODY_BYTES, is_open
 from perstack.errors import UsageError
 from perstack.system.files import sync
@@ -134,7 +134,7 @@ _PARSE_ERROR = -32700
 class Guard:
     """The rules of access."""
 
-    address: Address
+    address: ListenAddress
     token: str | None  # None only for a Unix socket, where the system tells the peer's user
     names: tuple[str, ...] = ()  # names by which clients know the server, in addition to its address
 

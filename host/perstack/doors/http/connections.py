@@ -32,14 +32,14 @@ from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.system.user import notice
 
-# Listening sockets: an address, or a Unix socket for the same user.
+# Listening sockets: an address, or a Unix socket for this user.
 
 _UNIX = "unix:"
 _BACKLOG = 128  # connections that the system queues until they are accepted
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ListenAddress:
     """The address to listen on."""
 
     host: str
@@ -47,7 +47,7 @@ class Address:
     socket_path: Path | None = None  # a Unix socket, instead of host and port
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> ListenAddress:
         """Return the address for `HOST:PORT`, `[::1]:PORT`, `PORT` on loopback, or `unix:PATH`. Raises UsageError."""
         if text.startswith(_UNIX):
             if sys.platform != "linux":
@@ -84,13 +84,13 @@ class Address:
 
 
 @contextmanager
-def listening(address: Address) -> Generator[socket.socket]:
+def listening(address: ListenAddress) -> Generator[socket.socket]:
     """Yield a listening socket. Raises UsageError if that fails."""
     with _unix(address.socket_path) if address.socket_path is not None else _tcp(address) as listener:
         yield listener
 
 
-def place_of(address: Address, listener: socket.socket, path: str) -> str:
+def place_of(address: ListenAddress, listener: socket.socket, path: str) -> str:
     """Return the address that clients connect to, for display."""
     if address.socket_path is not None:
         return f"{_UNIX}{address.socket_path}"
@@ -106,7 +106,7 @@ def is_of_this_user(connection: socket.socket) -> bool:
     return bool(uid == os.geteuid())
 
 
-def _tcp(address: Address) -> socket.socket:
+def _tcp(address: ListenAddress) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
@@ -277,7 +277,7 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admit the connection, refuse it with 503, or abort that of another user."""
+        """Admit the connection, refuse it with 503, or abort it if another user opened it."""
         self._transport = cast("asyncio.Transport", transport)
         connection: socket.socket = transport.get_extra_info("socket")
         is_local = connection.family == socket.AF_UNIX
@@ -358,7 +358,7 @@ class Connection(asyncio.Protocol):
 
 
 def protocol(limits: ConnectionLimits) -> type[Connection]:
-    """Return the protocol class for uvicorn, with its own counts."""
+    """Return the protocol class for uvicorn, with separate counts."""
 
     class Counted(Connection):
         pass

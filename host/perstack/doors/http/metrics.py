@@ -33,7 +33,7 @@ class _Figures(Collector):
         yield _counter("perstack_takeovers", "Jobs taken over from workers that fell silent.", tally.takeovers)
 
     def _of_dispatcher(self) -> Iterator[Metric]:
-        """Yield the dispatcher's figures, which are the same from every worker; only `up` if it does not answer."""
+        """Yield the dispatcher's figures, which every worker reports alike; only `up` if it does not answer."""
         load = self._load
         yield _gauge("perstack_dispatcher_up", "Whether the dispatcher has answered this request.", load is not None)
         if load is None:

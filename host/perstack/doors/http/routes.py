@@ -268,7 +268,7 @@ def job_routes(host: Host, check_offered: CheckOffered, find: FindJob) -> list[R
 
 
 async def _submitted(host: Host, asked: Submission, job_id: str | None, by: By) -> JobSummary:
-    """Return a new Job, or the one that the same request started before. Raises PerstackError."""
+    """Return a new Job, or the Job that an equal request started before. Raises PerstackError."""
     before = await _begun(host, asked, job_id)
     if before is not None:
         return before

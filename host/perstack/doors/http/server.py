@@ -20,10 +20,10 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, Guard
 from perstack.doors.http.connections import ConnectionLimits, http_server, listening, place_of, protocol
 from perstack.doors.http.routes import approval_routes, job_routes, routes
-from perstack.doors.mcp.project import ServerState
+from perstack.doors.mcp.project import ServedProject
 from perstack.doors.mcp.server import build_server
-from perstack.doors.mcp.workspaces import Offer, OpenRoot, Workspace, Workspaces, serving_all
-from perstack.doors.shared.signals import on_stop_signals
+from perstack.doors.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, served_projects
+from perstack.doors.shared.signals import handle_stop_signals
 from perstack.errors import UsageError
 from perstack.system.user import notice
 
@@ -32,14 +32,14 @@ _MAX_IDLE_S = 30 * 60.0  # seconds without a message after which an idle session
 _SHUTDOWN_TIME_S = 5  # seconds for open connections to end after the Jobs have been stopped
 
 
-async def serve_http(offer: Offer, guard: Guard, idle: float = _MAX_IDLE_S) -> None:
+async def serve_http(offer: ServeOptions, guard: Guard, idle: float = _MAX_IDLE_S) -> None:
     """Serve until a stop signal; the Jobs driven at that time are recorded as interrupted.
 
     A session is dropped when it has sent nothing for `idle` seconds and waits for nothing. Raises UsageError if the
     address cannot be listened on.
     """
     guard.check()
-    async with serving_all(replace(offer, open_root=_only_own(offer.open_root))) as workspaces:
+    async with served_projects(replace(offer, open_root=_only_own(offer.open_root))) as workspaces:
         with listening(guard.address) as listener:
             app = build_server(workspaces).streamable_http_app(
                 custom_starlette_routes=[
@@ -64,14 +64,14 @@ async def serve_http(offer: Offer, guard: Guard, idle: float = _MAX_IDLE_S) -> N
                 await server.serve([listener])
 
 
-async def _decide(state: ServerState, question: str, answer: str, by: By, wait: bool) -> JobSummary:
+async def _decide(state: ServedProject, question: str, answer: str, by: By, wait: bool) -> JobSummary:
     """Answer a question and drive its Job, which outlives the request. Raises PerstackError."""
     state.definitions.check_offered((await state.host.job(place_of_event(question)[0])).expert_key)
     running = state.jobs.start(partial(state.host.answer, answer, question_id=question, by=by), None)
     return await running.outcome() if wait else await state.host.job(await running.begun())
 
 
-async def _check_offered(state: ServerState, expert_key: str) -> None:
+async def _check_offered(state: ServedProject, expert_key: str) -> None:
     """Check the Expert against the current definition. Raises UsageError."""
     await state.refresh()
     state.definitions.check_offered(expert_key)
@@ -110,5 +110,5 @@ def _stopped_by_signals(workspaces: Workspaces, server: uvicorn.Server) -> Gener
     def again() -> None:
         server.force_exit = True
 
-    with on_stop_signals(first, again):
+    with handle_stop_signals(first, again):
         yield

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from perstack.doors.http.connections import Address, StrictProtocol, http_server, listening
+from perstack.doors.http.connections import ListenAddress, StrictProtocol, http_server, listening
 from perstack.engine.workers.worker import Worker
 from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import Dispatcher, Load
@@ -25,7 +25,7 @@ _MAX_HEAD_BYTES = 16 << 10
 _MAX_CONNECTIONS = 64
 
 
-def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: Address) -> Starlette:
+def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: ListenAddress) -> Starlette:
     """Return the application for that address. Raises UsageError if prometheus-client is not installed."""
     try:
         from perstack.doors.http.metrics import CONTENT_TYPE, figures
@@ -41,7 +41,7 @@ def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: Addres
         load = await _load(dispatcher)
         return Response(figures(worker.counters, load, clock.now()), media_type=CONTENT_TYPE)
 
-    # a page in a browser on this machine could reach it under a name of its own
+    # a page in a browser on this machine could reach it under another name
     names = list(_OWN_NAMES) if address.is_loopback and ":" not in address.host else ["*"]
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
     return Starlette(routes=[Route("/healthz", health), Route("/metrics", metrics)], middleware=[guard])
@@ -56,7 +56,7 @@ async def _load(dispatcher: Dispatcher) -> Load | None:
 
 
 @asynccontextmanager
-async def served(app: Starlette, address: Address) -> AsyncGenerator[str]:
+async def served(app: Starlette, address: ListenAddress) -> AsyncGenerator[str]:
     """Serve the application within the block and yield its URL. Raises UsageError if it cannot listen."""
     with listening(address) as listener:
         server = http_server(

@@ -3,13 +3,13 @@
     doors/cli/mcp.py ─ greeting      the first answer, before anything heavy is imported
         └─ server.serve_stdio        one client on a pipe; http/server.py serves several
             ├─ workspaces            which folder each client works in, by its roots
-            │   └─ serving           opens the `project.ServerState` of one folder
+            │   └─ served_project    opens the `project.ServedProject` of one folder
             └─ server                the SDK's server with our handlers: `build_server(workspaces)`
                 ├─ tools             the tools and their implementation; tool_names, files, views
                 ├─ driving           a Job for a call: progress, questions by elicitation, consent
                 └─ project           Definitions (perstack.toml, read again when it changes, clients
                                      are notified) and JobTasks (Jobs that outlive the calls)
 
-A transport opens the `Workspaces` of an `Offer`, builds a server on them and runs it. Capabilities are announced in
-`greeting` and must match the handlers in `server`; a test compares them.
+A transport opens the `Workspaces` of its `ServeOptions`, builds a server on them and runs it. Capabilities are
+announced in `greeting` and must match the handlers in `server`; a test compares them.
 """

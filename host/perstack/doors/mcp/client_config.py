@@ -1,4 +1,4 @@
-"""Settings for the editors and agents that use the server, each in its own format."""
+"""Settings for the editors and agents that use the server, in the format of each."""
 
 from __future__ import annotations
 

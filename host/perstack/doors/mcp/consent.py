@@ -7,7 +7,7 @@ from dataclasses import replace
 import mcp_types as types
 
 from perstack.doors.mcp.elicitation import AgreementForm, asks_by_returning, can_ask
-from perstack.doors.mcp.project import Call, ServerState
+from perstack.doors.mcp.project import Call, ServedProject
 from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
 
 _FORM = AgreementForm("trust", "Use it")
@@ -44,7 +44,7 @@ def _drives(name: str) -> bool:
     return name not in TASK_TOOLS if tool is None else tool.annotations.destructive_hint is True
 
 
-async def _settle(state: ServerState, digest: str, agreed: bool) -> None:
+async def _settle(state: ServedProject, digest: str, agreed: bool) -> None:
     if not agreed:
         state.definitions.live.refuse(digest)
     elif state.definitions.agree(digest):

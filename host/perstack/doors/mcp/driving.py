@@ -18,41 +18,41 @@ from perstack.doors.mcp.elicitation import (
     can_ask,
     returned,
 )
-from perstack.doors.mcp.progress import Progress, Tell, reporting
-from perstack.doors.mcp.project import Call, Outcome, Work
+from perstack.doors.mcp.progress import Progress, Send, progress_reports
+from perstack.doors.mcp.project import Call, DriveJob, Outcome
 from perstack.doors.mcp.sampling import CALLER
 from perstack.doors.mcp.views import job_result
-from perstack.doors.operations.jobs import answered
+from perstack.doors.operations.jobs import answer_and_follow
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Answer
 
 
-async def drive(call: Call, work: Work, *, wait: bool) -> Outcome:
+async def run_for_call(call: Call, work: DriveJob, *, wait: bool) -> Outcome:
     """Start the work, or, if the call brings the answer to an earlier question, continue with that."""
     CALLER.set(call.context)
     before = returned(call.params)
     if before is None and not wait:
         running = call.state.jobs.start(work, None)
         return job_result(await call.host.job(await running.begun()), *call.notes)
-    async with reporting(_teller(call.context)) as progress:
+    async with progress_reports(_teller(call.context)) as progress:
         if before is None:
             job = await call.state.jobs.start(work, call.key, progress).outcome()
             return await _converse(call, job, progress)
-        job, text = await _taken_up(call, before)
+        job, text = await _load_pending(call, before)
         return await _converse(call, job, progress, text=text, shown=before.question_id)
 
 
-async def put_approval(call: Call, job: JobSummary) -> Outcome:
+async def ask_approval(call: Call, job: JobSummary) -> Outcome:
     """Ask the user, never a model, by a form to approve the call. Raises UsageError if the client shows no forms."""
     if not can_ask(call.context):
         step = Answer(job.asking.id if job.asking is not None else job.id, is_approval=True)
         raise UsageError("only a person can approve a call, and this client cannot ask one", next_steps=(step,))
-    async with reporting(_teller(call.context)) as progress:
+    async with progress_reports(_teller(call.context)) as progress:
         before = returned(call.params)
         if before is None:
             return await _converse(call, job, progress)
-        job, text = await _taken_up(call, before)
+        job, text = await _load_pending(call, before)
         return await _converse(call, job, progress, text=text, shown=before.question_id)
 
 
@@ -67,7 +67,7 @@ async def _converse(
             if asks_by_returning(call.context):
                 return ask_by_result(asking)
             if progress is not None:
-                progress.say(f"waiting for an answer: {asking.shown}")
+                progress.report(f"waiting for an answer: {asking.shown}")
             text = await ask_now(call.context, asking)
         if text is None:
             break
@@ -78,7 +78,7 @@ async def _converse(
     return job_result(job, *call.notes)
 
 
-async def _taken_up(call: Call, before: PendingAnswer) -> tuple[JobSummary, str | None]:
+async def _load_pending(call: Call, before: PendingAnswer) -> tuple[JobSummary, str | None]:
     """Return the Job that a call brings an answer to, and the answer if that question is still open."""
     job = await call.state.job(before.job_id)
     asking = job.asking
@@ -91,14 +91,14 @@ async def _answer(
     call: Call, job: JobSummary, asking: OpenQuestion, text: str, progress: Progress | None
 ) -> JobSummary:
     call.state.definitions.check_offered(job.expert_key)
-    work = partial(answered, call.host, job, text, question_id=asking.id, by=caller(call.context))
+    work = partial(answer_and_follow, call.host, job, text, question_id=asking.id, by=caller(call.context))
     try:
         return await call.state.jobs.start(work, call.key, progress).outcome()
     except Conflict:
         return await call.host.job(job.id)  # it was answered meanwhile
 
 
-def _teller(context: Context) -> Tell | None:
+def _teller(context: Context) -> Send | None:
     """Return a function that sends progress to the call's client; None if it requested none."""
     if context.meta is None or context.meta.get("progress_token") is None:
         return None

@@ -2,7 +2,7 @@
 
 Clients wait for the answer to their opening request, and some drop a server that takes a second. Importing the MCP SDK
 takes 0.6 s. So this module, which imports none of it, answers with the server's name and capabilities. The SDK's server
-is built from the same facts and gets the opening request as well; its answer to it is dropped. Spec: MCP 2025-11-25,
+is built from these facts too, and gets the opening request as well; its answer to it is dropped. Spec: MCP 2025-11-25,
 lifecycle (`initialize`); MCP 2026-07-28, `server/discover`.
 """
 

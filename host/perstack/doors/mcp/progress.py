@@ -18,10 +18,10 @@ MAX_SILENCE_S = 15.0  # seconds after which the last text is repeated: clients e
 _MAX_QUEUED = 200  # maximum texts queued for a client that does not read; the oldest are dropped
 _TEXT_CELLS = 120
 
-Tell = Callable[[str], Awaitable[None]]
+Send = Callable[[str], Awaitable[None]]
 
 
-class Words:
+class ProgressText:
     """Conversion of events to text: `step 4: readTextFile src/a.py`, and for a delegate `researcher: step 2`."""
 
     def __init__(self) -> None:
@@ -77,11 +77,11 @@ class Words:
 class Progress:
     """A queue of progress texts that are sent one at a time; a slow client delays nothing else."""
 
-    def __init__(self, tell: Tell, *, silence: float = MAX_SILENCE_S) -> None:
+    def __init__(self, tell: Send, *, silence: float = MAX_SILENCE_S) -> None:
         """Send texts with `tell`; `silence` is in seconds."""
         self._tell = tell
         self._silence = silence
-        self._words = Words()
+        self._words = ProgressText()
         self._waiting: deque[str] = deque(maxlen=_MAX_QUEUED)
         self._is_news = asyncio.Event()
         self._is_ending = False
@@ -89,9 +89,9 @@ class Progress:
     def __call__(self, event: events.Event, line: bytes) -> None:
         """Queue the texts of an event: this object is a listener of the Host."""
         for text in self._words.of(event):
-            self.say(text)
+            self.report(text)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Queue a text."""
         self._waiting.append(text)
         self._is_news.set()
@@ -119,7 +119,7 @@ class Progress:
 
 
 @asynccontextmanager
-async def reporting(tell: Tell | None) -> AsyncGenerator[Progress | None]:
+async def progress_reports(tell: Send | None) -> AsyncGenerator[Progress | None]:
     """Report progress within the block, and send the rest before leaving it. Yields None if the client wants none."""
     if tell is None:
         yield None

@@ -17,7 +17,7 @@ from perstack.core.runs.events import Event, StoredEvent
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.clients import Clients, client_of
 from perstack.doors.mcp.elicitation import Context
-from perstack.doors.mcp.subscriptions import Watching
+from perstack.doors.mcp.subscriptions import JobSubscriptions
 from perstack.doors.mcp.tool_names import only_experts, tool_names
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.engine.jobs.attachments import Attachable
@@ -95,12 +95,12 @@ def _as_listed(experts: dict[str, Expert]) -> list[tuple[str, str, str]]:
     return [(name, expert.key, expert.description) for name, expert in experts.items()]
 
 
-# Jobs driven by the server, each in a task of its own, so that they outlive the calls that started them.
+# Jobs driven by the server, each in a separate task, so that they outlive the calls that started them.
 
 CallKey: TypeAlias = tuple[str, str]  # the client and request id of a call: each client numbers its calls itself
 
 
-class Work(Protocol):
+class DriveJob(Protocol):
     """A method of the Host that drives a Job, with all arguments bound except the listener."""
 
     def __call__(self, *, on_event: OnEvent) -> Coroutine[object, object, JobSummary]:
@@ -108,7 +108,7 @@ class Work(Protocol):
         ...
 
 
-class Begins(Protocol):
+class StartRun(Protocol):
     """A method of the Host that starts a Run with a query, with attachments and listener left to pass."""
 
     def __call__(
@@ -118,10 +118,10 @@ class Begins(Protocol):
         ...
 
 
-class RunningJob:
+class JobTask:
     """A Job while it is driven here."""
 
-    def __init__(self, host: Host, work: Work, listen: OnEvent | None) -> None:
+    def __init__(self, host: Host, work: DriveJob, listen: OnEvent | None) -> None:
         """Start a task that drives the Job; its events are passed to `listen`."""
         self._host = host
         self._listen = listen
@@ -158,11 +158,11 @@ class JobTasks:
     def __init__(self, host: Host) -> None:
         """Drive Jobs of `host`."""
         self._host = host
-        self._running: dict[RunningJob, CallKey | None] = {}
+        self._running: dict[JobTask, CallKey | None] = {}
 
-    def start(self, work: Work, key: CallKey | None, listen: OnEvent | None = None) -> RunningJob:
+    def start(self, work: DriveJob, key: CallKey | None, listen: OnEvent | None = None) -> JobTask:
         """Start to drive a Job. `key` is the call that waits for it, None without one."""
-        running = RunningJob(self._host, work, listen)
+        running = JobTask(self._host, work, listen)
         self._running[running] = key
         running.task.add_done_callback(lambda task: self._forget(running, task))
         return running
@@ -181,7 +181,7 @@ class JobTasks:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _forget(self, running: RunningJob, task: asyncio.Task[JobSummary]) -> None:
+    def _forget(self, running: JobTask, task: asyncio.Task[JobSummary]) -> None:
         del self._running[running]
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not warn about a Job nobody awaits
@@ -191,14 +191,14 @@ Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
 
 
 @dataclass(frozen=True, slots=True)
-class ServerState:
+class ServedProject:
     """The state of one workspace, shared by all its clients."""
 
     host: Host
     definitions: Definitions
     jobs: JobTasks
     clients: Clients
-    watching: Watching
+    watching: JobSubscriptions
     has_tasks: bool = False  # True if the operations on tasks are offered as tools
 
     async def job(self, job_id: str) -> JobSummary:
@@ -243,7 +243,7 @@ class ServerState:
 class Call:
     """One call of a tool."""
 
-    state: ServerState
+    state: ServedProject
     context: Context
     params: types.CallToolRequestParams
 

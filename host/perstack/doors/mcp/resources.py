@@ -12,8 +12,8 @@ from perstack.core.base.ids import job_of_run, place_of
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.jobs.summary import summarize
 from perstack.dataclass import dataclass
-from perstack.doors.mcp.project import ServerState
-from perstack.doors.mcp.subscriptions import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, Address
+from perstack.doors.mcp.project import ServedProject
+from perstack.doors.mcp.subscriptions import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, UriTemplate
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.errors import NotFound, PerstackError
 
@@ -21,7 +21,7 @@ _JSON = "application/json"
 _JSON_LINES = "application/x-ndjson"
 _LISTED = 100
 
-Read = Callable[[ServerState, str], Awaitable[str]]
+Read = Callable[[ServedProject, str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Kind:
     """A kind of resource: its URI template and how to read it."""
 
     name: str
-    address: Address
+    address: UriTemplate
     description: str
     mime_type: str
     read: Read
@@ -41,25 +41,25 @@ class Kind:
         )
 
 
-async def _job(state: ServerState, job_id: str) -> str:
+async def _job(state: ServedProject, job_id: str) -> str:
     job = await state.job(job_id)
     if job.status == "running":  # the stored summary of a running Job is a step or a second old
         job = summarize((await state.host.load(job_id)).job, is_driven=True)
     return job.to_json().decode()
 
 
-async def _checkpoint(state: ServerState, checkpoint_id: str) -> str:
+async def _checkpoint(state: ServedProject, checkpoint_id: str) -> str:
     await state.job(place_of(checkpoint_id)[0])
     return (await state.host.checkpoint(checkpoint_id)).to_json().decode()
 
 
-async def _events(state: ServerState, run_id: str) -> str:
+async def _events(state: ServedProject, run_id: str) -> str:
     await state.job(job_of_run(run_id))
     logs = await state.host.logs(job_of_run(run_id), run_id=run_id)
     return "".join(f"{line.decode()}\n" for log in logs for line in log.lines)
 
 
-async def _expert(state: ServerState, key: str) -> str:
+async def _expert(state: ServedProject, key: str) -> str:
     expert = next((one for one in state.definitions.experts.values() if one.key == key), None)
     if expert is None:
         raise NotFound(f"there is no Expert {key!r}")
@@ -74,7 +74,7 @@ KINDS = (
 )
 
 
-def listed(state: ServerState) -> list[types.Resource]:
+def listed(state: ServedProject) -> list[types.Resource]:
     """Return the list of Jobs and each Expert as resources. Single Jobs are in that list and have a template."""
     jobs = types.Resource(name="jobs", uri=JOBS, description="The Jobs, the one written to last first", mime_type=_JSON)
     experts = [
@@ -89,7 +89,7 @@ def listed(state: ServerState) -> list[types.Resource]:
     return [jobs, *experts]
 
 
-async def read(state: ServerState, uri: str) -> types.ReadResourceResult:
+async def read(state: ServedProject, uri: str) -> types.ReadResourceResult:
     """Return the contents of a resource. Raises MCPError if it does not exist."""
     try:
         text, mime_type = await _read(state, uri)
@@ -98,7 +98,7 @@ async def read(state: ServerState, uri: str) -> types.ReadResourceResult:
     return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=mime_type, text=text)])
 
 
-async def _read(state: ServerState, uri: str) -> tuple[str, str]:
+async def _read(state: ServedProject, uri: str) -> tuple[str, str]:
     if uri == JOBS:
         page = await state.page_of_jobs(limit=_LISTED)
         jobs = [json.loads(job.to_json()) for job in page.jobs]

@@ -51,7 +51,7 @@ async def sampled(context: Context | None, request: GenerationRequest, max_token
         None if request.model == "default" else types.ModelPreferences(hints=[types.ModelHint(name=request.model)])
     )
     with warnings.catch_warnings():
-        # deprecated for coming revisions, but the only way in those that have it
+        # deprecated for coming revisions, but the only way in earlier ones
         warnings.simplefilter("ignore", MCPDeprecationWarning)
         asking = client.session.create_message(  # pyright: ignore[reportDeprecated]
             [message for message in messages if message is not None],

@@ -1,7 +1,7 @@
 """Provider `mcp-sampling`: the model of the editor that runs the host, without a key.
 
-Source: MCP 2025-11-25, sampling (`sampling/createMessage` with tools). The asked client is that of the call for which a
-Job is driven. The SDK is not imported before the first generation.
+Source: MCP 2025-11-25, sampling (`sampling/createMessage` with tools). It asks the client of the call that drives the
+Job. The SDK is not imported before the first generation.
 """
 
 from __future__ import annotations

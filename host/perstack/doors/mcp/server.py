@@ -20,14 +20,14 @@ from perstack.doors.mcp import resources
 from perstack.doors.mcp.consent import with_consent
 from perstack.doors.mcp.elicitation import Context
 from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Reply
-from perstack.doors.mcp.project import Call, Outcome, ServerState, call_key
+from perstack.doors.mcp.project import Call, Outcome, ServedProject, call_key
 from perstack.doors.mcp.subscriptions import CHECKPOINT, EVENTS, EXPERT, JOB
 from perstack.doors.mcp.tools import TASK_TOOLS, call_task_tool, call_tool, listed, listed_tasks
 from perstack.doors.mcp.views import error_result
-from perstack.doors.mcp.workspaces import Offer, Workspaces, serving_all
+from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, served_projects
 from perstack.doors.shared.next_steps import mcp_phrase
-from perstack.doors.shared.signals import stopped_by_signals
-from perstack.doors.shared.stdio import Wire
+from perstack.doors.shared.signals import cancel_on_stop_signal
+from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.errors import PerstackError
 from perstack.version import VERSION
 
@@ -37,7 +37,7 @@ _MAX_COMPLETIONS = 100  # maximum values that the protocol allows in one answer
 _SEARCHED_JOBS = 200  # number of newest Jobs that are searched
 
 
-async def complete(state: ServerState, params: types.CompleteRequestParams) -> types.CompleteResult:
+async def complete(state: ServedProject, params: types.CompleteRequestParams) -> types.CompleteResult:
     """Return the ids that begin with the typed text; empty for free-text arguments."""
     if not isinstance(params.ref, types.ResourceTemplateReference):
         return types.CompleteResult(completion=types.Completion(values=[]))
@@ -49,7 +49,7 @@ async def complete(state: ServerState, params: types.CompleteRequestParams) -> t
     )
 
 
-async def _known(state: ServerState, template: str, typed: str) -> list[str]:
+async def _known(state: ServedProject, template: str, typed: str) -> list[str]:
     if template == EXPERT.template:
         return [one.key for one in state.definitions.experts.values() if one.key.startswith(typed)]
     jobs = [job.id for job in (await state.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
@@ -66,7 +66,7 @@ async def _known(state: ServerState, template: str, typed: str) -> list[str]:
     return [one for one in found if one.startswith(typed)]
 
 
-async def _within(state: ServerState, template: str, job_id: str) -> list[str]:
+async def _within(state: ServedProject, template: str, job_id: str) -> list[str]:
     try:
         if template == EVENTS.template:
             return [run.id for run in (await state.host.runs(job_id)).runs]
@@ -78,7 +78,7 @@ async def _within(state: ServerState, template: str, job_id: str) -> list[str]:
 # A prompt for each Expert, which editors show as a command.
 
 
-def listed_prompts(state: ServerState) -> list[types.Prompt]:
+def listed_prompts(state: ServedProject) -> list[types.Prompt]:
     """Return a prompt for each Expert, named as its tool."""
     argument = types.PromptArgument(name="query", description="what the Expert is to do", required=True)
     return [
@@ -92,7 +92,7 @@ def listed_prompts(state: ServerState) -> list[types.Prompt]:
     ]
 
 
-def filled(state: ServerState, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+def filled(state: ServedProject, params: types.GetPromptRequestParams) -> types.GetPromptResult:
     """Return the prompt's text for the editor's model. Raises MCPError for an unknown prompt or a missing query."""
     expert = state.definitions.experts.get(params.name)
     if expert is None:
@@ -201,13 +201,13 @@ class Handlers:
         """Handle `notifications/roots/list_changed`."""
         await self._workspaces.roots_changed(context)
 
-    async def _state(self, context: Context) -> ServerState:
+    async def _state(self, context: Context) -> ServedProject:
         try:
             return await self._workspaces.of(context)
         except PerstackError as error:
             raise MCPError(types.INTERNAL_ERROR, error.said(mcp_phrase)) from error
 
-    async def _refreshed(self, context: Context) -> ServerState:
+    async def _refreshed(self, context: Context) -> ServedProject:
         state = await self._state(context)
         await state.refresh()
         return state
@@ -257,11 +257,11 @@ _Streams: TypeAlias = tuple[
 _LAST_MESSAGES_S = 1.0  # seconds for the client to read the last messages
 
 
-async def serve_stdio(offer: Offer, wire: Wire, opening: bytes | None, greeted: Reply | None) -> None:
+async def serve_stdio(offer: ServeOptions, wire: ProtocolStdio, opening: bytes | None, greeted: Reply | None) -> None:
     """Serve one client. `opening` is its first message; `greeted` the answer sent to it, None without one."""
-    with stopped_by_signals():
+    with cancel_on_stop_signal():
         async with (
-            serving_all(offer) as workspaces,
+            served_projects(offer) as workspaces,
             _streams(wire, opening, greeted) as (incoming, outgoing),
         ):
             server = build_server(workspaces)
@@ -269,7 +269,7 @@ async def serve_stdio(offer: Offer, wire: Wire, opening: bytes | None, greeted: 
 
 
 @asynccontextmanager
-async def _streams(wire: Wire, opening: bytes | None, greeted: Reply | None) -> AsyncGenerator[_Streams]:
+async def _streams(wire: ProtocolStdio, opening: bytes | None, greeted: Reply | None) -> AsyncGenerator[_Streams]:
     messages = wire.start(_parsed, "MCP", opening)
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
@@ -299,7 +299,9 @@ def _parsed(line: bytes) -> SessionMessage:
     return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
-async def _write(wire: Wire, greeted: Reply | None, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _write(
+    wire: ProtocolStdio, greeted: Reply | None, leaving: MemoryObjectReceiveStream[SessionMessage]
+) -> None:
     async for item in leaving:
         if greeted is not None and _answers(item, greeted):
             greeted = None

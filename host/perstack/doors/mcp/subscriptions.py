@@ -22,7 +22,7 @@ JOBS = f"{SCHEME}jobs"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class UriTemplate:
     """A URI template with one variable in braces (RFC 6570, level 1)."""
 
     template: str
@@ -49,10 +49,10 @@ class Address:
         return f"{self.prefix}{quote(value, safe='@')}{self.suffix}"
 
 
-JOB = Address(f"{JOBS}/{{id}}")
-CHECKPOINT = Address(f"{SCHEME}checkpoints/{{id}}")
-EVENTS = Address(f"{SCHEME}runs/{{id}}/events")
-EXPERT = Address(f"{SCHEME}experts/{{key}}")
+JOB = UriTemplate(f"{JOBS}/{{id}}")
+CHECKPOINT = UriTemplate(f"{SCHEME}checkpoints/{{id}}")
+EVENTS = UriTemplate(f"{SCHEME}runs/{{id}}/events")
+EXPERT = UriTemplate(f"{SCHEME}experts/{{key}}")
 
 
 Notify = Callable[[str], Awaitable[None]]  # notify the subscribers of a URI
@@ -68,7 +68,7 @@ def job_of(uri: str) -> str | None:
     return JOB.value_in(uri)
 
 
-class Watching:
+class JobSubscriptions:
     """A task for each driven Job with subscribers."""
 
     def __init__(self, host: Host, notify: Notify, offers: Callable[[str], bool]) -> None:
@@ -101,7 +101,7 @@ class Watching:
             if not self._offers((await self._host.job(job_id)).expert_key):
                 return
             async for line in self._host.watch(job_id):
-                if line.event.timestamp >= began and is_news(line.event):
+                if line.event.timestamp >= began and is_visible_change(line.event):
                     await self._notify(EVENTS.uri(line.event.run_id))
                     await self._notify(JOB.uri(job_id))
         except NotFound:
@@ -111,6 +111,6 @@ class Watching:
         await self._notify(JOB.uri(job_id))
 
 
-def is_news(event: StoredEvent) -> bool:
+def is_visible_change(event: StoredEvent) -> bool:
     """Return whether the event changes what a person sees: a Run starts, a step ends, a Run stops."""
     return isinstance(event, StartRun | FinishStep) or checkpoint_at(event) is not None

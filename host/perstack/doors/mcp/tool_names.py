@@ -27,7 +27,7 @@ def only_experts(project: Project, only: Sequence[str]) -> frozenset[str]:
 def tool_names(keys: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
     """Return a legal tool name for each key, unique among them and different from those in `taken`.
 
-    A name depends only on its key, unless two keys would get the same name. In that case, and if the name is taken or
+    A name depends only on its key, unless two keys would get one name. In that case, and if the name is taken or
     too long, it gets a suffix hashed from the key. An Expert whose key is a legal name keeps it.
     """
     keys = tuple(keys)

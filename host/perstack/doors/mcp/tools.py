@@ -18,9 +18,9 @@ from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
 from perstack.dataclass import dataclass
 from perstack.doors.mcp.clients import caller
-from perstack.doors.mcp.driving import drive, put_approval
+from perstack.doors.mcp.driving import ask_approval, run_for_call
 from perstack.doors.mcp.files import DiffArguments, FilesView, RewindArguments, RewindView, rewind, show_diff
-from perstack.doors.mcp.project import Begins, Call, Outcome, Work
+from perstack.doors.mcp.project import Call, DriveJob, Outcome, StartRun
 from perstack.doors.mcp.views import (
     Inbox,
     JobDetails,
@@ -49,8 +49,8 @@ from perstack.doors.operations.jobs import (
     LinkedFile,
     ListJobsArguments,
     ResumeJobArguments,
-    answered,
-    is_elsewhere,
+    answer_and_follow,
+    is_driven_by_worker,
 )
 from perstack.doors.shared.questions import is_refusal
 from perstack.engine.log.emitter import OnEvent
@@ -150,7 +150,7 @@ async def _inbox(call: Call, args: InboxArguments) -> Outcome:
 async def _continue_job(call: Call, args: ContinueJobArguments) -> Outcome:
     key = await _expert_of(call, args.job)
     work = partial(call.host.continue_job, key, args.query, job_id=args.job, resume_from=args.resume_from)
-    return await drive(call, _attaching(call, work, args.attachments), wait=args.wait)
+    return await run_for_call(call, _attaching(call, work, args.attachments), wait=args.wait)
 
 
 async def _answer(call: Call, args: AnswerArguments) -> Outcome:
@@ -160,19 +160,19 @@ async def _answer(call: Call, args: AnswerArguments) -> Outcome:
     job, question = await call.host.job(args.job), args.question
     if job.asking is not None and job.asking.call_digest:
         if not is_refusal(job.asking, args.answer):
-            return await put_approval(call, job)
+            return await ask_approval(call, job)
         question = question or job.asking.id
     by = caller(call.context)
-    work: Work = partial(call.host.answer, args.answer, job_id=args.job, question_id=question, by=by)
-    if args.wait and is_elsewhere(call.host, job):
-        work = partial(answered, call.host, job, args.answer, question_id=question, by=by)
-    return await drive(call, work, wait=args.wait)
+    work: DriveJob = partial(call.host.answer, args.answer, job_id=args.job, question_id=question, by=by)
+    if args.wait and is_driven_by_worker(call.host, job):
+        work = partial(answer_and_follow, call.host, job, args.answer, question_id=question, by=by)
+    return await run_for_call(call, work, wait=args.wait)
 
 
 async def _resume_job(call: Call, args: ResumeJobArguments) -> Outcome:
     await _expert_of(call, args.job)
     work = partial(call.host.resume, args.job, max_steps=args.max_steps, max_cost=args.max_cost, settle=args.settle)
-    return await drive(call, work, wait=args.wait)
+    return await run_for_call(call, work, wait=args.wait)
 
 
 async def _cancel_job(call: Call, args: CancelJobArguments) -> Outcome:
@@ -296,7 +296,7 @@ JOB_TOOLS = {
 
 
 def listed(experts: dict[str, Expert]) -> list[Tool]:
-    """Return every tool, those of Experts first."""
+    """Return every tool, Experts first."""
     return [
         *(_expert_tool(name, expert) for name, expert in experts.items()),
         *(t.listed() for t in JOB_TOOLS.values()),
@@ -327,15 +327,15 @@ async def _run_expert(call: Call, expert: Expert) -> Outcome:
         files = [await call.host.attachment(name) for name in names]
         job = await call.host.submit(expert.key, args.query, attachments=files, by=caller(call.context))
         return job_result(job, *call.notes)
-    work: Begins = (
+    work: StartRun = (
         partial(call.host.run, expert.key, args.query)
         if args.continue_job is None
         else partial(call.host.continue_job, expert.key, args.query, job_id=args.continue_job)
     )
-    return await drive(call, _attaching(call, work, args.attachments), wait=args.wait)
+    return await run_for_call(call, _attaching(call, work, args.attachments), wait=args.wait)
 
 
-def _attaching(call: Call, work: Begins, places: Sequence[str | LinkedFile]) -> Work:
+def _attaching(call: Call, work: StartRun, places: Sequence[str | LinkedFile]) -> DriveJob:
     """Return the work with workspace files attached, read when it starts: a client may name no other files."""
 
     async def begun(*, on_event: OnEvent) -> JobSummary:

@@ -22,7 +22,7 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.state import RunStatus
 from perstack.doors.operations.arguments import Arguments
-from perstack.doors.shared.job_status import WITHOUT_EFFECT, after_job, spent, status_of
+from perstack.doors.shared.job_status import WITHOUT_EFFECT, next_step_of_job, spent, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.errors import DefinitionError, PerstackError
@@ -261,7 +261,7 @@ def next_step(job: JobSummary) -> str:
     """Return how the Job continues."""
     if job.closed is not None:
         return f"It was closed for good by {job.closed.by}: nothing continues it."
-    step = after_job(job)
+    step = next_step_of_job(job)
     if step is None:
         return f"It continues; look with get_job {job.id}, stop it with cancel_job."
     asked = asked_by(job.asking) if job.asking is not None else ANYTHING

@@ -1,4 +1,4 @@
-"""The served folders: one for all clients, or for each client the one that it has open."""
+"""The served folders: one for all clients, or the folder that each client has open."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from perstack.dataclass import dataclass
 from perstack.doors.mcp.clients import Clients, client_of, tell_lists_changed, when_gone
 from perstack.doors.mcp.elicitation import Context
 from perstack.doors.mcp.greeting import STATELESS_VERSIONS
-from perstack.doors.mcp.project import CallKey, Definitions, JobTasks, ServerState
-from perstack.doors.mcp.subscriptions import Watching
+from perstack.doors.mcp.project import CallKey, Definitions, JobTasks, ServedProject
+from perstack.doors.mcp.subscriptions import JobSubscriptions
 from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
@@ -71,15 +71,15 @@ def _folders(uris: Iterable[str]) -> Iterable[Path]:
 
 
 @asynccontextmanager
-async def serving(
+async def served_project(
     host: Host, loaded: LoadedProject, experts: Sequence[str] = (), *, tasks: bool = False
-) -> AsyncGenerator[ServerState]:
+) -> AsyncGenerator[ServedProject]:
     """Yield the state of one workspace. At the end its Jobs are interrupted and recorded; then the Host is closed."""
     async with host:
         definitions = Definitions(host, loaded, only=experts, taken=(*JOB_TOOLS, *TASK_TOOLS))
         clients = Clients()
-        watching_jobs = Watching(host, clients.resource_updated, definitions.offers)
-        state = ServerState(host, definitions, JobTasks(host), clients, watching_jobs, tasks)
+        watching_jobs = JobSubscriptions(host, clients.resource_updated, definitions.offers)
+        state = ServedProject(host, definitions, JobTasks(host), clients, watching_jobs, tasks)
         watching = asyncio.create_task(definitions.watch(state.clients.definitions_changed))
         try:
             yield state
@@ -97,7 +97,7 @@ OpenRoot: TypeAlias = Callable[[Path], Workspace]
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ServeOptions:
     """The folders and Experts to serve."""
 
     home: Workspace | PerstackError  # the named folder or the current one; or the error why it cannot be served
@@ -112,19 +112,19 @@ class _Client:
     """A client that has roots."""
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    state: ServerState | None = None
+    state: ServedProject | None = None
     is_asked: bool = False  # True if its last answer is still valid
 
 
 class Workspaces:
     """The served workspaces, each with a separate state, so that clients of one see nothing of another."""
 
-    def __init__(self, offer: Offer, stack: AsyncExitStack) -> None:
+    def __init__(self, offer: ServeOptions, stack: AsyncExitStack) -> None:
         """Open workspaces of `offer` on `stack`, which closes them."""
         self._offer = offer
         self._stack = stack
-        self._states: dict[Path, ServerState] = {}
-        self._home: ServerState | PerstackError
+        self._states: dict[Path, ServedProject] = {}
+        self._home: ServedProject | PerstackError
         self._clients: dict[str, _Client] = {}
         self._opening = asyncio.Lock()
 
@@ -134,13 +134,13 @@ class Workspaces:
         self._home = home if isinstance(home, PerstackError) else await self._serve(home)
 
     @property
-    def home(self) -> ServerState:
+    def home(self) -> ServedProject:
         """The state for clients without roots. Raises PerstackError if it cannot be served."""
         if isinstance(self._home, PerstackError):
             raise self._home
         return self._home
 
-    async def of(self, context: Context) -> ServerState:
+    async def of(self, context: Context) -> ServedProject:
         """Return the state for a client. Raises PerstackError if it has no folder that can be served."""
         if self._offer.open_root is None or not has_roots(context):
             return self.home
@@ -152,7 +152,7 @@ class Workspaces:
 
     def greeted(self, context: Context) -> None:
         """Register a client after its handshake. Its folders are asked for at its first request."""
-        if (self._offer.open_root is None or not has_roots(context)) and isinstance(self._home, ServerState):
+        if (self._offer.open_root is None or not has_roots(context)) and isinstance(self._home, ServedProject):
             self._home.clients.add(context)
 
     async def roots_changed(self, context: Context) -> None:
@@ -192,7 +192,7 @@ class Workspaces:
             if before is not None and before is not client.state:
                 before.clients.remove(client_of(context))
 
-    async def _opened(self, roots: Sequence[Path]) -> ServerState:
+    async def _opened(self, roots: Sequence[Path]) -> ServedProject:
         """Return the state of the first folder with a perstack.toml in it or above it; otherwise home."""
         folder = next((root for root in roots if find_config(root) is not None), None)
         if folder is None or self._offer.open_root is None:
@@ -203,18 +203,18 @@ class Workspaces:
         async with self._opening:
             return self._states.get(folder) or await self._serve(self._offer.open_root(folder), folder)
 
-    async def _serve(self, workspace: Workspace, folder: Path | None = None) -> ServerState:
+    async def _serve(self, workspace: Workspace, folder: Path | None = None) -> ServedProject:
         """Open a workspace. `folder` is the client's folder, which may differ from the workspace of its Experts."""
         host, loaded = workspace
         state = await self._stack.enter_async_context(
-            serving(host, loaded, self._offer.experts, tasks=self._offer.tasks)
+            served_project(host, loaded, self._offer.experts, tasks=self._offer.tasks)
         )
         self._states[folder or host.workspace] = state
         return state
 
 
 @asynccontextmanager
-async def serving_all(offer: Offer) -> AsyncGenerator[Workspaces]:
+async def served_projects(offer: ServeOptions) -> AsyncGenerator[Workspaces]:
     """Yield the workspaces for a server; at the end all Jobs are interrupted and recorded."""
     async with AsyncExitStack() as stack:
         workspaces = Workspaces(offer, stack)

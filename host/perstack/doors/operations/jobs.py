@@ -140,12 +140,12 @@ class CheckpointArguments(Arguments):
 # Answer a Job and follow it to its next end or stop, in this process or in a worker.
 
 
-def is_elsewhere(host: Host, job: JobSummary) -> bool:
+def is_driven_by_worker(host: Host, job: JobSummary) -> bool:
     """Return whether workers drive the Job: it was submitted, and this Host has a dispatcher to notify them."""
     return job.queued is not None and host.dispatcher is not None
 
 
-async def answered(
+async def answer_and_follow(
     host: Host, job: JobSummary, text: str, *, question_id: str | None, by: By, on_event: OnEvent
 ) -> JobSummary:
     """Answer the Job's question and return the Job at its next end or stop. Raises as `Host.answer`.
@@ -153,7 +153,7 @@ async def answered(
     Workers continue a submitted Job and this call follows it; any other Job is driven here. Cancelling this call does
     not stop a Job that workers drive.
     """
-    if not is_elsewhere(host, job):
+    if not is_driven_by_worker(host, job):
         return await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=True, on_event=on_event)
     seen = {run_id: head.seq for run_id, head in (await host.load(job.id)).job.heads.items()}
     await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=False)

@@ -1,6 +1,6 @@
 """The current activity of a Job, computed from its events: log rows, and what each Run is doing now.
 
-Pure: times come from the events, so a log on disk and a Job in this process use the same code.
+Pure: times come from the events, so a log on disk and a Job in this process are shown alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.facts import Todo
 from perstack.core.runs.messages import ToolCallPart, text_of
 from perstack.dataclass import dataclass
-from perstack.doors.shared.event_text import QUIET_TYPES, Around, Row, describe, run_label, tokens
+from perstack.doors.shared.event_text import QUIET_TYPES, EventContext, LogRow, describe, run_label, tokens
 from perstack.doors.shared.text import brief, count, duration, shorten
 
 _MAX_TEXT_CHARS = 4_000  # maximum characters kept of a streamed text: more than a screen shows
@@ -25,18 +25,18 @@ _MAX_TEXT_CHARS = 4_000  # maximum characters kept of a streamed text: more than
 _TODOS: TypeAdapter[dict[str, tuple[Todo, ...]]] = TypeAdapter(dict[str, tuple[Todo, ...]])
 
 
-class Told(NamedTuple):
+class LogLine(NamedTuple):
     """A log row with its time, Run and step."""
 
     timestamp: int
     run_id: str
     label: str
     step: int
-    row: Row
+    row: LogRow
 
 
 @dataclass(slots=True)
-class Work:
+class ActiveCall:
     """A tool call in progress."""
 
     name: str
@@ -46,7 +46,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Lane:
+class RunActivity:
     """The current activity of one Run."""
 
     run_id: str
@@ -56,7 +56,7 @@ class Lane:
     doing: str = ""
     text: str = ""  # the end of the text that the model is streaming
     is_thinking: bool = False
-    work: dict[str, Work] = field(default_factory=dict[str, Work])
+    work: dict[str, ActiveCall] = field(default_factory=dict[str, ActiveCall])
     calls: dict[str, ToolCallPart] = field(default_factory=dict[str, ToolCallPart])
     """The tool calls of the last reply, by id."""
     lists: frozenset[str] = frozenset()  # the ids of calls whose result is the whole todo list
@@ -65,35 +65,35 @@ class Lane:
     context_tokens: int = 0
     context_window: int | None = None
     is_delegate: bool = False
-    waits: bool = False  # True if it is waiting for its own delegates
+    waits: bool = False  # True if it is waiting for its delegates
 
-    def does(self, doing: str, since: int) -> None:
+    def set_activity(self, doing: str, since: int) -> None:
         """Set the current activity and discard the streamed text."""
         self.doing, self.since, self.text = doing, since, ""
 
-    def hears(self, delta: str, *, is_thinking: bool) -> None:
-        """Append streamed text; a change between thinking and text starts anew."""
+    def add_text(self, delta: str, *, is_thinking: bool) -> None:
+        """Append streamed text; a change between thinking and text starts an empty text."""
         if is_thinking is not self.is_thinking:
             self.is_thinking, self.text = is_thinking, ""
         self.text = (self.text + delta)[-_MAX_TEXT_CHARS:]
 
 
-class LiveState:
+class JobActivity:
     """The state that a Job's events add up to."""
 
     def __init__(self, *, full: bool = False) -> None:
         """Start without events. `full` also returns rows of little interest."""
         self._full = full
-        self.lanes: dict[str, Lane] = {}  # the active Runs in the order of their start
+        self.lanes: dict[str, RunActivity] = {}  # the active Runs in the order of their start
         self.skills: dict[str, int] = {}  # the MCP servers that are starting, each with the time its start began
-        self.latest: Lane | None = None  # the Coordinator's, kept after its end
+        self.latest: RunActivity | None = None  # the Coordinator's, kept after its end
         self.began: int | None = None
         self.steps = 0
         self.usage = NO_USAGE
         self.unpriced_tokens = 0
         self.asks_at_once = False
         """True in the process that drives the Job, where a delegate's question is asked while others run."""
-        self._known: dict[str, Lane] = {}  # every Run seen so far: a stopped Run may continue
+        self._known: dict[str, RunActivity] = {}  # every Run seen so far: a stopped Run may continue
 
     def begin(self, job: JobSummary) -> None:
         """Start with the totals of a Job that was driven before."""
@@ -101,7 +101,7 @@ class LiveState:
         self.usage = job.usage
         self.unpriced_tokens = job.unpriced_tokens
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Clear the activity: no process drives the Job any more."""
         self.lanes.clear()
         self.skills.clear()
@@ -117,7 +117,7 @@ class LiveState:
         is_watched = self.is_delegate(run_id) and not self.asks_at_once
         return is_watched and any(lane.is_delegate and not lane.waits for lane in others)
 
-    def take(self, event: events.Event) -> list[Told]:
+    def apply(self, event: events.Event) -> list[LogLine]:
         """Apply an event and return its log rows."""
         self.began = event.timestamp if self.began is None else self.began
         match event:
@@ -128,12 +128,12 @@ class LiveState:
             case display_events.SkillConnected() | display_events.SkillDisconnected():
                 self.skills.pop(event.skill_name, None)
             case display_events.StreamText():
-                self._lane(event.run_id, event.expert_key, event.timestamp).hears(event.delta, is_thinking=False)
+                self._lane(event.run_id, event.expert_key, event.timestamp).add_text(event.delta, is_thinking=False)
             case display_events.StreamReasoning():
-                self._lane(event.run_id, event.expert_key, event.timestamp).hears(event.delta, is_thinking=True)
+                self._lane(event.run_id, event.expert_key, event.timestamp).add_text(event.delta, is_thinking=True)
             case display_events.WaitForEndpoint():
                 lane = self._lane(event.run_id, event.expert_key, event.timestamp)
-                lane.does(f"waits for {event.provider}, {event.ahead} before it", event.timestamp)
+                lane.set_activity(f"waits for {event.provider}, {event.ahead} before it", event.timestamp)
             case display_events.ToolProgress():
                 work = self._lane(event.run_id, event.expert_key, event.timestamp).work.get(event.tool_call_id)
                 if work is not None:
@@ -142,13 +142,13 @@ class LiveState:
                 return list(self._stored(event))
         return []
 
-    def _lane(self, run_id: str, expert_key: str, now: int) -> Lane:
+    def _lane(self, run_id: str, expert_key: str, now: int) -> RunActivity:
         lane = self._known.get(run_id)
         if lane is None:
-            lane = self._known[run_id] = Lane(run_id, run_label(expert_key, run_id), now)
+            lane = self._known[run_id] = RunActivity(run_id, run_label(expert_key, run_id), now)
         return self.lanes.setdefault(run_id, lane)
 
-    def _stored(self, event: events.StoredEvent) -> Iterator[Told]:
+    def _stored(self, event: events.StoredEvent) -> Iterator[LogLine]:
         lane = self._lane(event.run_id, event.expert_key, event.timestamp)
         started, at = lane.began
         took = (
@@ -158,11 +158,11 @@ class LiveState:
             isinstance(event, step_events.StartGeneration) and event.unreachable
         )
         if self._full or not is_quiet:
-            for row in describe(event, Around(lane.calls, took, self._full)):
-                yield Told(event.timestamp, event.run_id, lane.label, event.step_number, row)
+            for row in describe(event, EventContext(lane.calls, took, self._full)):
+                yield LogLine(event.timestamp, event.run_id, lane.label, event.step_number, row)
         self._follow(lane, event)
 
-    def _follow(self, lane: Lane, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event
+    def _follow(self, lane: RunActivity, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event
         now = event.timestamp
         lane.waits = isinstance(event, events.StopRunByDelegate)
         match event:
@@ -181,24 +181,24 @@ class LiveState:
                 lane.steps = max(before, event.step_number)
                 if lane.began[0] != event.step_number:
                     lane.began = (event.step_number, now)
-                lane.does("waits for the model", now)
+                lane.set_activity("waits for the model", now)
             case step_events.FinishGeneration():
                 self._spent(event.usage)
                 lane.context_tokens = event.usage.total_tokens
                 lane.context_window = event.context_window or lane.context_window
                 lane.calls = {part.tool_call_id: part for part in event.message.tool_calls}
-                lane.does("", now)
+                lane.set_activity("", now)
             case step_events.Retry():
                 self._spent(event.usage)
-                lane.does("waits to try again", now)
+                lane.set_activity("waits to try again", now)
             case step_events.SwitchModel():
                 lane.context_window = event.context_window
-                lane.does("waits for the next model", now)
+                lane.set_activity("waits for the next model", now)
             case step_events.StartCompaction():
-                lane.does("summarises what came before", now)
+                lane.set_activity("summarises what came before", now)
             case step_events.CompactHistory():
                 self._spent(event.usage)
-                lane.does("", now)
+                lane.set_activity("", now)
             case step_events.CallTools():
                 lane.lists = frozenset(call.id for call in event.calls if call.kind in ("todo", "clearTodo"))
                 for call in event.calls:
@@ -212,14 +212,14 @@ class LiveState:
                 if event.tool_call_id in lane.lists and not event.is_error:
                     lane.todos = _todos(text_of(event.contents), lane.todos)
             case step_events.CallDelegate():
-                lane.does(
+                lane.set_activity(
                     f"waits for {', '.join(run_label(one.expert_key, one.run_id) for one in event.delegates)}", now
                 )
             case step_events.CallInteractiveTool():
                 self._spent(event.usage)
                 lane.work.pop(event.tool_call_id, None)
             case step_events.FinishStep():
-                lane.does("", now)
+                lane.set_activity("", now)
             case (
                 events.FinishRun()
                 | events.ErrorRun()
@@ -228,7 +228,7 @@ class LiveState:
                 | events.StopRunByInterrupt()
                 | events.StopRunByInteractiveTool()
             ):
-                lane.does("", now)
+                lane.set_activity("", now)
                 lane.work.clear()
                 del self.lanes[event.run_id]
             case (
@@ -256,10 +256,10 @@ class LiveState:
             case _:
                 assert_never(event)
 
-    def _begins(self, lane: Lane, call_id: str, now: int) -> None:
+    def _begins(self, lane: RunActivity, call_id: str, now: int) -> None:
         part = lane.calls.get(call_id)
         name, words = (part.tool_name, brief(part)) if part is not None else ("an approved call", "")
-        lane.work[call_id] = Work(name, words, now)
+        lane.work[call_id] = ActiveCall(name, words, now)
 
     def _spent(self, usage: Usage | None) -> None:
         if usage is not None:
@@ -275,12 +275,12 @@ def _todos(result: str, before: tuple[Todo, ...]) -> tuple[Todo, ...]:
         return before
 
 
-# The activity of a Job in words.
+# The activity of a Job as text.
 
 SECOND_MS = 1_000
 
 
-def work_words(work: Work, now: int, left: int) -> str:
+def work_words(work: ActiveCall, now: int, left: int) -> str:
     """Return a running call with its progress and duration, in `left` cells."""
     words = f"{work.name} {work.words}" if work.words else work.name
     return timed(f"{words}: {work.progress}" if work.progress else words, work.since, now, left)
@@ -298,14 +298,14 @@ def whole_seconds(milliseconds: int) -> str:
     return f"{seconds} s" if seconds < 60 else duration(seconds * SECOND_MS)
 
 
-def todos_words(lane: Lane) -> str:
+def todos_words(lane: RunActivity) -> str:
     """Return the number of completed todos and the next open one."""
     done = sum(todo.completed for todo in lane.todos)
     following = next((f": {todo.title}" for todo in lane.todos if not todo.completed), "")
     return f"todos {done}/{len(lane.todos)}{following}"
 
 
-def totals(state: LiveState, now: int) -> list[str]:
+def totals(state: JobActivity, now: int) -> list[str]:
     """Return the steps, tokens with cost, context use and elapsed time, one string each."""
     parts = [f"starting {', '.join(state.skills)}"] if state.skills else []
     parts.append(count(state.steps, "step"))
@@ -319,7 +319,7 @@ def totals(state: LiveState, now: int) -> list[str]:
     return parts
 
 
-def context_words(lane: Lane) -> str:
+def context_words(lane: RunActivity) -> str:
     """Return the used share of the model's context, or the tokens if its size is unknown."""
     share = f"{lane.context_tokens / lane.context_window:.0%}" if lane.context_window else ""
     return f"context {share or f'{lane.context_tokens:,} tokens'}"

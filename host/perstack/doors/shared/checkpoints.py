@@ -34,7 +34,7 @@ class MessagesDiff(NamedTuple):
 
 
 def standing_of(checkpoint: Checkpoint) -> str:
-    """Return the Run's status at the checkpoint, in words."""
+    """Return the Run's status at the checkpoint as text."""
     return _STANDING.get(checkpoint.status, checkpoint.status)
 
 

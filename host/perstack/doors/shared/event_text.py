@@ -44,7 +44,7 @@ QUIET_TYPES = frozenset({"startGeneration", "stopRunByDelegate"})
 _NUMBER = re.compile(r"-(\d+)\Z")
 
 
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     """One row of the log for people."""
 
     word: str
@@ -52,7 +52,7 @@ class Row(NamedTuple):
     colour: str = ""
 
 
-class Around(NamedTuple):
+class EventContext(NamedTuple):
     """The context that describing an event needs."""
 
     calls: Mapping[str, ToolCallPart]  # the calls of the reply that a `callTools` belongs to, by id
@@ -60,13 +60,13 @@ class Around(NamedTuple):
     full: bool = False  # True if rows of little interest are included
 
 
-def describe(event: events.StoredEvent, around: Around) -> list[Row]:  # noqa: C901 - one case for each kind of event
+def describe(event: events.StoredEvent, around: EventContext) -> list[LogRow]:  # noqa: C901 - one case for each kind of event
     """Return the rows of one event; empty if it has nothing new for a person."""
     match event:
         case events.StartRun():
             return _start(event, around)
         case events.ResumeRun():
-            return [Row("resumes", _RESUMED[event.reason], "yellow"), *_settled(event)]
+            return [LogRow("resumes", _RESUMED[event.reason], "yellow"), *_settled(event)]
         case step_events.StartGeneration():
             return _generation(event, around)
         case step_events.FinishGeneration():
@@ -74,86 +74,86 @@ def describe(event: events.StoredEvent, around: Around) -> list[Row]:  # noqa: C
         case step_events.Retry():
             if event.overflow is not None:
                 fits = f"; the context holds {event.overflow:,} tokens"
-                return [Row("retries", _error(event.error) + fits, "yellow")]
+                return [LogRow("retries", _error(event.error) + fits, "yellow")]
             again = f"; try {event.attempt + 1} after {duration(event.delay_ms)}"
-            return [Row("retries", _error(event.error) + again, "yellow")]
+            return [LogRow("retries", _error(event.error) + again, "yellow")]
         case step_events.SwitchModel():
-            return [Row("switches", switch_words(event, whole=True), "yellow")]
+            return [LogRow("switches", switch_words(event, whole=True), "yellow")]
         case step_events.CallTools():
             return _calls(event, around)
         case step_events.FinishToolCall():
-            warning = [] if event.warning is None else [Row("warning", event.warning, "yellow")]
+            warning = [] if event.warning is None else [LogRow("warning", event.warning, "yellow")]
             return [_result(event), *_report(event), *warning, *_given_by(event.by)]
         case step_events.CallDelegate():
             return [
-                Row("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan")
+                LogRow("delegates", f"{run_label(one.expert_key, one.run_id)}: {one.query}", "cyan")
                 for one in event.delegates
             ]
         case events.StopRunByDelegate():
-            return [Row("waits", f"for its delegates, checkpoint {event.checkpoint_id}")]
+            return [LogRow("waits", f"for its delegates, checkpoint {event.checkpoint_id}")]
         case step_events.CallInteractiveTool():
-            return [Row("asks", question_of(event), "magenta")]
+            return [LogRow("asks", question_of(event), "magenta")]
         case step_events.AnswerQuestion():
-            return [Row("answered", answer_of(event), "magenta"), *_given_by(event.by)]
+            return [LogRow("answered", answer_of(event), "magenta"), *_given_by(event.by)]
         case step_events.RequestApproval():
             words = f"approval of {event.tool_name} {json.dumps(event.args, ensure_ascii=False)} (rule {event.rule})"
-            return [Row("asks", words, "magenta")]
+            return [LogRow("asks", words, "magenta")]
         case step_events.DecideApproval():
-            return [Row("decided", decision_of(event), "magenta"), *_given_by(event.by)]
+            return [LogRow("decided", decision_of(event), "magenta"), *_given_by(event.by)]
         case step_events.StartToolCall():
-            return [Row("calls", f"what was approved: {event.call_digest}")] if around.full else []
+            return [LogRow("calls", f"what was approved: {event.call_digest}")] if around.full else []
         case step_events.StartSample():
             words = f"the model for a tool; {event.reserved.tokens:,} tokens are reserved"
-            return [Row("calls", words)] if around.full else []
+            return [LogRow("calls", words)] if around.full else []
         case events.WidenPermissions():
             rules = json.dumps(json.loads(event.widening.to_json()), ensure_ascii=False)
-            return [Row("permits", f"{rules}", "yellow"), *_given_by(event.by)]
+            return [LogRow("permits", f"{rules}", "yellow"), *_given_by(event.by)]
         case events.StopRunByInteractiveTool():
-            return [Row("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta")]
+            return [LogRow("waits", f"for an answer, checkpoint {event.checkpoint_id}", "magenta")]
         case step_events.AttemptCompletion():
             return _completion(event, around)
         case step_events.FinishStep():
             return [_step(event, around)]
         case events.RejectResult():
-            return [Row("rejects", f"the result: {event.problem}", "yellow")]
+            return [LogRow("rejects", f"the result: {event.problem}", "yellow")]
         case events.FinishRun():
-            marked = [Row("warning", WITHOUT_EFFECT, "yellow")] if event.without_effect else []
-            return [Row("completed", event.text, "green"), *marked]
+            marked = [LogRow("warning", WITHOUT_EFFECT, "yellow")] if event.without_effect else []
+            return [LogRow("completed", event.text, "green"), *marked]
         case events.ErrorRun():
-            place = [Row("waits", f"at checkpoint {event.checkpoint_id}")] if around.full else []
-            return [Row("failed", _error(event.error), "red"), *place]
+            place = [LogRow("waits", f"at checkpoint {event.checkpoint_id}")] if around.full else []
+            return [LogRow("failed", _error(event.error), "red"), *place]
         case events.StopRunByExceededBudget():
-            return [Row("stops", event.words, "yellow")]
+            return [LogRow("stops", event.words, "yellow")]
         case events.StopRunByExceededMaxSteps():
             steps = count(event.max_steps, "step")
-            return [Row("stopped", f"at the limit of {steps}, checkpoint {event.checkpoint_id}", "yellow")]
+            return [LogRow("stopped", f"at the limit of {steps}, checkpoint {event.checkpoint_id}", "yellow")]
         case events.StopRunByInterrupt():
-            return [Row("stopped", f"by {event.reason}, checkpoint {event.checkpoint_id}", "yellow")]
+            return [LogRow("stopped", f"by {event.reason}, checkpoint {event.checkpoint_id}", "yellow")]
         case step_events.RecordSnapshot():
             return _snapshot(event, around)
         case step_events.ShrinkResults():
             words = f"{count(len(event.results), 'old result')}: the model sees the ends of each"
-            return [Row("shrinks", words, "yellow")]
+            return [LogRow("shrinks", words, "yellow")]
         case step_events.StartCompaction():
-            return [Row("compacts", f"{event.first} to {event.through}, by {event.model}")] if around.full else []
+            return [LogRow("compacts", f"{event.first} to {event.through}, by {event.model}")] if around.full else []
         case step_events.CompactHistory():
             return _compaction(event, around)
         case events.QueueRun():
             due = f", not before {local_time(event.due):%Y-%m-%d %H:%M}" if event.due else ""
-            return [Row("queued", f"for a worker{due}, by {event.by}", "cyan")]
+            return [LogRow("queued", f"for a worker{due}, by {event.by}", "cyan")]
         case events.CloseRun():
             why = f": {event.reason}" if event.reason else ""
-            return [Row("closed", f"for good, by {event.by}{why}", "yellow")]
+            return [LogRow("closed", f"for good, by {event.by}{why}", "yellow")]
         case events.StartRewind():
             only = f", only {' '.join(event.only)}" if event.only else ""
-            return [Row("rewinds", f"the files to {event.to_checkpoint}{only}", "yellow"), *_given_by(event.by)]
+            return [LogRow("rewinds", f"the files to {event.to_checkpoint}{only}", "yellow"), *_given_by(event.by)]
         case events.FinishRewind():
             kept = f", {event.kept} left alone" if event.kept else ""
             # the id comes first: users copy it, so it must not be cut off
-            return [Row("rewound", f"undo with {event.start}: {count(event.files, 'change')}{kept}", "yellow")]
+            return [LogRow("rewound", f"undo with {event.start}: {count(event.files, 'change')}{kept}", "yellow")]
         case events.RedactEvent():
             words = f"{event.event_id} ({event.event_type}), by {event.by}: {event.reason}"
-            return [Row("redacts", words, "yellow")]
+            return [LogRow("redacts", words, "yellow")]
         case _:
             assert_never(event)
 
@@ -221,95 +221,99 @@ def _attached(part: ResultContent) -> str:
     return part.text.strip().partition("\n")[0].removeprefix("Attached file ").removesuffix(":")
 
 
-def _start(event: events.StartRun, around: Around) -> list[Row]:
-    rows = [Row("query", event.query, "bold")]
+def _start(event: events.StartRun, around: EventContext) -> list[LogRow]:
+    rows = [LogRow("query", event.query, "bold")]
     if event.attachments:
-        rows.append(Row("attached", ", ".join(map(_attached, event.attachments))))
+        rows.append(LogRow("attached", ", ".join(map(_attached, event.attachments))))
     if event.continued_from is not None:
         another = ", with another answer" if event.continued_from.answers else ""
         another = ", as it was there" if event.continued_from.as_it_was else another
-        rows.append(Row("continues", f"from checkpoint {event.continued_from.checkpoint_id}{another}"))
+        rows.append(LogRow("continues", f"from checkpoint {event.continued_from.checkpoint_id}{another}"))
     if around.full:
-        rows.append(Row("model", f"{event.provider}/{event.model}"))
-        rows += [Row("stands in", name) for name in event.fallbacks]
+        rows.append(LogRow("model", f"{event.provider}/{event.model}"))
+        rows += [LogRow("stands in", name) for name in event.fallbacks]
     return rows
 
 
-def _settled(event: events.ResumeRun) -> list[Row]:
-    return [Row("settled", f"{call}: {word}") for call, word in event.settled.items()]
+def _settled(event: events.ResumeRun) -> list[LogRow]:
+    return [LogRow("settled", f"{call}: {word}") for call, word in event.settled.items()]
 
 
-def _reply(event: step_events.FinishGeneration, around: Around) -> list[Row]:
+def _reply(event: step_events.FinishGeneration, around: EventContext) -> list[LogRow]:
     parts = event.message.contents
-    rows = [Row("thinks", part.thinking, "dim") for part in parts if isinstance(part, ThinkingPart) and part.thinking]
-    rows += [Row("says", part.text) for part in parts if isinstance(part, TextPart) and part.text]
+    rows = [
+        LogRow("thinks", part.thinking, "dim") for part in parts if isinstance(part, ThinkingPart) and part.thinking
+    ]
+    rows += [LogRow("says", part.text) for part in parts if isinstance(part, TextPart) and part.text]
     is_odd = event.finish_reason in ("length", "refusal", "other")
     if is_odd or around.full:
         text = f"{event.finish_reason}, {duration(event.duration_ms)}, {tokens(event.usage)}"
-        rows.append(Row("replied", text, "yellow" if is_odd else "dim"))
+        rows.append(LogRow("replied", text, "yellow" if is_odd else "dim"))
     return rows
 
 
-def _calls(event: step_events.CallTools, around: Around) -> list[Row]:
+def _calls(event: step_events.CallTools, around: EventContext) -> list[LogRow]:
     # a delegate's query and a user's question have their own events
     calls = [call for call in event.calls if around.full or call.kind not in ("delegate", "interactive")]
-    return [Row("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan") for call in calls]
+    return [
+        LogRow("calls", f"{call.tool_name} {arguments(around.calls.get(call.id))}".rstrip(), "cyan") for call in calls
+    ]
 
 
-def _generation(event: step_events.StartGeneration, around: Around) -> list[Row]:
-    generates = Row("generates", "only the result's text is to be written" if event.final else "")
-    return [Row("missing", why, "red") for why in event.unreachable.values()] + [generates] * around.full
+def _generation(event: step_events.StartGeneration, around: EventContext) -> list[LogRow]:
+    generates = LogRow("generates", "only the result's text is to be written" if event.final else "")
+    return [LogRow("missing", why, "red") for why in event.unreachable.values()] + [generates] * around.full
 
 
-def _given_by(by: By | None) -> list[Row]:
-    return [] if by is None else [Row("by", str(by), "magenta")]
+def _given_by(by: By | None) -> list[LogRow]:
+    return [] if by is None else [LogRow("by", str(by), "magenta")]
 
 
-def _result(event: step_events.FinishToolCall) -> Row:
+def _result(event: step_events.FinishToolCall) -> LogRow:
     took = f" ({duration(event.duration_ms)})" if event.duration_ms else ""
     name = run_label(event.tool_name, event.delegate.run_id) if event.delegate else event.tool_name
     text = f"{name}{took}: {text_of(event.contents)}"
-    return Row("error", text, "red") if event.is_error else Row("result", text)
+    return LogRow("error", text, "red") if event.is_error else LogRow("result", text)
 
 
-def _report(event: step_events.FinishToolCall) -> list[Row]:
+def _report(event: step_events.FinishToolCall) -> list[LogRow]:
     if event.report is None:
         return []
-    return [Row("report", event.report.text, "yellow" if event.report.without_effect else "")]
+    return [LogRow("report", event.report.text, "yellow" if event.report.without_effect else "")]
 
 
-def _step(event: step_events.FinishStep, around: Around) -> Row:
+def _step(event: step_events.FinishStep, around: EventContext) -> LogRow:
     # the id comes first: users copy it, so it must not be cut off
     took = "" if around.step_ms is None else f"{duration(around.step_ms)}, "
-    return Row("step", f"{event.checkpoint_id}: {took}{tokens(event.usage)}", "dim")
+    return LogRow("step", f"{event.checkpoint_id}: {took}{tokens(event.usage)}", "dim")
 
 
-def _completion(event: step_events.AttemptCompletion, around: Around) -> list[Row]:
+def _completion(event: step_events.AttemptCompletion, around: EventContext) -> list[LogRow]:
     if event.remaining_todos:
         titles = "; ".join(todo.title for todo in event.remaining_todos)
-        return [Row("not done", f"{count(len(event.remaining_todos), 'todo')} left: {titles}", "yellow")]
-    return [Row("is done", event.result or "")] if around.full else []
+        return [LogRow("not done", f"{count(len(event.remaining_todos), 'todo')} left: {titles}", "yellow")]
+    return [LogRow("is done", event.result or "")] if around.full else []
 
 
-def _snapshot(event: step_events.RecordSnapshot, around: Around) -> list[Row]:
+def _snapshot(event: step_events.RecordSnapshot, around: EventContext) -> list[LogRow]:
     """Return the row for a snapshot; one without changes is shown only in full mode."""
     if event.problem:
-        return [Row("snapshot", f"not taken: {event.problem}", "red")]
+        return [LogRow("snapshot", f"not taken: {event.problem}", "red")]
     files = sum(filter(None, (event.added, event.removed, event.changed)))
     if not files:
-        return [Row("snapshot", count(event.files, "file"))] if around.full else []
+        return [LogRow("snapshot", count(event.files, "file"))] if around.full else []
     lines = "" if event.lines_added is None else f"+{event.lines_added} −{event.lines_removed} in "
-    return [Row("snapshot", f"{lines}{count(files, 'file')}")]
+    return [LogRow("snapshot", f"{lines}{count(files, 'file')}")]
 
 
-def _compaction(event: step_events.CompactHistory, around: Around) -> list[Row]:
+def _compaction(event: step_events.CompactHistory, around: EventContext) -> list[LogRow]:
     about = f"about {event.tokens_before:,} tokens became {event.tokens_after:,}"
     by = f", by {event.model}" if event.model else ""
     spent = "" if event.usage is None else f", {tokens(event.usage)}"
-    failed = [] if event.error is None else [Row("error", f"no summary: {_error(event.error)}", "red")]
-    text = [Row("summary", event.text)] if around.full else []
+    failed = [] if event.error is None else [LogRow("error", f"no summary: {_error(event.error)}", "red")]
+    text = [LogRow("summary", event.text)] if around.full else []
     place = f"{event.first} to {event.through}"
-    return [Row("compacts", f"{place}: {about}{by}{spent}", "yellow"), *failed, *text]
+    return [LogRow("compacts", f"{place}: {about}{by}{spent}", "yellow"), *failed, *text]
 
 
 def _error(error: ErrorInfo) -> str:

@@ -21,7 +21,7 @@ OWN_FORMS: dict[str, str] = {
 
 
 def forms_of(host: Host) -> list[str]:
-    """Return the names of all formats, including those of plugins."""
+    """Return the names of all formats, including plugins."""
     return sorted({*OWN_FORMS, *host.jobs.plugins.formats})
 
 

@@ -18,7 +18,7 @@ LineKind = Literal["file", "hunk", "+", "-", " "]
 
 CHANGES = {"added": "added", "removed": "removed", "changed": "changed", "mode": "changed"}
 
-KEPT: dict[KeptWhy, str] = {
+KEPT_REASONS: dict[KeptWhy, str] = {
     "notRecorded": "stays: a snapshot has not recorded it",
     "ignoredThen": "stays: it was ignored then",
     "inTheWay": "stays: it is now what no snapshot knows",
@@ -30,7 +30,7 @@ _MODES = {"file": "100644", "program": "100755", "link": "120000"}
 _NO_NEWLINE = b"\\ No newline at end of file"
 
 
-def patch(files: Iterable[FileDiff]) -> Iterator[tuple[LineKind, bytes]]:
+def patch_lines(files: Iterable[FileDiff]) -> Iterator[tuple[LineKind, bytes]]:
     """Yield the lines of a patch without line breaks, in the form `git apply` takes if everything could be compared."""
     for file in files:
         if file.is_file:
@@ -39,7 +39,7 @@ def patch(files: Iterable[FileDiff]) -> Iterator[tuple[LineKind, bytes]]:
 
 def patch_bytes(files: Iterable[FileDiff]) -> bytes:
     """Return the whole patch."""
-    return b"".join(line + b"\n" for _, line in patch(files))
+    return b"".join(line + b"\n" for _, line in patch_lines(files))
 
 
 def shown_line(kind: LineKind, line: bytes) -> str:
@@ -194,7 +194,7 @@ def definition_warnings(plan: Rewind) -> Iterator[str]:
 def kept_lines(plan: Rewind) -> Iterator[str]:
     """Yield a line with the reason for each path left unchanged, up to a limit, then the number of the others."""
     for one in plan.kept[:_SHOWN]:
-        yield f"{visible_text(one.path)} {KEPT[one.why]}"
+        yield f"{visible_text(one.path)} {KEPT_REASONS[one.why]}"
     if len(plan.kept) > _SHOWN:
         yield f"… and {len(plan.kept) - _SHOWN:,} more stay"
 

@@ -39,7 +39,7 @@ class Form:
 
     message: str
     schema: JsonObject
-    is_by_field: bool = False  # True if the fields are those of the question's schema; otherwise the answer is one text
+    is_by_field: bool = False  # True if the fields come from the question's schema; otherwise the answer is one text
 
     def answer(self, content: Mapping[str, JsonValue]) -> str | None:
         """Return the filled-in values as `Host.answer` takes them; None without any."""

@@ -1,4 +1,4 @@
-"""The status of Jobs and Runs in words, and the next step for one that has stopped or ended."""
+"""The status of Jobs and Runs as text, and the next step for one that has stopped or ended."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import RunSummary
 
 
-# Status in words.
+# Status as text.
 
 STATUS_WORDS: dict[JobStatus, str] = {status: typed.replace("-", " ") for typed, status in TYPED_STATUS.items()}
 
 
 def status_of(job: JobSummary) -> str:
-    """Return the Job's status in words; `closed` is added for one that was closed for good."""
+    """Return the Job's status as text; `closed` is added for one that was closed for good."""
     word = STATUS_WORDS[job.status]
     return word if job.closed is None else f"{word}, closed"
 
 
 def run_status_of(run: RunSummary) -> str:
-    """Return the Run's status in words, including waiting for delegates."""
+    """Return the Run's status as text, including waiting for delegates."""
     return "waits for delegates" if run.status == "stoppedByDelegate" else STATUS_WORDS[run.status]
 
 
@@ -54,7 +54,7 @@ _OF_BUDGET: dict[BudgetName, Option] = {
 }
 
 
-def after_job(job: JobSummary) -> AfterJob | None:
+def next_step_of_job(job: JobSummary) -> AfterJob | None:
     """Return how the Job continues; None while it runs or if it was closed for good."""
     if job.closed is not None:
         return None
@@ -65,7 +65,7 @@ def after_job(job: JobSummary) -> AfterJob | None:
     return _after(job.id, job.status, job.expert_key)
 
 
-def after_series(series: SeriesState) -> tuple[Answer | Resume, ...]:
+def next_steps_of_series(series: SeriesState) -> tuple[Answer | Resume, ...]:
     """Return the steps that continue paused or failed iterations, in order; empty for others."""
     if series.status not in ("paused", "failed"):
         return ()

@@ -20,7 +20,7 @@ from perstack.core.runs.events import ResumeRun, StartRewind, StoredEvent, parse
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
 from perstack.core.runs.step_events import CallInteractiveTool, FinishGeneration, RequestApproval
-from perstack.doors.shared.event_text import Around, Row, describe
+from perstack.doors.shared.event_text import EventContext, LogRow, describe
 from perstack.engine.log.run_log import RunLog
 
 # Every event's JSON begins with these keys in this order, so most lines can be selected without parsing.
@@ -35,10 +35,10 @@ CHECKPOINT_TYPES: frozenset[str] = frozenset(
     for kind in get_args(StoredEvent)
     if kind is StartRewind or ("checkpoint_id" in kind.model_fields and kind is not ResumeRun)
 )
-"""Event types that one can return to: those that make a checkpoint, and the start of a rewind."""
+"""Event types that a Run can return to: events that make a checkpoint, and the start of a rewind."""
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """An event's line and the fields known without parsing it."""
 
     timestamp: int
@@ -53,12 +53,12 @@ class Entry(NamedTuple):
         return self.log.lines[self.place]
 
 
-class Place(NamedTuple):
+class CheckpointRef(NamedTuple):
     """A checkpoint, found without parsing the event that makes it."""
 
     id: str
     expert: str
-    entry: Entry
+    entry: LogEntry
 
     @property
     def run_id(self) -> str:
@@ -76,9 +76,9 @@ class Place(NamedTuple):
         return self.type == "stopRunByInteractiveTool"
 
 
-def entries_of(log: RunLog) -> list[Entry]:
+def entries_of(log: RunLog) -> list[LogEntry]:
     """Return all events of one Run. A redacted event takes the time and step of its neighbour."""
-    found: list[Entry] = []
+    found: list[LogEntry] = []
     unknown = 0
     for place, line in enumerate(log.lines):
         entry = _entry(log, place, line)
@@ -91,24 +91,26 @@ def entries_of(log: RunLog) -> list[Entry]:
     return found
 
 
-def in_order(logs: Iterable[RunLog]) -> list[Entry]:
+def in_order(logs: Iterable[RunLog]) -> list[LogEntry]:
     """Return the events of several Runs by time. Events of one Run keep their order even if the clock was set back."""
     each = [entries_of(log) for log in logs]
     return each[0] if len(each) == 1 else list(merge(*each, key=lambda entry: entry.timestamp))
 
 
-def places_in(log: RunLog) -> list[Place]:
+def places_in(log: RunLog) -> list[CheckpointRef]:
     """Return the checkpoints of one Run in order."""
     expert = expert_of(log)
-    return [Place(_place_id(entry), expert, entry) for entry in entries_of(log) if entry.type in CHECKPOINT_TYPES]
+    return [
+        CheckpointRef(_place_id(entry), expert, entry) for entry in entries_of(log) if entry.type in CHECKPOINT_TYPES
+    ]
 
 
-def places_of(logs: Iterable[RunLog]) -> list[Place]:
+def places_of(logs: Iterable[RunLog]) -> list[CheckpointRef]:
     """Return the checkpoints of several Runs, Run by Run."""
     return [place for log in logs for place in places_in(log)]
 
 
-def _place_id(entry: Entry) -> str:
+def _place_id(entry: LogEntry) -> str:
     # in these event types, no text from outside precedes the id
     found = None if entry.type == "startRewind" else _CHECKPOINT.search(entry.line)
     return found[1].decode() if found else event_id_of(entry.log.run_id, entry.place + 1)
@@ -130,14 +132,14 @@ def is_delegate(log: RunLog) -> bool:
     return bool(log.lines) and b',"delegatedBy":{"expertKey":' in log.lines[0]
 
 
-def _entry(log: RunLog, place: int, line: bytes) -> Entry:
+def _entry(log: RunLog, place: int, line: bytes) -> LogEntry:
     found = _BEGINNING.match(line)
     if found is None:
         return _parsed_entry(log, place, line)
-    return Entry(int(found[2]), found[1].decode(), int(found[4] or 0), place, log)
+    return LogEntry(int(found[2]), found[1].decode(), int(found[4] or 0), place, log)
 
 
-def _parsed_entry(log: RunLog, place: int, line: bytes) -> Entry:
+def _parsed_entry(log: RunLog, place: int, line: bytes) -> LogEntry:
     """Return the entry of a line that does not begin as this version writes it, with the fields it has."""
     try:
         found: JsonValue = json.loads(line)
@@ -149,24 +151,24 @@ def _parsed_entry(log: RunLog, place: int, line: bytes) -> Entry:
         value = fields.get(name)
         return value if isinstance(value, int) else 0
 
-    return Entry(number("timestamp"), str(fields.get("type", "")), number("stepNumber"), place, log)
+    return LogEntry(number("timestamp"), str(fields.get("type", "")), number("stepNumber"), place, log)
 
 
-# Rows of an event's line, also of one that this version cannot parse.
+# Rows of an event's line, also if this version cannot parse it.
 
 _QUESTIONS = (b'{"type":"callInteractiveTool"', b'{"type":"requestApproval"')
 _MAX_EVENTS_BETWEEN = 5  # maximum events between a question and the stop it causes
 
 
-def rows_of(entry: Entry, around: Around) -> list[Row]:
+def rows_of(entry: LogEntry, around: EventContext) -> list[LogRow]:
     """Return the rows of one event."""
     try:
         return describe(parse_line(entry.line), around)
     except ValueError:
         if _is_taken_out(entry.line):
-            return [Row("redacted", f"{entry.type}: its content was taken out", "dim")]
+            return [LogRow("redacted", f"{entry.type}: its content was taken out", "dim")]
         # an event of a newer version: show its bytes rather than nothing
-        return [Row(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
+        return [LogRow(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
 
 
 def _is_taken_out(line: bytes) -> bool:
@@ -176,14 +178,14 @@ def _is_taken_out(line: bytes) -> bool:
         return False
 
 
-def question_at(place: Place) -> str:
+def question_at(place: CheckpointRef) -> str:
     """Return the question to the user at a checkpoint; empty if it cannot be parsed or a delegate asked it."""
     event = _asks_at(place)
-    rows = [] if event is None else describe(event, Around({}))
+    rows = [] if event is None else describe(event, EventContext({}))
     return rows[0].text if rows else ""
 
 
-def asked_at(place: Place) -> OpenQuestion | None:
+def open_question_at(place: CheckpointRef) -> OpenQuestion | None:
     """Return the open question at a checkpoint, with who asked it and the form of its answer; None without one."""
     match _asks_at(place):
         case CallInteractiveTool() as event:
@@ -194,7 +196,7 @@ def asked_at(place: Place) -> OpenQuestion | None:
             return None
 
 
-def _asks_at(place: Place) -> StoredEvent | None:
+def _asks_at(place: CheckpointRef) -> StoredEvent | None:
     log = place.entry.log
     for at in range(place.entry.place - 1, max(-1, place.entry.place - _MAX_EVENTS_BETWEEN), -1):
         if log.lines[at].startswith(_QUESTIONS):
@@ -205,7 +207,7 @@ def _asks_at(place: Place) -> StoredEvent | None:
     return None
 
 
-def calls_before(entry: Entry) -> dict[str, ToolCallPart]:
+def calls_of_last_reply(entry: LogEntry) -> dict[str, ToolCallPart]:
     """Return the calls of the last reply before this event."""
     for place in range(entry.place - 1, max(-1, entry.place - 5), -1):
         try:
@@ -231,8 +233,8 @@ _WORDS: dict[How, str] = {
 }
 
 
-def how_words(one: PlacedRun) -> str:
-    """Return how the Run was started; empty for one that the user started."""
+def origin_text(one: PlacedRun) -> str:
+    """Return how the Run was started; empty if the user started it."""
     return _WORDS[one.how].format(parent=one.parent or "a Run that is gone", at=one.at)
 
 

@@ -3,7 +3,7 @@
 A reader may stall: a pager, a terminal after Ctrl-S, a pipe whose other end is stopped. A write that blocks the event
 loop would also stop the heartbeats, and another process would take the Job over.
 
-- One `OutputChannel` for each file, pipe or terminal. stdout and stderr share it if both lead to the same one, so that
+- One `OutputChannel` for each file, pipe or terminal. stdout and stderr share it if both lead to one, so that
   the order of writes is kept.
 - Within an event loop a write is queued, and a thread writes it. The loop waits for the thread for at most `_WAIT_S`,
   and not at all while the reader is behind. So a reader that keeps up gets its errors (EPIPE) where they arise.
@@ -173,7 +173,7 @@ class _Backlog:
 
     def clear(self) -> None:
         self._file.close()
-        self.__init__()  # type: ignore[misc]  # the same object, empty again
+        self.__init__()  # type: ignore[misc]  # this object, empty again
 
 
 class _Raw(RawIOBase):
@@ -225,7 +225,7 @@ def channel_at(fd: int) -> OutputChannel:
 
 
 def unblocked(stream: TextIO) -> TextIO:
-    """Return a stream that writes to the same file through a channel; the stream itself if it is not a file."""
+    """Return a stream that writes to its file through a channel; the stream itself if it is not a file."""
     try:
         fd = stream.fileno()
         channel = channel_at(fd)
@@ -236,7 +236,7 @@ def unblocked(stream: TextIO) -> TextIO:
 
 
 def channel_of(stream: TextIO) -> OutputChannel | None:
-    """Return the channel of a stream; None for one that `unblocked` did not make."""
+    """Return the channel of a stream; None if `unblocked` did not make it."""
     return stream.channel if isinstance(stream, _Stream) else None
 
 

@@ -16,15 +16,15 @@ _ECHO_S = 0.1
 """Seconds within which a second signal counts as the first: `timeout` and nested shells send each signal twice."""
 
 
-def leave() -> NoReturn:
+def exit_now() -> NoReturn:
     """End the process at once, without cleaning up."""
     os._exit(INTERRUPTED)
 
 
 @contextmanager
-def on_stop_signals(
+def handle_stop_signals(
     first: Callable[[], object],
-    again: Callable[[], object] = leave,
+    again: Callable[[], object] = exit_now,
     *,
     interrupt: Callable[[], object] | None = None,
 ) -> Generator[None]:
@@ -67,14 +67,14 @@ def on_continued(then: Callable[[], object]) -> None:
 
 
 @contextmanager
-def stopped_by_signals() -> Generator[None]:
+def cancel_on_stop_signal() -> Generator[None]:
     """Cancel the block at the first stop signal, so that it cleans up, and end the process at the second."""
     task = asyncio.current_task()
 
     def first() -> None:
         if task is None:
-            leave()
+            exit_now()
         task.cancel()
 
-    with on_stop_signals(first), suppress(asyncio.CancelledError):
+    with handle_stop_signals(first), suppress(asyncio.CancelledError):
         yield

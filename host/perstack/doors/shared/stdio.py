@@ -34,7 +34,7 @@ class MessageTooLong(Exception):
 
 
 @dataclass(slots=True)
-class Wire:
+class ProtocolStdio:
     """Both directions of the connection to the client."""
 
     read_fd: int
@@ -49,7 +49,7 @@ class Wire:
         self._outgoing = SimpleQueue()
 
     @classmethod
-    def claim(cls) -> Wire:
+    def take_over(cls) -> ProtocolStdio:
         """Take stdin and stdout for the protocol.
 
         From now on, other readers of stdin find its end, and other writers to stdout, such as a print in a plugin or a

@@ -21,7 +21,7 @@ _MIN_TEXT_CELLS = 16  # cells that a text column keeps until no further column c
 _MAX_PLAIN_CELLS = 32  # maximum cells of a column that is neither an id nor a text, if the width is limited
 
 
-def fitting(
+def fit_columns(
     widths: Sequence[int],
     headings: Sequence[int],
     width: int | None,

@@ -18,14 +18,14 @@ from perstack.config.load import LoadedProject
 from perstack.core.base.text import one_line
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.doors.shared.signals import INTERRUPTED, leave, on_stop_signals
+from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.doors.tui.actions import ACTIONS, Action
 from perstack.doors.tui.screens import screen_of
 from perstack.doors.tui.screens.base import OverScreen
 from perstack.doors.tui.session import Session, changes_of, nothing_held
 from perstack.doors.tui.terminal import Keyboard, terminal_restored
 from perstack.doors.tui.theme import DARK, DEFAULTS, LIGHT
-from perstack.doors.tui.view.input import Typed
+from perstack.doors.tui.view.input import InputHistory
 from perstack.doors.tui.view.lines import EACH, FIRST, Tab, problem_lines, tabs_line
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.doors.tui.widgets.lines import Bar, LinesView
@@ -72,7 +72,7 @@ _KEYS = ("Enter send", "^J new line", "Esc interrupt", "F1 help", "F2 History", 
 _DROPPED = ("^J new line", "Enter send", "^P all")
 """Entries left out of the key line, in this order, if it is too narrow."""
 
-_OF_JOBS = ("scroll", "to_end", "fold")  # actions on the shown Job; a screen above it has its own
+_OF_JOBS = ("scroll", "to_end", "fold")  # actions on the shown Job; a screen above it has others
 
 
 class StartApp(App[int]):
@@ -224,7 +224,7 @@ class StartApp(App[int]):
 
     async def _add(self, session: Session) -> JobPane:
         self._made += 1
-        pane = JobPane(session, Typed(self._typed), id=f"pane-{self._made}")
+        pane = JobPane(session, InputHistory(self._typed), id=f"pane-{self._made}")
         self._panes.append(pane)
         await self._body.mount(pane)
         self.action_tab(len(self._panes))
@@ -515,10 +515,10 @@ def run_start(
                 drives=drives,
             )
             leaving: list[asyncio.Task[None]] = []
-            with on_stop_signals(lambda: leaving.append(asyncio.ensure_future(app.leave(INTERRUPTED)))):
+            with handle_stop_signals(lambda: leaving.append(asyncio.ensure_future(app.leave(INTERRUPTED)))):
                 code = await app.run_async(mouse=mouse)
                 if app.leaves_at_once:
-                    leave()
+                    exit_now()
             for session in app.sessions:
                 session.interrupt()
             await asyncio.gather(*(session.ended() for session in app.sessions))

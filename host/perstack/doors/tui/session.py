@@ -20,8 +20,8 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import events, step_events
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.activity import LiveState, Told
-from perstack.doors.shared.job_status import after_job, spent
+from perstack.doors.shared.activity import JobActivity, LogLine
+from perstack.doors.shared.job_status import next_step_of_job, spent
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.tui.view.styled_text import Style
 from perstack.doors.tui.view.transcript import Transcript
@@ -64,7 +64,7 @@ async def changes_of(live: ReloadedProject) -> AsyncGenerator[bool]:
 class Listener(Protocol):
     """A receiver of events as they arrive, for interfaces that do not draw the transcript."""
 
-    def heard(self, event: events.Event, told: Sequence[Told], live: LiveState) -> None:
+    def heard(self, event: events.Event, told: Sequence[LogLine], live: JobActivity) -> None:
         """Receive an event, its log rows and the state; for an opened Job first the stored events, in order."""
         ...
 
@@ -192,13 +192,13 @@ class Session:
         """The way to resume the Job; None if it cannot be resumed."""
         if self.job is None or self.is_busy:
             return None
-        step = after_job(self.job)
+        step = next_step_of_job(self.job)
         return step if isinstance(step, Resume) else None
 
     # --- user actions ---------------------------------------------------------------------------------------------
 
     def send(self, text: str) -> None:
-        """Send the text as query, answer, next query of the same Job, or higher limit to resume with."""
+        """Send the text as query, answer, next query of the Job, or higher limit to resume with."""
         job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
         place, is_again = self.resume_from, self.again is not None
         if self.is_driven and asking is not None:
@@ -293,7 +293,7 @@ class Session:
                     return
 
     def _beside(self, work: Coroutine[object, object, None]) -> None:
-        """Start a task in addition to the one that drives the Job."""
+        """Start a task beyond the driving one."""
         task = asyncio.create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
@@ -459,7 +459,7 @@ class Session:
         self._on_change(self)
 
     def _hear(self, event: events.Event, transcript: Transcript, seq: int) -> None:
-        """Apply an event. `seq` is its number in its Run's log; 0 for one that is not stored."""
+        """Apply an event. `seq` is its number in its Run's log; 0 if it is not stored."""
         if seq:
             self._heard[event.run_id] = seq
             if isinstance(event, events.StartRun) and event.delegated_by is None:

@@ -184,7 +184,7 @@ class Keyboard(LinuxDriver):
         super().write(data)
 
     def catches_up(self) -> bool:
-        """Return whether the terminal reads again, and all is to be drawn anew."""
+        """Return whether the terminal reads again, and all must be drawn again."""
         if not self._is_behind or self._drawing.channel.pending:
             return False
         self._is_behind = False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perstack.core.base.text import one_line
 from perstack.doors.shared.job_status import status_of
-from perstack.doors.shared.log_view import Place, places_of, question_at
+from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
 from perstack.doors.shared.text import ago, count, shorten
 from perstack.doors.tui.view.history import matching, name_of, name_of_place
 from perstack.host import Host
@@ -23,7 +23,7 @@ class Lists:
         """List Jobs, questions and checkpoints of `host`."""
         self._host = host
         self._jobs: list[str | None] = []
-        self._places: Sequence[Place] = ()
+        self._places: Sequence[CheckpointRef] = ()
         self._of: str | None = None
 
     async def history(self, words: str) -> list[str]:
@@ -67,13 +67,13 @@ class Lists:
         at = _number(typed, len(self._jobs))
         return None if at is None else self._jobs[at]
 
-    def place(self, typed: str, job_id: str | None) -> Place | None:
+    def place(self, typed: str, job_id: str | None) -> CheckpointRef | None:
         """Return the checkpoint with that number, if the last list was of this Job; otherwise None."""
         at = _number(typed, len(self._places)) if job_id == self._of else None
         return None if at is None else self._places[at]
 
 
-def _asks(place: Place) -> str:
+def _asks(place: CheckpointRef) -> str:
     return f" asks {question_at(place)}".rstrip() if place.asks else ""
 
 

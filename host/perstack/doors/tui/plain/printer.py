@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.messages import TextPart, ToolCallPart
 from perstack.dataclass import dataclass
-from perstack.doors.shared.activity import LiveState, Told, timed, todos_words, totals, work_words
-from perstack.doors.shared.event_text import Row, run_label
+from perstack.doors.shared.activity import JobActivity, LogLine, timed, todos_words, totals, work_words
+from perstack.doors.shared.event_text import LogRow, run_label
 from perstack.doors.shared.next_steps import said_plainly
 from perstack.doors.shared.questions import change_of
 from perstack.doors.shared.text import count, shorten
@@ -39,7 +39,7 @@ class Printer:
         self._is_shown = True
         self._held: deque[str] = deque(maxlen=_SHOWN_EVENTS)
         self._left_out = 0
-        self._live = LiveState()
+        self._live = JobActivity()
         self._calls: dict[str, dict[str, ToolCallPart]] = {}
         self._coming: dict[str, Coming] = {}
         self._said_last: dict[str, str] = {}
@@ -75,7 +75,7 @@ class Printer:
         """Print a message of this program."""
         self.line(f"{word}: {text}")
 
-    def heard(self, event: events.Event, told: Sequence[Told], live: LiveState) -> None:
+    def heard(self, event: events.Event, told: Sequence[LogLine], live: JobActivity) -> None:
         """Print an event."""
         self._live = live
         if isinstance(event, events.ErrorRun | events.StopRunByInterrupt):
@@ -105,13 +105,13 @@ class Printer:
             if isinstance(event, step_events.RequestApproval):
                 what = f"your approval of {event.tool_name} ({event.rule})"
             label = run_label(event.expert_key, event.run_id)
-            self._row(event.run_id, label, Row("waits", f"for {what} when the other delegates have stopped"))
+            self._row(event.run_id, label, LogRow("waits", f"for {what} when the other delegates have stopped"))
 
-    def _rows(self, told: Sequence[Told]) -> None:
+    def _rows(self, told: Sequence[LogLine]) -> None:
         for one in told:
             self._row(one.run_id, one.label, one.row)
 
-    def _row(self, run_id: str, label: str, row: Row) -> None:
+    def _row(self, run_id: str, label: str, row: LogRow) -> None:
         shown = shorten(row.text, _ROW_CELLS)
         if shown.endswith("…") and not row.text.endswith("…"):
             self.cut = row.text[:_MAX_KEPT_CHARS]
@@ -138,7 +138,7 @@ class Printer:
         if coming is not None and coming.left.strip():
             self._text("", [f"{coming.left} …"])
 
-    def _reply(self, event: step_events.FinishGeneration, told: Sequence[Told]) -> None:
+    def _reply(self, event: step_events.FinishGeneration, told: Sequence[LogLine]) -> None:
         label = run_label(event.expert_key, event.run_id)
         coming = self._coming.pop(event.run_id, Coming())
         self._calls[event.run_id] = {part.tool_call_id: part for part in event.message.tool_calls}
@@ -146,14 +146,14 @@ class Printer:
         text = "".join(part.text for part in event.message.contents if isinstance(part, TextPart))
         rest = text.removeprefix(coming.printed)
         if coming.printed and rest == text:  # the stream was cut off, and started again
-            self._row(event.run_id, label, Row("again", "the whole of the reply"))
+            self._row(event.run_id, label, LogRow("again", "the whole of the reply"))
         if rest.strip():
             self._text(self._of(event.run_id, label), rest.strip("\n").split("\n"))
         if text.strip():
             self._said_last[event.run_id] = text
         self._rows([one for one in told if one.row.word not in ("thinks", "says")])
 
-    def _call(self, event: step_events.CallTools, told: Sequence[Told]) -> None:
+    def _call(self, event: step_events.CallTools, told: Sequence[LogLine]) -> None:
         rows = [one for one in told if one.row.word == "calls"]
         calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
         for one, call in zip(rows, calls, strict=False):
@@ -162,13 +162,15 @@ class Printer:
             if not change or part is None:
                 self._row(one.run_id, one.label, one.row)
                 continue
-            self._row(one.run_id, one.label, Row("calls", f"{part.tool_name} {part.args.get('path')}, which changes"))
+            self._row(
+                one.run_id, one.label, LogRow("calls", f"{part.tool_name} {part.args.get('path')}, which changes")
+            )
             more = len(change) - _MAX_CHANGE_LINES
             self._text("", [*change[:_MAX_CHANGE_LINES], *([f"… {count(more, 'more line')}"] if more > 0 else [])])
             if more > 0:
                 self.cut = "\n".join(change)[:_MAX_KEPT_CHARS]
 
-    def _finish(self, event: events.FinishRun, told: Sequence[Told]) -> None:
+    def _finish(self, event: events.FinishRun, told: Sequence[LogLine]) -> None:
         is_said = event.text == self._said_last.pop(event.run_id, None)
         if self._live.is_delegate(event.run_id):
             self._rows([one._replace(row=one.row._replace(text="")) for one in told[:1]])
@@ -182,7 +184,7 @@ class Printer:
 _STATUS_CELLS = 200
 
 
-def at_work(session: Session, now: int) -> list[str]:
+def status_lines(session: Session, now: int) -> list[str]:
     """Return the status, each Run's activity and its duration, the todos, and the totals."""
     live = session.transcript.live
     found = [STATES[session.state]]

@@ -9,13 +9,13 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import DENIES, asked_by, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.log_view import asked_at, is_delegate
+from perstack.doors.shared.log_view import is_delegate, open_question_at
 from perstack.doors.shared.next_steps import said_plainly
 from perstack.doors.shared.questions import call_shown, chosen, question_shown
 from perstack.doors.shared.text import count
 from perstack.doors.tui.actions import COMMANDS, OTHERS
 from perstack.doors.tui.plain.lists import Lists
-from perstack.doors.tui.plain.printer import Printer, at_work
+from perstack.doors.tui.plain.printer import Printer, status_lines
 from perstack.doors.tui.session import Session, nothing_held
 from perstack.doors.tui.view.lines import STATES, filtered, hint_of
 from perstack.doors.tui.view.questions import SETTLEMENTS, asking_hint, decision
@@ -28,7 +28,7 @@ NAMES = {one.name: one for one in COMMANDS}
 _STOPS = "Ctrl-C"
 
 
-class Room:
+class OpenJob:
     """An open Job, or a future one."""
 
     def __init__(
@@ -69,7 +69,7 @@ class PlainProgram:
         self._write = put
         self._discard = discard
         self._drives = drives
-        self._rooms: list[Room] = []
+        self._rooms: list[OpenJob] = []
         self._front = 0
         self._draft: list[str] = []
         self._experts: list[Expert] = []
@@ -86,7 +86,7 @@ class PlainProgram:
             self._write(line.rstrip())
 
     @property
-    def room(self) -> Room:
+    def room(self) -> OpenJob:
         """The shown Job."""
         return self._rooms[self._front]
 
@@ -109,10 +109,10 @@ class PlainProgram:
         if query is not None:
             self.room.session.send(query)
 
-    def _add(self) -> Room:
+    def _add(self) -> OpenJob:
         if self._rooms:
             self.room.printer.hold()
-        room = Room(self.host, self.put, self._on_change, drives=self._drives)
+        room = OpenJob(self.host, self.put, self._on_change, drives=self._drives)
         self._rooms.append(room)
         self._front = len(self._rooms) - 1
         return room
@@ -409,7 +409,7 @@ class PlainProgram:
         if place is None or session.is_busy:
             self.put("the Job is at work" if session.is_busy else "where? a number of /checkpoints")
             return
-        again = asked_at(place) if answers_again and place.asks else None
+        again = open_question_at(place) if answers_again and place.asks else None
         if answers_again and (again is None or is_delegate(place.entry.log)):
             self.put("nothing was asked of you there: choose a checkpoint of the Coordinator that asks")
             return
@@ -438,7 +438,7 @@ class PlainProgram:
     def do_status(self) -> None:
         """Print the status of the shown Job."""
         session = self.room.session
-        self.put("\n".join(at_work(session, self.host.clock.now())))
+        self.put("\n".join(status_lines(session, self.host.clock.now())))
 
     async def do_agree(self) -> None:
         """Accept a changed definition. Raises PerstackError."""

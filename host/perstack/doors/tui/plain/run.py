@@ -11,7 +11,7 @@ from contextlib import suppress
 from perstack.config.load import LoadedProject
 from perstack.core.base.text import plain_text
 from perstack.doors.shared.next_steps import said_plainly
-from perstack.doors.shared.signals import INTERRUPTED, leave, on_stop_signals
+from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.doors.tui.plain.program import PlainProgram
 from perstack.doors.tui.session import changes_of
 from perstack.engine.permissions.live_project import ReloadedProject
@@ -113,12 +113,12 @@ async def _run(
 
     def interrupt() -> None:
         if not program.interrupt():
-            leave()
+            exit_now()
 
     live = ReloadedProject(loaded)
     async with host:
         job_id = await host.jobs.find(job)
-        with on_stop_signals(stop, interrupt=interrupt), Keyboard(sys.stdin.fileno()) as keyboard:
+        with handle_stop_signals(stop, interrupt=interrupt), Keyboard(sys.stdin.fileno()) as keyboard:
             program = PlainProgram(host, live, put, discard=keyboard.discard, drives=drives)
             async with asyncio.TaskGroup() as group:
                 others = [group.create_task(_typing(program, keyboard)), group.create_task(_following(program, live))]

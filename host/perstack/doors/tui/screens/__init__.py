@@ -1,4 +1,4 @@
-"""Screens above that of the Jobs. Each is a class in a module of this package, and a line in `SCREENS`."""
+"""Screens above the screen of the Jobs. Each is a class in a module of this package, and a line in `SCREENS`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from perstack.doors.tui.widgets.tree import NodesView
 from perstack.errors import PerstackError
 from perstack.host import Host
 
-# Screens above that of the Jobs; Esc returns.
+# Screens above the screen of the Jobs; Esc returns.
 
 
 class Program(Protocol):

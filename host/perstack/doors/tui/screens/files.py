@@ -100,7 +100,7 @@ class RewindScreen(LinesScreen):
     def __init__(
         self, over: Program, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
     ) -> None:
-        """`then` is called when the files are those of the checkpoint."""
+        """`then` is called when the files are as at the checkpoint."""
         super().__init__(over)
         self._job_id = job_id
         self._checkpoint_id = checkpoint_id

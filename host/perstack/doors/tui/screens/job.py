@@ -15,7 +15,16 @@ from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import PlacedRun
 from perstack.doors.shared.checkpoints import new_in
 from perstack.doors.shared.command_lines import CommandLine, of_checkpoint, of_job, of_run
-from perstack.doors.shared.log_view import Entry, Place, asked_at, branches, expert_of, in_order, is_delegate, places_of
+from perstack.doors.shared.log_view import (
+    CheckpointRef,
+    LogEntry,
+    branches,
+    expert_of,
+    in_order,
+    is_delegate,
+    open_question_at,
+    places_of,
+)
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.text import cells, shorten
 from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
@@ -23,14 +32,14 @@ from perstack.doors.tui.screens.base import ListScreen, OverScreen, PageScreen, 
 from perstack.doors.tui.screens.export import ExportScreen
 from perstack.doors.tui.screens.files import Compared, FilesScreen, RewindScreen
 from perstack.doors.tui.view.history import event_line, event_texts, name_of_place, place_line, run_line, words_lines
-from perstack.doors.tui.view.items import Remark
+from perstack.doors.tui.view.items import NoteItem
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.doors.tui.view.tree import Fact, Page, checkpoint_page, new_page
 from perstack.doors.tui.widgets.lines import LinesView
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import PerstackError
 
-# Command lines for the same actions; Enter copies one.
+# Command lines for these actions; Enter copies one.
 
 
 class CommandsScreen(ListScreen[CommandLine]):
@@ -88,7 +97,7 @@ class OfJob(OverScreen):
 
     @property
     @abstractmethod
-    def place(self) -> Place | None:
+    def place(self) -> CheckpointRef | None:
         """The chosen checkpoint, if any."""
 
     @abstractmethod
@@ -120,7 +129,7 @@ class OfJob(OverScreen):
         place = self._needed()
         if place is None:
             return
-        again = None if is_delegate(place.entry.log) else asked_at(place)
+        again = None if is_delegate(place.entry.log) else open_question_at(place)
         if not place.asks:
             self.notify("Nothing was asked at this checkpoint: choose one that says «asks».", markup=False)
         elif again is None:
@@ -191,13 +200,13 @@ class OfJob(OverScreen):
             *of_job(self.job_id, self.expert, given),
         ]
 
-    def _needed(self) -> Place | None:
+    def _needed(self) -> CheckpointRef | None:
         if self.place is None:
             self.notify("Choose a checkpoint first: Tab goes to them.", severity="warning", markup=False)
         return self.place
 
 
-# A checkpoint: the messages as the model sees them there, or those that are new in it.
+# A checkpoint: the messages as the model sees them there, or the new ones.
 
 _ALL, _NEW = _CHECKPOINT_VIEWS = ("Messages", "New since the step before")
 
@@ -210,8 +219,8 @@ class CheckpointScreen(OfJob, PageScreen):
         *bindings_of(OfJob.ACTIONS),
     ]
 
-    def __init__(self, over: Program, job_id: str, place: Place, *, marked: str | None = None) -> None:
-        """Show a checkpoint of a Job; `marked` is the one that files are compared with."""
+    def __init__(self, over: Program, job_id: str, place: CheckpointRef, *, marked: str | None = None) -> None:
+        """Show a checkpoint of a Job; files are compared with `marked`."""
         super().__init__(over)
         self._job_id = job_id
         self._place = place
@@ -245,7 +254,7 @@ class CheckpointScreen(OfJob, PageScreen):
                 checkpoint = self._checkpoint = await host.checkpoint(self._place.id, job_id=self._job_id)
             page = checkpoint_page(checkpoint) if view == _ALL else new_page(checkpoint, await new_in(host, checkpoint))
         except PerstackError as error:
-            page = Page([Remark("error", error.said(tui_phrase), "bad")])
+            page = Page([NoteItem("error", error.said(tui_phrase), "bad")])
         self._pages[view] = page
         if view == self._view:
             self.page.begin(page)
@@ -268,7 +277,7 @@ class CheckpointScreen(OfJob, PageScreen):
         return self._place.run_id
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> CheckpointRef | None:
         """The checkpoint."""
         return self._place
 
@@ -280,7 +289,7 @@ class CheckpointScreen(OfJob, PageScreen):
         self.keys_line(self.keys_that_fit("Tab other view", "Enter unfolds"))
 
 
-One: TypeAlias = PlacedRun | Place | Entry
+One: TypeAlias = PlacedRun | CheckpointRef | LogEntry
 _RUNS, _PLACES, _EVENTS = _VIEWS = ("Runs", "Checkpoints", "Events")
 _EMPTY = {_RUNS: "This Job has no Run yet.", _PLACES: "There is no checkpoint yet.", _EVENTS: "There is no event yet."}
 
@@ -360,7 +369,7 @@ class JobScreen(OfJob, ListScreen[One]):
         """Return the index to choose: the kept checkpoint, otherwise the last row, or the first of the Runs."""
         stays_at, self._stays_at = self._stays_at, None
         for at, one in enumerate(self.rows if stays_at is not None else ()):
-            if isinstance(one, Place) and one.id == stays_at:
+            if isinstance(one, CheckpointRef) and one.id == stays_at:
                 return at
         return self._chosen.get(self._view, 0 if self._view == _RUNS else -1)
 
@@ -376,9 +385,9 @@ class JobScreen(OfJob, ListScreen[One]):
         match one:
             case PlacedRun():
                 return run_line(one, self._drawn.get(one.run.id, ""), is_chosen, width)
-            case Place():
+            case CheckpointRef():
                 return place_line(one, is_chosen, width, is_marked=one.id == self.marked)
-            case Entry():
+            case LogEntry():
                 return event_line(one, is_chosen, width)
             case _:
                 assert_never(one)
@@ -401,9 +410,9 @@ class JobScreen(OfJob, ListScreen[One]):
         match one:
             case PlacedRun():
                 self.over.show(JobScreen(self.over, self._job_id, one.run.id))
-            case Place():
+            case CheckpointRef():
                 self.over.show(CheckpointScreen(self.over, self._job_id, one, marked=self.marked))
-            case Entry():
+            case LogEntry():
                 self.over.show(TextsScreen(self.over, f"{one.type} of {one.log.run_id}", event_texts(one)))
             case _:
                 assert_never(one)
@@ -441,15 +450,15 @@ class JobScreen(OfJob, ListScreen[One]):
 
     @property
     def run_id(self) -> str | None:
-        """The chosen Run, or the one that the screen is limited to."""
+        """The chosen Run, or the Run that the screen is limited to."""
         one = self.chosen
         return one.run.id if isinstance(one, PlacedRun) else self._run_id
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> CheckpointRef | None:
         """The chosen checkpoint, if a checkpoint is chosen."""
         one = self.chosen
-        return one if isinstance(one, Place) else None
+        return one if isinstance(one, CheckpointRef) else None
 
     def marked_another(self) -> None:
         """Show the mark in the list."""
@@ -458,9 +467,9 @@ class JobScreen(OfJob, ListScreen[One]):
 
 def _step_of(one: One) -> int:
     match one:
-        case Place():
+        case CheckpointRef():
             return one.entry.step
-        case Entry():
+        case LogEntry():
             return one.step
         case PlacedRun():
             return 0

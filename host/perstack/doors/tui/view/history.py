@@ -7,20 +7,28 @@ from collections.abc import Iterable, Sequence
 from perstack.core.base.text import one_line
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.jobs.summary import JobSummary, PlacedRun
-from perstack.doors.shared.event_text import Around, run_label
+from perstack.doors.shared.event_text import EventContext, run_label
 from perstack.doors.shared.file_changes import (
     LineKind,
     definition_warnings,
     file_rows,
     kept_lines,
-    patch,
+    patch_lines,
     shown_line,
     stat_words,
 )
 from perstack.doors.shared.job_status import run_status_of, status_of
-from perstack.doors.shared.log_view import Entry, Place, calls_before, expert_of, how_words, question_at, rows_of
+from perstack.doors.shared.log_view import (
+    CheckpointRef,
+    LogEntry,
+    calls_of_last_reply,
+    expert_of,
+    origin_text,
+    question_at,
+    rows_of,
+)
 from perstack.doors.shared.text import cells, count, local_time, pad, shorten
-from perstack.doors.tui.view.styled_text import TAB, Line, Span, Style, pieces, wrap
+from perstack.doors.tui.view.styled_text import TAB, Line, Span, Style, break_anywhere, wrap
 from perstack.engine.jobs.rewind import Rewind
 
 # Changes of files as lines: the files, then every line that differs.
@@ -37,11 +45,11 @@ def files_lines(files: Sequence[FileDiff], width: int) -> list[Line]:
     found: list[Line] = []
     for change, path, lines in file_rows(files):
         label = f"{pad(change, 8)} {one_line(lines)}  "
-        first, *others = pieces(path.replace("\t", TAB), max(8, width - cells(label) - 2))
+        first, *others = break_anywhere(path.replace("\t", TAB), max(8, width - cells(label) - 2))
         found.append((Span("  "), Span(label, _CHANGES.get(change, "")), Span(first)))
         found += [(Span(" " * (2 + cells(label))), Span(other)) for other in others]
     found += [(), (Span(f"  {stat_words(files)}", "dim"),), ()]
-    for kind, line in patch(files):
+    for kind, line in patch_lines(files):
         style = _STYLES[kind]
         found += [(Span("  "), Span(piece, style)) for piece in _broken(shown_line(kind, line), width - 2)]
         if len(found) > _MAX_PATCH_LINES:
@@ -70,7 +78,7 @@ def _said(texts: Iterable[str], width: int, style: Style) -> list[Line]:
 
 def _broken(text: str, width: int) -> list[str]:
     line = text.replace("\t", TAB)
-    return [line] if len(line) <= width and line.isascii() else pieces(line, width)
+    return [line] if len(line) <= width and line.isascii() else break_anywhere(line, width)
 
 
 _STANDS: dict[str, tuple[str, Style]] = {
@@ -106,7 +114,7 @@ def name_of(job: JobSummary) -> str:
     return one_line(f"{job.expert_key} - {count(job.total_steps, 'step')} ({job.id}) ({began})")
 
 
-def name_of_place(place: Place) -> str:
+def name_of_place(place: CheckpointRef) -> str:
     """Return a checkpoint in one line: `Step {stepNumber} ({checkpointId})`."""
     return one_line(f"Step {place.entry.step} ({place.id})")
 
@@ -136,7 +144,7 @@ def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
     run = one.run
     status = run_status_of(run)
     style = _COLOUR_OF.get(run.status, "warn")
-    words = ", ".join(filter(None, (count(run.steps, "step"), one_line(how_words(one)))))
+    words = ", ".join(filter(None, (count(run.steps, "step"), one_line(origin_text(one)))))
     name = shorten(run.id, max(8, width // 2))
     expert = shorten(run.expert_key or "?", _LABEL)
     left = width - cells(before) - cells(name) - cells(expert) - cells(status) - 6
@@ -149,7 +157,7 @@ def run_line(one: PlacedRun, before: str, is_chosen: bool, width: int) -> Line:
     )
 
 
-def place_line(place: Place, is_chosen: bool, width: int, *, is_marked: bool = False) -> Line:
+def place_line(place: CheckpointRef, is_chosen: bool, width: int, *, is_marked: bool = False) -> Line:
     """Return a checkpoint's line with its Expert and why the Run stands there."""
     word, style = _STANDS.get(place.type, (place.type, "dim"))
     mark = "● " if is_marked else ""
@@ -166,7 +174,7 @@ def place_line(place: Place, is_chosen: bool, width: int, *, is_marked: bool = F
     )
 
 
-def event_line(entry: Entry, is_chosen: bool, width: int) -> Line:
+def event_line(entry: LogEntry, is_chosen: bool, width: int) -> Line:
     """Return an event's line: its time, Run, step and first row."""
     at = f"{local_time(entry.timestamp):%H:%M:%S}"
     label = pad(one_line(run_label(expert_of(entry.log), entry.log.run_id)), _LABEL if width >= 70 else 10)
@@ -184,10 +192,10 @@ def event_line(entry: Entry, is_chosen: bool, width: int) -> Line:
     )
 
 
-def event_texts(entry: Entry) -> list[tuple[str, str]]:
+def event_texts(entry: LogEntry) -> list[tuple[str, str]]:
     """Return everything that an event says, as pairs of word and text."""
     return [(row.word, row.text) for row in rows_of(entry, _around(entry))] or [(entry.type, "")]
 
 
-def _around(entry: Entry) -> Around:
-    return Around(calls_before(entry) if entry.type == "callTools" else {}, full=True)
+def _around(entry: LogEntry) -> EventContext:
+    return EventContext(calls_of_last_reply(entry) if entry.type == "callTools" else {}, full=True)

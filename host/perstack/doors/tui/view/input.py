@@ -15,7 +15,7 @@ _MAX_TEXTS = 200  # maximum texts in the history
 _MAX_ENTRIES = 5_000  # maximum directory entries that are read
 
 
-class Typed:
+class InputHistory:
     """The history of typed texts, the latest last, with a current position."""
 
     def __init__(self, before: Iterable[str] = ()) -> None:
@@ -40,7 +40,7 @@ class Typed:
         return self._texts[self._at]
 
     def forth(self) -> str | None:
-        """Return the next text, and after the last the one that was being typed; None at the end."""
+        """Return the next text, and after the last the unfinished one; None at the end."""
         if self._at == len(self._texts):
             return None
         self._at += 1
@@ -53,7 +53,7 @@ def named_at(before: str) -> str | None:
     return None if found is None else found[1]
 
 
-class Files:
+class FileCompletion:
     """Completion of files and folders of the workspace by the beginning of a name.
 
     It is called at each key. A part of a name is searched in all folders once; further letters only filter the result.

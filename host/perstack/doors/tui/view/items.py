@@ -11,8 +11,8 @@ from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.shared.activity import whole_seconds
 from perstack.doors.shared.questions import change_of
 from perstack.doors.shared.text import brief, cells, count, duration, shorten
-from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, settled, wrap, wrap_line
-from perstack.doors.tui.view.tree import Lane, Looks, Node
+from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one, wrap, wrap_line, wrap_stable
+from perstack.doors.tui.view.tree import Node, RenderContext, TreeBranch
 
 MAX_RESULT_LINES = 400  # maximum lines of an unfolded result; the log has all of it
 _MAX_TEXT_LINES = 5_000  # maximum lines of a text of the model
@@ -27,7 +27,7 @@ _TELLING = ("error", "output", "stdout", "content", "text", "message", "result")
 """Keys whose value is the essence of a JSON result, most important first."""
 
 
-class Said(Node):
+class MessageItem(Node):
     """A text: the user's query, the model's reply, or its reasoning."""
 
     __slots__ = ("has_gap", "mark", "style", "text")
@@ -46,7 +46,7 @@ class Said(Node):
         """True if it is dim, as a thought is."""
         return self.style == "dim"
 
-    def make(self, looks: Looks) -> list[Line]:
+    def make(self, looks: RenderContext) -> list[Line]:
         """Return the wrapped text; of a folded thought the first lines."""
         indent = 2
         texts = wrap(self.text.strip("\n"), looks.width - indent)
@@ -88,7 +88,7 @@ class Stream(Node):
         self._rest += text
         self.changed()
 
-    def make(self, looks: Looks) -> list[Line]:
+    def make(self, looks: RenderContext) -> list[Line]:
         """Return the lines, breaking only the text that is not final."""
         width = max(1, looks.width - 2)
         if width != self._width:
@@ -98,7 +98,7 @@ class Stream(Node):
         *whole, rest = self._rest.split("\n")
         for text in whole:
             self._done += self._styled(wrap_line(text.rstrip(), width))
-        ended, self._rest = settled(rest, width)
+        ended, self._rest = wrap_stable(rest, width)
         self._done += self._styled(ended)
         found: list[Line] = [*self._done, *self._styled(wrap_line(self._rest, width)), ()]
         return [(), *found] if self.has_gap else found
@@ -130,11 +130,11 @@ class Call(Node):
         self.waits = ""
         self._shown, self.change = _change_by(part)  # the arguments shown by a diff, and the diff's lines
 
-    def make(self, looks: Looks) -> list[Line]:
+    def make(self, looks: RenderContext) -> list[Line]:
         """Return the head line and what is shown below it."""
         return [self._head(looks), *self._below(looks)]
 
-    def _head(self, looks: Looks) -> Line:
+    def _head(self, looks: RenderContext) -> Line:
         style: Style = "bad" if self.error else "ask" if self.waits else "call"
         mark = "✗" if self.error else "?" if self.waits else "●" if self.result is not None else "○"
         took = self._took(looks.now)
@@ -156,7 +156,7 @@ class Call(Node):
             return whole_seconds(now - self.began) if now - self.began >= 1000 else ""
         return duration(self.took) if self.took else ""
 
-    def _below(self, looks: Looks) -> Iterator[Line]:
+    def _below(self, looks: RenderContext) -> Iterator[Line]:
         width = looks.width - 4
         if self.waits:
             yield _under(one(self.waits, width, "ask"))
@@ -167,7 +167,7 @@ class Call(Node):
         if self.is_open:
             yield from self._whole(width)
         elif self.result is not None and (self.error or not (self.change or self.is_own)):
-            first = gist(self.result)
+            first = summary_line(self.result)
             if first:
                 yield _under(one(first, width, "bad" if self.error else "dim"))
 
@@ -188,7 +188,7 @@ class Call(Node):
             yield from _block(self.result, width, "bad" if self.error else "")
 
 
-class Remark(Node):
+class NoteItem(Node):
     """A note of the host: a retry, a limit, an answer. A text with a mark."""
 
     __slots__ = ("style", "text", "word")
@@ -200,7 +200,7 @@ class Remark(Node):
         self.text = text
         self.style: Style = style
 
-    def make(self, looks: Looks) -> list[Line]:
+    def make(self, looks: RenderContext) -> list[Line]:
         """Return the word and the wrapped text."""
         texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MAX_RESULT_LINES]
         first: Line = (
@@ -212,7 +212,7 @@ class Remark(Node):
         return [first, *((Span(pad), Span(text)) for text in texts[1:])]
 
 
-class Doing(Node):
+class ActivityItem(Node):
     """The activity of a Run while it has no visible item."""
 
     __slots__ = ("since", "words")
@@ -223,14 +223,14 @@ class Doing(Node):
         self.words = words
         self.since = since
 
-    def make(self, looks: Looks) -> list[Line]:
+    def make(self, looks: RenderContext) -> list[Line]:
         """Return the words and their duration."""
         took = looks.now - self.since
         words = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
         return [(Span("· ", "dim"), *one(words, looks.width - 2, "dim"))]
 
 
-class RunLane(Lane):
+class RunBranch(TreeBranch):
     """A Run's branch; for a delegate, with a head line about it."""
 
     __slots__ = ("began", "ended", "label", "query", "run_id", "status", "steps")
@@ -246,7 +246,7 @@ class RunLane(Lane):
         self.ended: int | None = None
         self.steps = 0
 
-    def make(self, looks: Looks) -> list[Line]:
+    def make(self, looks: RenderContext) -> list[Line]:
         """Return the head line: status, label, query, steps and duration."""
         sign = "▾" if self.is_open else "▸"
         until = looks.now if self.ended is None else self.ended
@@ -280,7 +280,7 @@ def _change_by(part: ToolCallPart | None) -> tuple[tuple[str, ...], tuple[str, .
     return ("text",), tuple(f"+{line}" for line in whole[:_MAX_TEXT_CHARS].removesuffix("\n").split("\n"))
 
 
-def gist(result: str) -> str:
+def summary_line(result: str) -> str:
     """Return the most telling line of a result; of JSON, its text or its values."""
     text = result.strip()
     if text.startswith("{") and len(text) <= _MAX_TEXT_CHARS:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.runs.messages import ToolCallPart
-from perstack.doors.shared.activity import LiveState, context_words, todos_words, whole_seconds
+from perstack.doors.shared.activity import JobActivity, context_words, todos_words, whole_seconds
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.text import ago, brief, cells, cost, count, pad, shorten
 from perstack.doors.tui.session import Session
@@ -89,7 +89,7 @@ def hint_of(session: Session, *, refuses: bool = False, stops: str = "Esc") -> s
 # Lines of the Inbox.
 
 _WHO = 18
-_WIDE = 100  # cells from which the Job's id is shown too, since many Jobs may ask the same
+_WIDE = 100  # cells from which the Job's id is shown too, since many Jobs may ask alike
 
 
 def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
@@ -217,7 +217,7 @@ STATES: dict[str, str] = {
 }
 
 
-def standing_line(state: LiveState, stands: str, now: int, width: int, began: int | None = None) -> Line:
+def standing_line(state: JobActivity, stands: str, now: int, width: int, began: int | None = None) -> Line:
     """Return the state, one of `STATES`, then todos, steps, tokens, cost, context and time as far as they fit."""
     lane = next(iter(state.lanes.values()), None) or state.latest
     parts: list[str] = []

@@ -12,7 +12,7 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.questions import change_asked, head_shown, question_shown, value_shown
 from perstack.doors.shared.text import cells
 from perstack.doors.tui.view.items import difference
-from perstack.doors.tui.view.styled_text import Line, Span, clean, pieces, wrap
+from perstack.doors.tui.view.styled_text import Line, Span, break_anywhere, clean, wrap
 
 SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
     "d": ("done", "it was done"),
@@ -97,8 +97,8 @@ def _argument(name: str, value: str, width: int) -> list[Line]:
 def _in_pieces(text: str, width: int) -> list[str]:
     """Return a diff's line in pieces without losing text that the user approves; continued pieces keep its sign."""
     line = clean(text).replace("\n", " ")
-    first, *others = pieces(line, width)
-    return [first, *(f"{line[:1]}  {one}" for more in others for one in pieces(more, width - 3))]
+    first, *others = break_anywhere(line, width)
+    return [first, *(f"{line[:1]}  {one}" for more in others for one in break_anywhere(more, width - 3))]
 
 
 def _broken(line: str) -> Line:

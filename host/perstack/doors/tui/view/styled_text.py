@@ -44,7 +44,7 @@ def cells_of(line: Line) -> int:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Return the text in lines of at most `width` cells, broken between words; its own line ends are kept."""
+    """Return the text in lines of at most `width` cells, broken between words; line ends are kept."""
     found: list[str] = []
     for line in clean(text).split("\n"):
         found += wrap_line(line.rstrip(), max(1, width))
@@ -55,12 +55,12 @@ def wrap_line(line: str, width: int) -> list[str]:
     """Break one clean line; continued lines are indented like it."""
     if len(line) <= width and (line.isascii() or cells(line) <= width):
         return [line]
-    found, rest = settled(line, width)
+    found, rest = wrap_stable(line, width)
     indent = _indent_of(rest, width)
     return [*found, (indent + rest.lstrip(" ")).rstrip()]
 
 
-def settled(line: str, width: int) -> tuple[list[str], str]:
+def wrap_stable(line: str, width: int) -> tuple[list[str], str]:
     """Return the final lines of a growing clean line, and the rest.
 
     Breaking the rest with further text yields the same lines as breaking all of it.
@@ -82,7 +82,7 @@ def _indent_of(line: str, width: int) -> str:
     return " " * min(len(line) - len(line.lstrip(" ")), width // 2)
 
 
-def pieces(line: str, width: int) -> list[str]:
+def break_anywhere(line: str, width: int) -> list[str]:
     """Return one clean line in pieces of at most `width` cells, broken anywhere, without losing a character."""
     found, used = [""], 0
     for char in line:

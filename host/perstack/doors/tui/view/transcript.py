@@ -1,6 +1,6 @@
 """The history of a Job, folded from its events into branches of items, one a Run.
 
-Pure: times come from the events. `LiveState` holds the current state; this keeps the past and where it is shown.
+Pure: times come from the events. `JobActivity` holds the current state; this keeps the past and where it is shown.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import assert_never
 from perstack.core.definitions.experts import Expert
 from perstack.core.runs import display_events, events, step_events
 from perstack.core.runs.messages import TextPart, ThinkingPart, text_of
-from perstack.doors.shared.activity import LiveState, Told
+from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.event_text import run_label
-from perstack.doors.tui.view.items import Call, Doing, Remark, RunLane, Said, Stream
+from perstack.doors.tui.view.items import ActivityItem, Call, MessageItem, NoteItem, RunBranch, Stream
 from perstack.doors.tui.view.styled_text import Style
-from perstack.doors.tui.view.tree import Looks, Node, Placed, visible_folds
+from perstack.doors.tui.view.tree import Node, PlacedLine, RenderContext, visible_folds
 
 _STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
 
@@ -24,9 +24,9 @@ class Transcript:
 
     def __init__(self) -> None:
         """Start without events."""
-        self.live = LiveState()
-        self.root = RunLane("", "")  # the Coordinator's Runs in order, with those of delegates below their calls
-        self._lanes: dict[str, RunLane] = {}
+        self.live = JobActivity()
+        self.root = RunBranch("", "")  # the Coordinator's Runs in order, with Runs of delegates below their calls
+        self._lanes: dict[str, RunBranch] = {}
         self._calls: dict[tuple[str, str], Call] = {}  # calls without a result, by Run and id
         self._approvals: dict[tuple[str, str], str] = {}
         """The rule of each call that waits for approval, by Run and call."""
@@ -35,15 +35,15 @@ class Transcript:
 
     # --- display --------------------------------------------------------------------------------------------------
 
-    def height(self, looks: Looks) -> int:
+    def height(self, looks: RenderContext) -> int:
         """Return the number of lines."""
         return self.root.height(looks)
 
-    def lines(self, first: int, last: int, looks: Looks) -> list[Placed]:
+    def lines(self, first: int, last: int, looks: RenderContext) -> list[PlacedLine]:
         """Return the lines from `first` up to, not including, `last`."""
         return list(self.root.slice(first, last, looks))
 
-    def top_of(self, node: Node, looks: Looks) -> int:
+    def top_of(self, node: Node, looks: RenderContext) -> int:
         """Return the line at which an item begins."""
         return self.root.top_of(node, looks)
 
@@ -66,11 +66,11 @@ class Transcript:
     def greet(self, expert: Expert | None) -> None:
         """Add the Expert's description to an empty transcript."""
         if expert is not None and not self.root.items:
-            self.root.add(Said(expert.description or "It is ready.", mark=expert.key, style="dim"))
+            self.root.add(MessageItem(expert.description or "It is ready.", mark=expert.key, style="dim"))
 
     def remark(self, word: str, text: str, style: Style = "warn") -> None:
         """Add a message of this program at the end."""
-        self.root.add(Remark(word, text, style))
+        self.root.add(NoteItem(word, text, style))
 
     def rest(self) -> bool:
         """Mark everything as stopped, since no process drives the Job. Return whether anything was running."""
@@ -84,15 +84,15 @@ class Transcript:
             if call.began is not None:
                 call.began, call.waits = None, "has no result: it was interrupted"
                 call.changed()
-        self.live.rest()
+        self.live.stop()
         self._say_when_asked()
         return was_at_work
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def take(self, event: events.Event) -> list[Told]:  # noqa: C901 - one case for each kind of event
+    def take(self, event: events.Event) -> list[LogLine]:  # noqa: C901 - one case for each kind of event
         """Apply an event and return its log rows."""
-        told = self.live.take(event)
+        told = self.live.apply(event)
         match event:
             case (
                 display_events.InitializeRuntime()
@@ -189,8 +189,8 @@ class Transcript:
                 call.began, call.waits = None, words
                 call.changed()
 
-    def _lane(self, run_id: str, expert_key: str) -> RunLane:
-        """Return the branch of a Run's items: the root for a Coordinator, its own for a delegate."""
+    def _lane(self, run_id: str, expert_key: str) -> RunBranch:
+        """Return the branch of a Run's items: the root for a Coordinator, a separate one for a delegate."""
         lane = self._lanes.get(run_id)
         if lane is None:
             lane = self._lanes[run_id] = self.root
@@ -202,12 +202,12 @@ class Transcript:
         """Add an item at the end of a Run, replacing its activity."""
         lane = self._lanes.get(run_id, self.root)
         self._drop_doing(lane)
-        if isinstance(node, Said | Stream):
-            node.has_gap = bool(lane.items) and not isinstance(lane.items[-1], Said)
+        if isinstance(node, MessageItem | Stream):
+            node.has_gap = bool(lane.items) and not isinstance(lane.items[-1], MessageItem)
         lane.add(node)
 
-    def _drop_doing(self, lane: RunLane) -> None:
-        if lane.items and isinstance(lane.items[-1], Doing):
+    def _drop_doing(self, lane: RunBranch) -> None:
+        if lane.items and isinstance(lane.items[-1], ActivityItem):
             lane.drop_last()
 
     def _does(self, run_id: str) -> None:
@@ -217,12 +217,14 @@ class Transcript:
             return
         last = lane.items[-1] if lane.items else None
         words = "" if live is None or live.work or live.text else live.doing
-        if isinstance(last, Doing):
+        if isinstance(last, ActivityItem):
             if last.words == words:
                 return
             lane.drop_last()
-        if words and live is not None and not isinstance(last, RunLane):  # a delegate's branch shows what it waits for
-            lane.add(Doing(words, live.since))
+        if (
+            words and live is not None and not isinstance(last, RunBranch)
+        ):  # a delegate's branch shows what it waits for
+            lane.add(ActivityItem(words, live.since))
 
     def _shows(
         self,
@@ -253,38 +255,38 @@ class Transcript:
     def _quiet(self, run_id: str) -> None:
         """Remove the streamed text of a reply that is complete now or never will be."""
         lane = self._lanes.get(run_id, self.root)
-        while lane.items and isinstance(lane.items[-1], Stream | Doing):
+        while lane.items and isinstance(lane.items[-1], Stream | ActivityItem):
             lane.drop_last()
 
-    def _rows(self, run_id: str, told: list[Told]) -> None:
+    def _rows(self, run_id: str, told: list[LogLine]) -> None:
         for one in told:
-            self._add(run_id, Remark(one.row.word, one.row.text, _STYLES.get(one.row.colour, "dim")))
+            self._add(run_id, NoteItem(one.row.word, one.row.text, _STYLES.get(one.row.colour, "dim")))
 
-    def _start(self, event: events.StartRun, told: list[Told]) -> None:
+    def _start(self, event: events.StartRun, told: list[LogLine]) -> None:
         lane = self._lanes.get(event.run_id)
         if lane is None and event.delegated_by is not None:
             lane = self._below(event.delegated_by.run_id, event.run_id, event.expert_key, event.query)
         if lane is None:
             lane = self._lane(event.run_id, event.expert_key)
-            self._add(event.run_id, Said(event.query, mark="❯", style="strong"))
+            self._add(event.run_id, MessageItem(event.query, mark="❯", style="strong"))
         lane.began = event.timestamp
         place = event.continued_from
         goes_on = place is not None and place.checkpoint_id == self._ended_at and not place.answers
         self._rows(event.run_id, [one for one in told[1:] if not (goes_on and one.row.word == "continues")])
 
-    def _below(self, parent_id: str, run_id: str, expert_key: str, query: str) -> RunLane:
-        lane = self._lanes[run_id] = RunLane(run_id, run_label(expert_key, run_id), query)
+    def _below(self, parent_id: str, run_id: str, expert_key: str, query: str) -> RunBranch:
+        lane = self._lanes[run_id] = RunBranch(run_id, run_label(expert_key, run_id), query)
         self._add(parent_id, lane)
         return lane
 
-    def _reply(self, event: step_events.FinishGeneration, told: list[Told]) -> None:
+    def _reply(self, event: step_events.FinishGeneration, told: list[LogLine]) -> None:
         self._lane(event.run_id, event.expert_key)
         self._quiet(event.run_id)
         for part in event.message.contents:
             if isinstance(part, ThinkingPart) and part.thinking.strip():
-                self._add(event.run_id, Said(part.thinking, is_thought=True))
+                self._add(event.run_id, MessageItem(part.thinking, is_thought=True))
             elif isinstance(part, TextPart) and part.text.strip():
-                self._add(event.run_id, Said(part.text))
+                self._add(event.run_id, MessageItem(part.text))
                 self._last_text[event.run_id] = part.text
         self._rows(event.run_id, [one for one in told if one.row.word == "replied"])
 
@@ -300,7 +302,7 @@ class Transcript:
             self._calls[event.run_id, decided.id] = call
             self._add(event.run_id, call)
 
-    def _result(self, event: step_events.FinishToolCall, told: list[Told]) -> None:
+    def _result(self, event: step_events.FinishToolCall, told: list[LogLine]) -> None:
         call = self._calls.pop((event.run_id, event.tool_call_id), None)
         self._approvals.pop((event.run_id, event.tool_call_id), None)
         if call is not None:
@@ -323,10 +325,10 @@ class Transcript:
             if one.run_id not in self._lanes:
                 self._below(event.run_id, one.run_id, one.expert_key, one.query)
 
-    def _finish(self, event: events.FinishRun, told: list[Told]) -> None:
+    def _finish(self, event: events.FinishRun, told: list[LogLine]) -> None:
         lane = self._lane(event.run_id, event.expert_key)
         if event.text.strip() and event.text != self._last_text.get(event.run_id):
-            self._add(event.run_id, Said(event.text))
+            self._add(event.run_id, MessageItem(event.text))
         self._rows(event.run_id, told[1:])
         lane.ended, lane.status = event.timestamp, "good"
         if lane is self.root:
@@ -340,9 +342,9 @@ class Transcript:
         last = lane.items[-1] if lane.items else None
         if isinstance(last, Stream) and not last.is_thought and last.text.strip():
             lane.drop_last()
-            self._add(run_id, Said(f"{last.text.rstrip()} …", style="dim"))
+            self._add(run_id, MessageItem(f"{last.text.rstrip()} …", style="dim"))
 
-    def _stopped(self, event: events.Event, told: list[Told]) -> None:
+    def _stopped(self, event: events.Event, told: list[LogLine]) -> None:
         if isinstance(event, events.StopRunByInterrupt):
             self._break_off(event.run_id)
         self._quiet(event.run_id)

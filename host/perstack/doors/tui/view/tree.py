@@ -1,7 +1,7 @@
 """The tree of displayed items: items, and branches of items, one a Run.
 
 A branch knows where each item begins, so the lines of a screen are found without rendering a whole Job: the cost of a
-Job with thousands of steps is that of its visible part.
+Job with thousands of steps depends on its visible part.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from perstack.doors.tui.view.styled_text import Line, Span, Style, wrap
 BAR = Span("│ ", "rule")  # prefix of each line of a nested branch
 
 
-class Looks(NamedTuple):
+class RenderContext(NamedTuple):
     """The parameters of rendering."""
 
     width: int
     now: int = 0  # milliseconds since 1970, for durations of running items
 
 
-class Placed(NamedTuple):
+class PlacedLine(NamedTuple):
     """A line and the item it belongs to."""
 
     line: Line
@@ -42,23 +42,23 @@ class Node:
 
     def __init__(self) -> None:
         """Start folded, and without a parent."""
-        self.parent: Lane | None = None
+        self.parent: TreeBranch | None = None
         self.at = 0  # its index in the parent
         self.is_open = False
         self._made: list[Line] = []
         self._made_for: int | None = None
 
-    def make(self, looks: Looks) -> list[Line]:
+    def render(self, looks: RenderContext) -> list[Line]:
         """Return newly rendered lines."""
         raise NotImplementedError
 
-    def lines(self, looks: Looks) -> list[Line]:
+    def lines(self, looks: RenderContext) -> list[Line]:
         """Return the lines, each at most `looks.width` wide; cached until `changed` or another width."""
         if self._made_for != looks.width:
-            self._made, self._made_for = self.make(looks), looks.width
+            self._made, self._made_for = self.render(looks), looks.width
         return self._made
 
-    def height(self, looks: Looks) -> int:
+    def height(self, looks: RenderContext) -> int:
         """Return the number of lines."""
         return len(self.lines(looks))
 
@@ -66,20 +66,20 @@ class Node:
         """Invalidate the cached lines."""
         self._made_for = None
         if self.parent is not None:
-            self.parent.touch(self.at)
+            self.parent.invalidate(self.at)
 
     def fold(self) -> None:
         """Toggle between folded and unfolded."""
         self.is_open = not self.is_open
         self.changed()
 
-    def slice(self, first: int, last: int, looks: Looks) -> Iterator[Placed]:
+    def slice(self, first: int, last: int, looks: RenderContext) -> Iterator[PlacedLine]:
         """Yield the lines from `first` up to, not including, `last`."""
         for line in self.lines(looks)[first:last]:
-            yield Placed(line, self)
+            yield PlacedLine(line, self)
 
 
-class Lane(Node):
+class TreeBranch(Node):
     """A Run's branch: a head line unless it is the root, and its items below."""
 
     __slots__ = ("_clean", "_tops", "_width", "items")
@@ -104,21 +104,21 @@ class Lane(Node):
         """Add an item at the end."""
         node.parent, node.at = self, len(self.items)
         self.items.append(node)
-        self.touch(node.at)
+        self.invalidate(node.at)
 
     def drop_last(self) -> None:
         """Remove the last item."""
         self.items.pop()
-        self.touch(len(self.items))
+        self.invalidate(len(self.items))
 
-    def touch(self, at: int) -> None:
+    def invalidate(self, at: int) -> None:
         """Invalidate the positions from that item on."""
         self._clean = min(self._clean, at)
         del self._tops[self._clean + 1 :]
         if self.parent is not None:
-            self.parent.touch(self.at)
+            self.parent.invalidate(self.at)
 
-    def body(self, looks: Looks) -> int:
+    def body(self, looks: RenderContext) -> int:
         """Return the number of lines of its items, and update their positions."""
         inner = self._inner(looks)
         if self._width != inner.width:
@@ -130,15 +130,15 @@ class Lane(Node):
         self._clean = len(self.items)
         return tops[-1]
 
-    def height(self, looks: Looks) -> int:
-        """Return the number of lines, of a folded branch that of its head."""
+    def height(self, looks: RenderContext) -> int:
+        """Return the number of lines; a folded branch has only its head."""
         return int(self.has_head) + (self.body(looks) if self.is_open else 0)
 
-    def slice(self, first: int, last: int, looks: Looks) -> Iterator[Placed]:
+    def slice(self, first: int, last: int, looks: RenderContext) -> Iterator[PlacedLine]:
         """Yield the lines from `first` up to, not including, `last`."""
         if self.has_head:
             if first == 0 and last > 0:
-                yield Placed(self.make(looks)[0], self)
+                yield PlacedLine(self.render(looks)[0], self)
             first, last = max(0, first - 1), last - 1
         if not self.is_open or last <= 0:
             return
@@ -147,10 +147,10 @@ class Lane(Node):
         at = max(0, bisect_right(tops, first) - 1)
         while at < len(self.items) and tops[at] < last:
             for placed in self.items[at].slice(first - tops[at] if first > tops[at] else 0, last - tops[at], inner):
-                yield Placed((BAR, *placed.line), placed.node) if self.has_head else placed
+                yield PlacedLine((BAR, *placed.line), placed.node) if self.has_head else placed
             at += 1
 
-    def top_of(self, node: Node, looks: Looks) -> int:
+    def top_of(self, node: Node, looks: RenderContext) -> int:
         """Return the line of the whole tree at which an item below this branch begins."""
         top, one = 0, node
         while one is not self and one.parent is not None:
@@ -160,22 +160,22 @@ class Lane(Node):
             one = lane
         return top
 
-    def _inner(self, looks: Looks) -> Looks:
+    def _inner(self, looks: RenderContext) -> RenderContext:
         return looks._replace(width=max(8, looks.width - 2)) if self.has_head else looks
 
 
-def visible_folds(lane: Lane) -> list[Node]:
+def visible_folds(lane: TreeBranch) -> list[Node]:
     """Return the items of a branch that can fold in line order, without those in a folded one."""
     found: list[Node] = []
     for item in lane.items:
         if item.can_fold:
             found.append(item)
-        if isinstance(item, Lane) and item.is_open:
+        if isinstance(item, TreeBranch) and item.is_open:
             found += visible_folds(item)
     return found
 
 
-# Titled texts that fold: the messages of a checkpoint, those that are new, an event's full text.
+# Titled texts that fold: the messages of a checkpoint, the new ones, an event's full text.
 
 _FOLDED_LINES = 6  # lines of a folded text
 _MAX_LINES = 5_000  # maximum lines of an unfolded text; the log has all of it
@@ -199,7 +199,7 @@ class Titled(Node):
         self.sign = sign
         self.is_open = is_open
 
-    def make(self, looks: Looks) -> list[Line]:
+    def make(self, looks: RenderContext) -> list[Line]:
         """Return the title and the shown part of the text."""
         style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
         texts, rest = self._below(looks)
@@ -210,12 +210,12 @@ class Titled(Node):
             (),
         ]
 
-    def height(self, looks: Looks) -> int:
+    def height(self, looks: RenderContext) -> int:
         """Return the number of lines without rendering: of ten thousand messages few are ever seen."""
         texts, rest = self._below(looks)
         return len(texts) + bool(rest) + 2
 
-    def _below(self, looks: Looks) -> tuple[list[str], str]:
+    def _below(self, looks: RenderContext) -> tuple[list[str], str]:
         """Return the lines of the text, and a note about omitted ones."""
         said = self.text if self.is_open else self.text[:_FOLDED_CHARS]
         texts = wrap(said.strip("\n"), looks.width - 2)
@@ -236,7 +236,7 @@ class Fact(Node):
         self.name = name
         self.text = text
 
-    def make(self, looks: Looks) -> list[Line]:
+    def make(self, looks: RenderContext) -> list[Line]:
         """Return the name and the first lines of the text."""
         width = max(8, looks.width - _FACT - 2)
         texts = wrap(self.text[:_MAX_TEXT_CHARS], width)[:_FOLDED_LINES]
@@ -248,15 +248,15 @@ class Page:
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         """Start with these items."""
-        self._root = Lane()
+        self._root = TreeBranch()
         for node in nodes:
             self._root.add(node)
 
-    def height(self, looks: Looks) -> int:
+    def height(self, looks: RenderContext) -> int:
         """Return the number of lines."""
         return self._root.height(looks)
 
-    def lines(self, first: int, last: int, looks: Looks) -> list[Placed]:
+    def lines(self, first: int, last: int, looks: RenderContext) -> list[PlacedLine]:
         """Return the lines from `first` up to, not including, `last`."""
         return list(self._root.slice(first, last, looks))
 
@@ -264,7 +264,7 @@ class Page:
         """Return the items that can fold, in line order."""
         return visible_folds(self._root)
 
-    def top_of(self, node: Node, looks: Looks) -> int:
+    def top_of(self, node: Node, looks: RenderContext) -> int:
         """Return the line at which an item begins."""
         return self._root.top_of(node, looks)
 

@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from perstack.core.base.text import plain_text
-from perstack.doors.tui.view.input import Files, Typed, named_at
+from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
 
 _MAX_PASTE_CHARS = 100_000
 """Maximum characters of a paste: showing these takes most of a second, which blocks everything else."""
@@ -44,7 +44,7 @@ class Composer(TextArea):
 
     def __init__(
         self,
-        typed: Typed,
+        typed: InputHistory,
         workspace: Path,
         *,
         enter: Callable[[str], None],
@@ -60,7 +60,7 @@ class Composer(TextArea):
         self._choose = choose
         self.cursor_blink = False
         self._typed = typed
-        self._files = Files(workspace)
+        self._files = FileCompletion(workspace)
         self._names: list[str] = []
         self.chooses = False  # True if Up and Down move in a list next to the input
 

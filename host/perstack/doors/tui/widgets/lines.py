@@ -201,7 +201,7 @@ class Choice(LinesView):
         self.call_after_refresh(self._into_view)
 
     def whole_height(self) -> int:
-        """Return the number of rows, at least that of the text for no rows."""
+        """Return the number of rows, at least as many as the text for no rows has."""
         return max(self.count, 2)
 
     def on_click(self, event: events.Click) -> None:

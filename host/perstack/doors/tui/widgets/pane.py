@@ -13,10 +13,10 @@ from textual.message import Message
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import asked_by
-from perstack.doors.shared.activity import LiveState
+from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.questions import chosen
 from perstack.doors.tui.session import Session
-from perstack.doors.tui.view.input import Typed
+from perstack.doors.tui.view.input import InputHistory
 from perstack.doors.tui.view.lines import expert_lines, filtered, hint_of, standing_line
 from perstack.doors.tui.view.styled_text import Line, Span, one
 from perstack.doors.tui.widgets.composer import Composer
@@ -42,7 +42,7 @@ class JobPane(Vertical):
     class Chosen(Message):
         """An Expert was chosen or a Job begun, so the tab's name changed."""
 
-    def __init__(self, session: Session, typed: Typed, *, id: str) -> None:
+    def __init__(self, session: Session, typed: InputHistory, *, id: str) -> None:
         """Show a session; `typed` is the input's history."""
         super().__init__(id=id)
         self.session = session
@@ -105,7 +105,9 @@ class JobPane(Vertical):
     def show_standing(self) -> None:
         """Show the status line."""
         session, width = self.session, max(20, self.size.width - 2)
-        live = LiveState() if session.is_reading else session.transcript.live  # a partial state would show wrong totals
+        live = (
+            JobActivity() if session.is_reading else session.transcript.live
+        )  # a partial state would show wrong totals
         line = standing_line(live, session.state, session.host.clock.now(), width, session.began)
         self._standing.set(line)
 

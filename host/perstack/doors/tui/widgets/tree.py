@@ -14,18 +14,18 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from perstack.doors.tui.view.transcript import Transcript
-from perstack.doors.tui.view.tree import Looks, Node, Placed
+from perstack.doors.tui.view.tree import Node, PlacedLine, RenderContext
 from perstack.doors.tui.widgets.lines import LinesView
 
 
 class Items(Protocol):
     """A tree of items, any part of which can be had as lines."""
 
-    def height(self, looks: Looks) -> int:
+    def height(self, looks: RenderContext) -> int:
         """Return the number of lines."""
         ...
 
-    def lines(self, first: int, last: int, looks: Looks) -> list[Placed]:
+    def lines(self, first: int, last: int, looks: RenderContext) -> list[PlacedLine]:
         """Return the lines from `first` up to, not including, `last`."""
         ...
 
@@ -33,7 +33,7 @@ class Items(Protocol):
         """Return the items that can fold, in line order."""
         ...
 
-    def top_of(self, node: Node, looks: Looks) -> int:
+    def top_of(self, node: Node, looks: RenderContext) -> int:
         """Return the line at which an item begins."""
         ...
 
@@ -42,7 +42,7 @@ _Items = TypeVar("_Items", bound=Items)
 
 
 class NodesView(LinesView, Generic[_Items]):
-    """A view of items, with a cursor on those that can fold while it has the focus. Its own height is independent."""
+    """A view of items, with a cursor on the ones that can fold while it has the focus. Its height is independent."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "choose(-1)", show=False),
@@ -59,13 +59,13 @@ class NodesView(LinesView, Generic[_Items]):
         self._now = now
         self._chosen: Node | None = None
         self._follows = follows  # True if it currently stays at the end
-        self._placed: list[Placed] = []  # the lines of the window as drawn last or to be drawn next
+        self._placed: list[PlacedLine] = []  # the lines of the window as drawn last or to be drawn next
         self._placed_at: tuple[int, int] | None = None
         """The first of them and their maximum number; None if they must be fetched again."""
 
     @property
-    def _as(self) -> Looks:
-        return Looks(max(10, self.size.width - 1), self._now())
+    def _as(self) -> RenderContext:
+        return RenderContext(max(10, self.size.width - 1), self._now())
 
     def update(self) -> None:
         """Show new and changed items."""
@@ -114,7 +114,7 @@ class NodesView(LinesView, Generic[_Items]):
         self.refresh()
 
     def replace(self, items: _Items) -> None:
-        """Show other items with the same end, keeping the distance to it."""
+        """Show other items with an equal end, keeping the distance to it."""
         from_end = self.virtual_size.height - self.scroll_y
         self.items, self._chosen, self._placed_at = items, None, None
         follows = self._follows
