@@ -46,7 +46,7 @@ class MessageItem(Node):
         """True if it is dim, as a thought is."""
         return self.style == "dim"
 
-    def make(self, looks: RenderContext) -> list[Line]:
+    def render(self, looks: RenderContext) -> list[Line]:
         """Return the wrapped text; of a folded thought the first lines."""
         indent = 2
         texts = wrap(self.text.strip("\n"), looks.width - indent)
@@ -88,7 +88,7 @@ class Stream(Node):
         self._rest += text
         self.changed()
 
-    def make(self, looks: RenderContext) -> list[Line]:
+    def render(self, looks: RenderContext) -> list[Line]:
         """Return the lines, breaking only the text that is not final."""
         width = max(1, looks.width - 2)
         if width != self._width:
@@ -130,7 +130,7 @@ class Call(Node):
         self.waits = ""
         self._shown, self.change = _change_by(part)  # the arguments shown by a diff, and the diff's lines
 
-    def make(self, looks: RenderContext) -> list[Line]:
+    def render(self, looks: RenderContext) -> list[Line]:
         """Return the head line and what is shown below it."""
         return [self._head(looks), *self._below(looks)]
 
@@ -200,7 +200,7 @@ class NoteItem(Node):
         self.text = text
         self.style: Style = style
 
-    def make(self, looks: RenderContext) -> list[Line]:
+    def render(self, looks: RenderContext) -> list[Line]:
         """Return the word and the wrapped text."""
         texts = wrap(self.text, max(8, looks.width - 3 - cells(self.word)))[:MAX_RESULT_LINES]
         first: Line = (
@@ -223,7 +223,7 @@ class ActivityItem(Node):
         self.words = words
         self.since = since
 
-    def make(self, looks: RenderContext) -> list[Line]:
+    def render(self, looks: RenderContext) -> list[Line]:
         """Return the words and their duration."""
         took = looks.now - self.since
         words = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
@@ -246,7 +246,7 @@ class RunBranch(TreeBranch):
         self.ended: int | None = None
         self.steps = 0
 
-    def make(self, looks: RenderContext) -> list[Line]:
+    def render(self, looks: RenderContext) -> list[Line]:
         """Return the head line: status, label, query, steps and duration."""
         sign = "▾" if self.is_open else "▸"
         until = looks.now if self.ended is None else self.ended

@@ -199,7 +199,7 @@ class Titled(Node):
         self.sign = sign
         self.is_open = is_open
 
-    def make(self, looks: RenderContext) -> list[Line]:
+    def render(self, looks: RenderContext) -> list[Line]:
         """Return the title and the shown part of the text."""
         style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
         texts, rest = self._below(looks)
@@ -236,7 +236,7 @@ class Fact(Node):
         self.name = name
         self.text = text
 
-    def make(self, looks: RenderContext) -> list[Line]:
+    def render(self, looks: RenderContext) -> list[Line]:
         """Return the name and the first lines of the text."""
         width = max(8, looks.width - _FACT - 2)
         texts = wrap(self.text[:_MAX_TEXT_CHARS], width)[:_FOLDED_LINES]
