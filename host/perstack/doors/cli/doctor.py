@@ -35,7 +35,6 @@ def doctor_command(as_json: bool, options: HostOptions) -> None:
     Checks Python, extras, providers and their keys, the storage, the terminal, the runtimes of tool programs, and how
     each limit of [sandbox] is enforced. Exit status 1 if there is a problem.
     """
-    options = options
     project = options.project(required=False)
 
     async def look(host: Host) -> tuple[tuple[Finding, ...], tuple[RuntimeState, ...]]:
@@ -92,7 +91,6 @@ def models_command(provider: str | None, as_json: bool, options: HostOptions) ->
 
     Context is the context window of a model, in tokens. Prices are published prices in US dollars for a million tokens.
     """
-    options = options
     project = options.project(required=False)
     found = run_with(options.host_of(project, env=options.env(project)), lambda host: host.experts.providers())
     if provider is not None:

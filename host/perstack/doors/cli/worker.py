@@ -108,7 +108,6 @@ def worker_command(
         labels=parse_labels(one.strip() for one in labels.split(",")) if labels is not None else {},
         drain=_seconds(drain),
     )
-    options = options
     asyncio.run(_work(_host(options), settings, address, workspaces, as_json=form == "json"))
 
 
