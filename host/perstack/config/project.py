@@ -100,12 +100,14 @@ def check_owner(path: Path, option: Option | None = None, owners: Collection[int
         ours.add(int(os.environ["SUDO_UID"]))
     try:
         whose = {path.lstat().st_uid, path.stat().st_uid}
-        folders = [folder.stat() for folder in dict.fromkeys((path.parent, path.resolve().parent))]
+        folders = dict.fromkeys((path.parent, path.resolve().parent))
+        owners_of_folders = {folder.stat().st_uid for folder in folders}
+        is_open = any(map(_is_writable_by_others, folders))
     except OSError as error:
         raise UsageError(f"{path}: cannot be looked at: {error.strerror}") from error
     if not whose <= ours:
         raise UsageError(f"{path} belongs to another user, so it is not read", next_steps=steps)
-    if not {folder.st_uid for folder in folders} <= ours or any(map(_is_writable_by_others, folders)):
+    if not owners_of_folders <= ours or is_open:
         raise UsageError(f"{path} is in a folder that another user can write, so it is not read", next_steps=steps)
 
 
@@ -117,10 +119,16 @@ def owner_of(config: Path) -> tuple[int, ...]:
         return ()
 
 
-def _is_writable_by_others(folder: os.stat_result) -> bool:
-    if folder.st_mode & stat.S_IWOTH:
+def _is_writable_by_others(folder: Path) -> bool:
+    status = folder.stat()
+    if status.st_mode & stat.S_IWOTH:
         return True
-    return bool(folder.st_mode & stat.S_IWGRP) and not _is_private(folder.st_gid)
+    # With an access control list these bits are its mask: they say that some user or group on it may write.
+    return bool(status.st_mode & stat.S_IWGRP) and (_has_acl(folder) or not _is_private(status.st_gid))
+
+
+def _has_acl(folder: Path) -> bool:
+    return hasattr(os, "listxattr") and "system.posix_acl_access" in os.listxattr(folder)
 
 
 def _is_private(group: int) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -234,6 +236,22 @@ def test_a_group_that_others_are_in_may_not_write_beside_a_definition(below: Ter
     assert below.run("jobs").code == 0, "the group of this user has nobody else in it"
     os.chown(top, -1, STRANGER)
     assert "another user can write" in below.run("jobs").err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="an access control list is written as Linux keeps it")
+@pytest.mark.parametrize(("allowed", "code"), [(0o7, 2), (0o2, 2), (0o5, 0)])
+def test_another_user_on_an_access_control_list_may_not_write_beside_a_definition(
+    below: Terminal, allowed: int, code: int
+) -> None:
+    top = below.workspace.parent.parent
+    entries = [(0x01, 7, -1), (0x02, allowed, STRANGER), (0x04, 5, -1), (0x10, allowed | 5, -1), (0x20, 5, -1)]
+    packed = b"".join(struct.pack("<HHI", tag, mode, user & 0xFFFFFFFF) for tag, mode, user in entries)
+    try:
+        os.setxattr(top, "system.posix_acl_access", struct.pack("<I", 2) + packed)
+    except OSError:
+        pytest.skip("this file system has no access control lists")
+    done = below.run("jobs")
+    assert (done.code, "another user can write" in done.err) == (code, code == 2), done
 
 
 @pytest.mark.parametrize("name", [".env", ".env.local"])
