@@ -142,7 +142,9 @@ def test_a_line_end_that_only_some_programs_know_is_part_of_the_difference(tmp_p
     assert f"-b\\u{ord(mark):04x}c" in shown
 
 
-@pytest.mark.parametrize("blank", [" ", "\t", "\u00a0", "\u3000", "\u200b", "\u2800", "\u3164", " \u00a0"])
+@pytest.mark.parametrize(
+    "blank", [" ", "\t", "\u00a0", "\u3000", "\u200b", "\u2800", "\u3164", " \u00a0", "\U000f0000", "\U0001d159"]
+)
 def test_a_run_of_white_space_is_shown_as_such_and_hides_no_command(tmp_path: Path, blank: str) -> None:
     asking = question("exec", command="sh", args=["-c", f"ls{blank * 3000}; ./ev"])
     for shown in (call_shown(asking, tmp_path), asking.shown):
@@ -161,9 +163,14 @@ def test_thousands_of_line_ends_are_shown_as_such(tmp_path: Path) -> None:
     assert "a\n    | \n    |     b" in call_shown(question("other", text="a\n\n    b"), tmp_path)
 
 
-@pytest.mark.parametrize("mark", list("\u2028\u2029\u0085\u202e\u2066\u200b\u200d\u00ad\u3164\ufeff\x1b\r"))
+@pytest.mark.parametrize(
+    "mark",
+    list(
+        "\u2028\u2029\u0085\u202e\u2066\u200b\u200d\u00ad\u3164\ufeff\x1b\r\u070f\ue000\ufff0\U0001bca0\U0001d173\U00100000"
+    ),
+)
 def test_what_cannot_be_seen_is_shown_as_an_escape_wherever_in_a_call_it_stands(tmp_path: Path, mark: str) -> None:
-    seen = f"\\u{ord(mark):04x}"
+    seen = f"\\u{ord(mark):04x}" if ord(mark) < 0x10000 else json.dumps(mark)[1:-1]
     asking = question("other", text=f"a{mark}b", more=[{f"c{mark}d": f"e{mark}f"}], **{f"g{mark}h": 1})
     shown = call_shown(asking, tmp_path)
     nested = "\\r" if mark == "\r" else seen  # JSON has an escape of its own for it

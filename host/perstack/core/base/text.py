@@ -26,6 +26,8 @@ _UNSAFE = f"[{_HIDDEN}]"
 _BLANK = (
     r"\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"  # spaces
     r"\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c\u200d\u2800\u3164\ufe00-\ufe0f\uffa0"  # and invisible
+    r"\u070f\ufff0-\ufff8\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"  # of some scripts
+    r"\ue000-\uf8ff\U000f0000-\U0010ffff"  # private use: shown as a font likes, also as nothing
 )
 _INVISIBLE = f"[{_BLANK}{_HIDDEN}]"
 _LONG_BLANKS = rf"[ \t{_BLANK}{_HIDDEN}]{{21,}}"
