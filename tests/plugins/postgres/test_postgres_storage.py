@@ -21,6 +21,7 @@ from perstack.ports.storage import RunRef
 from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, payload, wait_for
 from perstack_postgres.address import parse
 from perstack_postgres.plugin import perstack_storages
+from perstack_postgres.statements import JOBS
 from perstack_postgres.storage import PostgresStorage, store_at
 
 
@@ -225,9 +226,8 @@ def test_a_page_of_ten_thousand_jobs_takes_an_index(postgres: PostgresServer) ->
         assert page.ids[:2] == ("job-10000", "job-9999")
         for _ in range(20):
             page = wait_for(storage.jobs(limit=50, after=page.next))
-        query = store_at(parse(address.partition(":")[2])).statements.jobs.decode().replace("%s", "'{}'")
-        query = query.format("", 5000, "x", 51)
-        plan = "\n".join(str(line) for (line,) in postgres.execute("EXPLAIN " + query))
+        query = JOBS.replace("%s", "'{}'").format("", 5000, "x", 51)
+        plan = "\n".join(str(line) for (line,) in postgres.execute(f"SET search_path = {schema}; EXPLAIN {query}"))
         assert "jobs_by_time" in plan
         assert "Sort" not in plan
 
