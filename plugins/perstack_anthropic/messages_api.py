@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import assert_never
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
@@ -35,6 +35,7 @@ from perstack.dataclass import dataclass
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.support.http.errors import bad_response, cut_stream, made_error
 from perstack.support.http.messages import (
+    BUDGET_TOKENS,
     IMAGE_TYPES,
     PDF,
     Text,
@@ -43,11 +44,16 @@ from perstack.support.http.messages import (
     arguments_of,
     as_base64,
     body_of,
+    budget_word,
+    finish_reason,
     head_of,
     in_place_of,
     is_text,
     legal_id,
     read_arguments,
+    read_event,
+    tool_label,
+    tool_schema,
     transcript_of,
 )
 from perstack.support.http.structured_output import schema_for
@@ -61,7 +67,6 @@ DEFAULT_MAX_TOKENS = 32_000
 
 _ROOM_BESIDE_THINKING = 8_192
 _LEAST_BUDGET = 1_024
-_BUDGETS = {"minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 
 _CLAUDE_UP_TO_4_6 = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-@:](\d{6,}|v\d|latest)))")
@@ -147,7 +152,7 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
             "thinking": {"type": "adaptive", "display": "summarized"},
             "output_config": {"effort": effort_of(budget)},
         }
-    tokens = max(_LEAST_BUDGET, budget if isinstance(budget, int) else _BUDGETS[budget])
+    tokens = max(_LEAST_BUDGET, budget if isinstance(budget, int) else BUDGET_TOKENS[budget])
     if settings.max_tokens is None:
         most = max(most, tokens + _ROOM_BESIDE_THINKING)
     return most, {"thinking": {"type": "enabled", "budget_tokens": min(tokens, most - 1)}}
@@ -171,17 +176,11 @@ def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
 
 def effort_of(budget: ReasoningBudget) -> str:
     """Return `low`, `medium` or `high` for a budget other than none."""
-    if not isinstance(budget, int):
-        return _EFFORTS[budget]
-    if budget <= _BUDGETS["low"]:
-        return "low"
-    return "medium" if budget <= _BUDGETS["medium"] else "high"
+    return _EFFORTS[budget_word(budget)]
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
-    schema: JsonObject = {"type": "object", **spec.input_schema}
-    about: JsonObject = {"description": spec.description} if spec.description else {}
-    return {"name": spec.name, **about, "input_schema": schema}
+    return {**tool_label(spec), "input_schema": tool_schema(spec)}
 
 
 def _blocks(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
@@ -360,11 +359,7 @@ class ReplyDecoder:
 
     def feed(self, data: str) -> bool:
         """Process one event. Return True after the last one. Raises ProviderError for an error event."""
-        try:
-            event = _Event.model_validate_json(data)
-        except ValidationError as error:
-            detail = f"an event is not as the Messages API has it: {data[:200]}"
-            raise bad_response(detail, retryable=True) from error
+        event = read_event(_Event, data, "the Messages API")
         match event.type:
             case "message_start":
                 self._count(event.message.usage if event.message else None)
@@ -391,7 +386,7 @@ class ReplyDecoder:
         parts = [_part(self._blocks[index]) for index in sorted(self._blocks)]
         reply = ExpertMessage(contents=tuple(part for part in parts if part is not None))
         reason = _FINISH.get(self._stop_reason or "", "other")
-        return Generation(reply, self._usage(), "toolCalls" if reason == "stop" and reply.tool_calls else reason)
+        return Generation(reply, self._usage(), finish_reason(reason, reply))
 
     def _start(self, event: _Event) -> None:
         if event.content_block is None:

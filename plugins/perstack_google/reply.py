@@ -20,7 +20,7 @@ from perstack.core.runs.messages import ExpertMessage, ReplyPart, TextPart, Thin
 from perstack.core.runs.step_events import FinishReason
 from perstack.ports.provider import Delta, Generation
 from perstack.support.http.errors import bad_response, cut_stream, delay_in, made_error
-from perstack.support.http.messages import TOO_DEEP, Text, Wire, is_too_deep
+from perstack.support.http.messages import TOO_DEEP, Text, Wire, finish_reason, is_too_deep, unexpected_event
 from perstack_google.request import VENDOR
 
 _CALL_LAYERS = 7
@@ -155,7 +155,7 @@ class ReplyDecoder:
         )
         reply = ExpertMessage(contents=tuple(parts))
         reason = _FINISH.get(self._ending.finish_reason, "other")
-        return Generation(reply, self._usage(), "toolCalls" if reason == "stop" and reply.tool_calls else reason)
+        return Generation(reply, self._usage(), finish_reason(reason, reply))
 
     @property
     def _is_whole(self) -> bool:
@@ -198,10 +198,7 @@ def _read(data: str) -> _Response:
         found = _without_unreadable_arguments(data)
         if found is not None:
             return found
-        raise bad_response(
-            f"an event is not as the Gemini API has it: {data[:200]}",
-            retryable=True,
-        ) from error
+        raise unexpected_event(data, "the Gemini API") from error
 
 
 def _without_unreadable_arguments(data: str) -> _Response | None:

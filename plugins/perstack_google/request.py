@@ -37,6 +37,7 @@ from perstack.support.http.messages import (
     in_place_of,
     is_text,
     legal_id,
+    tool_schema,
     transcript_of,
 )
 from perstack.support.http.structured_output import schema_for
@@ -113,8 +114,8 @@ def _generation_config(request: GenerationRequest, settings: GoogleSettings) -> 
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
-    schema: JsonObject = {"type": "object", **spec.input_schema}
-    return {"name": spec.name, "description": spec.description or spec.name, "parametersJsonSchema": schema}
+    description = spec.description or spec.name
+    return {"name": spec.name, "description": description, "parametersJsonSchema": tool_schema(spec)}
 
 
 class _Contents:

@@ -20,6 +20,7 @@ from perstack.support.http.endpoint import (
     missing_key,
     read_key,
 )
+from perstack.support.http.messages import BUDGET_TOKENS, budget_word
 from perstack_google import KEYS
 
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
@@ -67,7 +68,6 @@ def path_of(model: str) -> str:
     return f"/{quote(name, safe='/')}:streamGenerateContent?alt=sse"
 
 
-_BUDGETS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}
 _LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
 
 _WITHOUT_THINKING = re.compile(r"gemini-(1|2\.0)|gemma")
@@ -103,7 +103,7 @@ def thinking_config(model: str, budget: ReasoningBudget | None, settings: Google
 
 
 def _tokens(model: str, budget: ReasoningBudget) -> int:
-    wanted = budget if isinstance(budget, int) else _BUDGETS[budget]
+    wanted = budget if isinstance(budget, int) else BUDGET_TOKENS[budget]
     family, least, most = next(one for one in _RANGES if one[0].search(model))
     if wanted <= 0 and family.pattern != "pro":
         return 0
@@ -111,19 +111,9 @@ def _tokens(model: str, budget: ReasoningBudget) -> int:
 
 
 def _level(model: str, budget: ReasoningBudget) -> str:
-    level = _LEVELS[_word(budget)]
+    level = _LEVELS[budget_word(budget)]
     if level == "MINIMAL" and "flash" not in model:
         return "LOW"
     if level == "MEDIUM" and _GEMINI_3_PRO.search(model):
         return "HIGH"
     return level
-
-
-def _word(budget: ReasoningBudget) -> str:
-    if not isinstance(budget, int):
-        return budget
-    if budget <= 0:
-        return "none"
-    if budget <= _BUDGETS["low"]:
-        return "low"
-    return "medium" if budget <= _BUDGETS["medium"] else "high"

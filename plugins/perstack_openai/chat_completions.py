@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import assert_never
+from typing import Literal, assert_never
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
-    BlobPart,
     ExpertMessage,
     Message,
     ReplyPart,
-    ResultContent,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -34,7 +32,7 @@ from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.errors import bad_response, cut_stream
+from perstack.support.http.errors import cut_stream
 from perstack.support.http.messages import (
     Items,
     Text,
@@ -44,9 +42,12 @@ from perstack.support.http.messages import (
     head_of,
     legal_id,
     read_arguments,
+    read_event,
+    tool_label,
+    tool_schema,
     transcript_of,
 )
-from perstack_openai.dialect import Dialect, effort_of, marked, shown, stream_error
+from perstack_openai.dialect import Contents, Dialect, effort_of, marked, stream_error
 
 # Source of the request side: OpenAI API reference, «Chat Completions», section «Create chat completion»; guides «Images
 # and vision» and «File inputs».
@@ -70,7 +71,7 @@ def items_of_chat(request: GenerationRequest, dialect: Dialect) -> Items:
     """Return the Run's messages encoded so far for this server."""
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _message(message, _Contents(dialect, blobs))
+        return _message(message, Contents(dialect, blobs, "text", _attachment))
 
     return transcript_of(request, ("chat", dialect), Items, lambda: write)
 
@@ -114,12 +115,10 @@ def _refuses_tools(model: str, dialect: Dialect) -> bool:
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
-    parameters: JsonObject = {"type": "object", **spec.input_schema}
-    about: JsonObject = {"description": spec.description} if spec.description else {}
-    return {"type": "function", "function": {"name": spec.name, **about, "parameters": parameters}}
+    return {"type": "function", "function": {**tool_label(spec), "parameters": tool_schema(spec)}}
 
 
-def _message(message: Message, contents: _Contents) -> list[JsonObject]:
+def _message(message: Message, contents: Contents) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": contents.of(message.contents)}]
@@ -159,7 +158,7 @@ def _thinking(message: ExpertMessage) -> str:
     return "".join(part.thinking for part in message.contents if isinstance(part, ThinkingPart))
 
 
-def _results(message: ToolMessage, contents: _Contents) -> list[JsonObject]:
+def _results(message: ToolMessage, contents: Contents) -> list[JsonObject]:
     """Encode one message per result. Files, which a tool message cannot hold, follow in one user message."""
     found: list[JsonObject] = []
     shown: list[JsonValue] = []
@@ -177,37 +176,10 @@ def _results(message: ToolMessage, contents: _Contents) -> list[JsonObject]:
     return [*found, {"role": "user", "content": shown}] if shown else found
 
 
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """Encoder of contents for one server."""
-
-    dialect: Dialect
-    blobs: Mapping[str, bytes]
-
-    def of(self, contents: Iterable[ResultContent]) -> JsonValue:
-        """Encode text alone as a string, which every server accepts; else as parts."""
-        parts = self.parts(contents)
-        if all(part["type"] == "text" for part in parts):
-            return "".join(str(part["text"]) for part in parts)
-        return [*parts]
-
-    def parts(self, contents: Iterable[ResultContent]) -> list[JsonObject]:
-        """Encode each content as a part of type `text`, `image_url` or `file`."""
-        return [
-            {"type": "text", "text": part.text} if isinstance(part, TextPart) else self._blob(part) for part in contents
-        ]
-
-    def _blob(self, part: BlobPart) -> JsonObject:
-        kind, value = shown(part, self.dialect, self.blobs)
-        match kind:
-            case "image":
-                return {"type": "image_url", "image_url": {"url": value}}
-            case "file":
-                return {"type": "file", "file": {"filename": part.name or "document.pdf", "file_data": value}}
-            case "text":
-                return {"type": "text", "text": value}
-            case _:
-                assert_never(kind)
+def _attachment(kind: Literal["image", "file"], address: str, name: str) -> JsonObject:
+    if kind == "image":
+        return {"type": "image_url", "image_url": {"url": address}}
+    return {"type": "file", "file": {"filename": name, "file_data": address}}
 
 
 _END = "[DONE]"
@@ -310,11 +282,7 @@ class ChatDecoder:
         if data.strip() == _END:
             self._is_whole = True
             return True
-        try:
-            chunk = _Chunk.model_validate_json(data)
-        except ValidationError as error:
-            detail = f"an event is not as Chat Completions have it: {data[:200]}"
-            raise bad_response(detail, retryable=True) from error
+        chunk = read_event(_Chunk, data, "Chat Completions")
         if chunk.error is not None:
             raise _error(chunk.error)
         self._usage = chunk.usage or self._usage

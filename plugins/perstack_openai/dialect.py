@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import ReasoningBudget
-from perstack.core.runs.messages import BlobPart, ToolResultPart
+from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ToolResultPart
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import GenerationRequest
 from perstack.support.http.errors import made_error
-from perstack.support.http.messages import IMAGE_TYPES, PDF, as_base64, in_place_of, is_text, takes_all
+from perstack.support.http.messages import IMAGE_TYPES, PDF, as_base64, budget_word, in_place_of, is_text, takes_all
 from perstack.support.http.structured_output import is_whole, schema_for
 
-_LOW_TOKENS = 4_096
 _MEDIUM_TOKENS = 12_288
+"""Highest budget in tokens for which a model gets medium effort."""
 
 _TAKES_SCHEMAS = re.compile(r"^(gpt-4o(?!-2024-05)|gpt-4\.|gpt-[5-9]|o1(?!-mini|-preview)|o[3-9])")
 """Models that accept a schema. Source: OpenAI guide, «Structured model outputs», section «Supported models»."""
@@ -110,7 +110,7 @@ def effort_of(model: str, budget: ReasoningBudget | None, dialect: Dialect) -> s
     """Return the nearest reasoning effort that the model has; None to omit it."""
     if budget is None or not dialect.reasons(model):
         return None
-    word = _effort_word(budget)
+    word = budget_word(budget, medium=_MEDIUM_TOKENS)
     if not dialect.is_openai:
         return _EFFORTS_ELSEWHERE.get(dialect.vendor, {}).get(word, word)
     for family, nearest in _NEAREST_EFFORT:
@@ -119,27 +119,42 @@ def effort_of(model: str, budget: ReasoningBudget | None, dialect: Dialect) -> s
     return word
 
 
-def _effort_word(budget: ReasoningBudget) -> str:
-    if not isinstance(budget, int):
-        return budget
-    if budget == 0:
-        return "none"
-    if budget <= _LOW_TOKENS:
-        return "low"
-    return "medium" if budget <= _MEDIUM_TOKENS else "high"
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Encoder of contents for one server, in one of the two wire formats."""
 
+    dialect: Dialect
+    blobs: Mapping[str, bytes]
+    text_type: str
+    """Value of `type` in a part of text."""
+    attachment: Callable[[Literal["image", "file"], str, str], JsonObject]
+    """Function that encodes a part from its kind, its data URL and its file name."""
 
-def shown(part: BlobPart, dialect: Dialect, blobs: Mapping[str, bytes]) -> tuple[Literal["text", "image", "file"], str]:
-    """Encode a blob as text, or as the address of an image or file; otherwise return a placeholder text."""
-    content = blobs.get(part.sha256, b"")
-    if content and is_text(part.mime_type):
-        return "text", content.decode("utf-8", "replace")
-    address = f"data:{part.mime_type};base64,{as_base64(content)}"
-    if content and dialect.takes_images and part.mime_type in IMAGE_TYPES:
-        return "image", address
-    if content and dialect.takes_documents and part.mime_type == PDF:
-        return "file", address
-    return "text", in_place_of(part)
+    def of(self, contents: Iterable[ResultContent]) -> JsonValue:
+        """Encode text alone as a string, which every server accepts; else as parts."""
+        parts = self.parts(contents)
+        if all(part["type"] == self.text_type for part in parts):
+            return "".join(str(part["text"]) for part in parts)
+        return [*parts]
+
+    def parts(self, contents: Iterable[ResultContent]) -> list[JsonObject]:
+        """Encode each content as a part."""
+        return [self._text(part.text) if isinstance(part, TextPart) else self._blob(part) for part in contents]
+
+    def _text(self, text: str) -> JsonObject:
+        return {"type": self.text_type, "text": text}
+
+    def _blob(self, part: BlobPart) -> JsonObject:
+        """Encode a blob as text, image or file; one that the server does not accept as a placeholder text."""
+        content = self.blobs.get(part.sha256, b"")
+        if content and is_text(part.mime_type):
+            return self._text(content.decode("utf-8", "replace"))
+        url = f"data:{part.mime_type};base64,{as_base64(content)}"
+        if content and self.dialect.takes_images and part.mime_type in IMAGE_TYPES:
+            return self.attachment("image", url, part.name or "")
+        if content and self.dialect.takes_documents and part.mime_type == PDF:
+            return self.attachment("file", url, part.name or "document.pdf")
+        return self._text(in_place_of(part))
 
 
 def marked(result: ToolResultPart, text: str) -> str:

@@ -8,20 +8,18 @@ its output items.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar, assert_never
+from collections.abc import Callable, Mapping
+from typing import Literal, assert_never
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
-    BlobPart,
     ExpertMessage,
     Message,
     ReplyPart,
-    ResultContent,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -30,9 +28,8 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.core.runs.step_events import FinishReason
-from perstack.dataclass import dataclass
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.errors import bad_response, cut_stream
+from perstack.support.http.errors import cut_stream
 from perstack.support.http.messages import (
     Items,
     Text,
@@ -42,9 +39,12 @@ from perstack.support.http.messages import (
     head_of,
     legal_id,
     read_arguments,
+    read_event,
+    tool_label,
+    tool_schema,
     transcript_of,
 )
-from perstack_openai.dialect import Dialect, effort_of, marked, shown, stream_error
+from perstack_openai.dialect import Contents, Dialect, effort_of, marked, stream_error
 
 # Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning
 # models», section «Encrypted reasoning items», «Function calling» and «Conversation state».
@@ -65,7 +65,7 @@ def items_of_responses(request: GenerationRequest, dialect: Dialect) -> Items:
     """Return the Run's items encoded so far for this server."""
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _items(message, _Contents(dialect, blobs))
+        return _items(message, Contents(dialect, blobs, "input_text", _attachment))
 
     return transcript_of(request, ("responses", dialect), Items, lambda: write)
 
@@ -104,13 +104,11 @@ def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
-    parameters: JsonObject = {"type": "object", **spec.input_schema}
-    about: JsonObject = {"description": spec.description} if spec.description else {}
     # strict is the default, and rejects most schemas of MCP servers
-    return {"type": "function", "name": spec.name, **about, "parameters": parameters, "strict": False}
+    return {"type": "function", **tool_label(spec), "parameters": tool_schema(spec), "strict": False}
 
 
-def _items(message: Message, contents: _Contents) -> list[JsonObject]:
+def _items(message: Message, contents: Contents) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"type": "message", "role": "user", "content": contents.of(message.contents)}]
@@ -157,7 +155,7 @@ def _call(part: ToolCallPart) -> JsonObject:
     }
 
 
-def _result(result: ToolResultPart, contents: _Contents) -> JsonObject:
+def _result(result: ToolResultPart, contents: Contents) -> JsonObject:
     output = contents.of(result.contents)
     if isinstance(output, str):
         output = marked(result, output)
@@ -167,36 +165,13 @@ def _result(result: ToolResultPart, contents: _Contents) -> JsonObject:
     return {"type": "function_call_output", "call_id": legal_id(result.tool_call_id), "output": output}
 
 
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """Encoder of contents for one server."""
-
-    dialect: Dialect
-    blobs: Mapping[str, bytes]
-
-    def of(self, contents: Iterable[ResultContent]) -> JsonValue:
-        """Encode text alone as a string, which every server accepts; else as parts."""
-        parts: list[JsonObject] = [
-            {"type": "input_text", "text": part.text} if isinstance(part, TextPart) else self._blob(part)
-            for part in contents
-        ]
-        if all(part["type"] == "input_text" for part in parts):
-            return "".join(str(part["text"]) for part in parts)
-        return [*parts]
-
-    def _blob(self, part: BlobPart) -> JsonObject:
-        kind, value = shown(part, self.dialect, self.blobs)
-        match kind:
-            case "image":
-                return {"type": "input_image", "image_url": value, "detail": "auto"}
-            case "file":
-                return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": value}
-            case "text":
-                return {"type": "input_text", "text": value}
-            case _:
-                assert_never(kind)
+def _attachment(kind: Literal["image", "file"], address: str, name: str) -> JsonObject:
+    if kind == "image":
+        return {"type": "input_image", "image_url": address, "detail": "auto"}
+    return {"type": "input_file", "filename": name, "file_data": address}
 
 
+_API = "the Responses API"
 _END = "[DONE]"
 
 
@@ -291,7 +266,7 @@ class ResponsesDecoder:
         """Process one event. Return True after the last one. Raises ProviderError for an error event."""
         if data.strip() == _END:
             return True
-        event = _read(_Event, data)
+        event = read_event(_Event, data, _API)
         match event.type:
             case "response.output_item.done":
                 if event.item is not None:
@@ -304,7 +279,7 @@ class ResponsesDecoder:
                 raise stream_error(found.message, found.code)
             case "":
                 # A whole response in one document, from a server that does not stream, or an error without a type.
-                self._take_document(_read(_Response, data))
+                self._take_document(read_event(_Response, data, _API))
             case _:
                 self._show(event)
         return self._response is not None
@@ -339,17 +314,6 @@ class ResponsesDecoder:
         done = [item for _, item in sorted(self._done, key=lambda one: one[0])]
         whole = response.output or []
         return whole if len(whole) > len(done) else done
-
-
-_W = TypeVar("_W", bound=Wire)
-
-
-def _read(kind: type[_W], data: str) -> _W:
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        detail = f"an event is not as the Responses API has it: {data[:200]}"
-        raise bad_response(detail, retryable=True) from error
 
 
 def _parts(item: _Item, vendor: str) -> list[ReplyPart]:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
@@ -23,7 +23,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
 from perstack.support.http.errors import bad_response, cut_stream, made_error
-from perstack.support.http.messages import Text, Wire, read_arguments
+from perstack.support.http.messages import Text, Wire, finish_reason, read_arguments, read_event
 from perstack_anthropic.messages_api import ReplyDecoder as MessagesDecoder
 from perstack_bedrock.request import VENDOR
 
@@ -178,7 +178,7 @@ class ConverseDecoder:
         parts = [part for index in sorted(self._blocks) if (part := _part(self._blocks[index])) is not None]
         reply = ExpertMessage(contents=tuple(parts))
         reason = _FINISH.get(self._stop_reason, "other")
-        return Generation(reply, _usage(self._usage), "toolCalls" if reason == "stop" and reply.tool_calls else reason)
+        return Generation(reply, _usage(self._usage), finish_reason(reason, reply))
 
     def _block(self, index: int) -> _Block:
         return self._blocks.setdefault(index, _Block())
@@ -226,11 +226,7 @@ class ChunkDecoder:
 
 
 def _read(kind: type[_E], data: str) -> _E:
-    try:
-        event = kind.model_validate_json(data)
-    except ValidationError as error:
-        detail = f"an event is not as Bedrock has it: {data[:200]}"
-        raise bad_response(detail, retryable=True) from error
+    event = read_event(kind, data, "Bedrock")
     failure = event.told()
     if failure is not None:
         raise failure

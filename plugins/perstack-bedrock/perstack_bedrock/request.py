@@ -38,6 +38,8 @@ from perstack.support.http.messages import (
     is_text,
     legal_id,
     to_bytes,
+    tool_label,
+    tool_schema,
     transcript_of,
 )
 from perstack.support.http.structured_output import schema_for
@@ -108,9 +110,7 @@ def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
-    schema: JsonObject = {"type": "object", **spec.input_schema}
-    about: JsonObject = {"description": spec.description} if spec.description else {}
-    return {"name": spec.name, **about, "inputSchema": {"json": schema}}
+    return {**tool_label(spec), "inputSchema": {"json": tool_schema(spec)}}
 
 
 def _marked(blocks: list[bytes]) -> list[bytes]:

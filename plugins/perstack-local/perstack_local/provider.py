@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from perstack.core.base.records import Fact, JsonObject
-from perstack.errors import DefinitionError, Problem, ProviderError
+from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
+from perstack.support.http.endpoint import read_settings
 from perstack_local import MODEL
 from perstack_local.llama import Runtime, RuntimeSettings, require_library, runtime_for
 from perstack_local.prompt import Prompt, prompt_of, reply_of
@@ -108,19 +109,8 @@ def create(config: ProviderConfig) -> Provider:
     file to load.
     """
     require_library()
-    settings = _settings_of(config.setting)
+    settings = read_settings(LocalSettings, config.setting)
     path = find_model(settings.model_path, config.env)
     runtime = runtime_for(RuntimeSettings(path, settings.context_length, settings.cache_ram_mib, settings.threads))
     is_embedded = settings.model_path is None and not config.env.get(MODEL_PATH_VARIABLE)
     return LocalProvider(settings, runtime, is_embedded=is_embedded)
-
-
-def _settings_of(setting: JsonObject) -> LocalSettings:
-    try:
-        return LocalSettings.model_validate(setting)
-    except ValidationError as error:
-        problems = (
-            Problem(found["msg"], "perstack.toml", key=".".join(["provider.setting", *map(str, found["loc"])]))
-            for found in error.errors()
-        )
-        raise DefinitionError(tuple(problems)) from error

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.secrets import masked_words, secrets_in
@@ -114,7 +114,7 @@ class Endpoint:
         return self.base_url + path
 
 
-_S = TypeVar("_S", bound=EndpointSettings)
+_S = TypeVar("_S", bound=BaseModel)
 
 
 def read_settings(kind: type[_S], setting: JsonObject) -> _S:

@@ -14,10 +14,12 @@ from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, TypeVar, assert_never
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
 
 from perstack.core.base.json_schema import DEEPEST
 from perstack.core.base.records import JsonObject, layers
+from perstack.core.definitions.experts import ReasoningBudget
+from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -27,8 +29,11 @@ from perstack.core.runs.messages import (
     ToolMessage,
     UserMessage,
 )
+from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
+from perstack.errors import ProviderError
 from perstack.ports.provider import BlobReader, GenerationRequest
+from perstack.support.http.errors import bad_response
 
 # Parts of messages: encoding and decoding that the vendors' formats share.
 
@@ -45,6 +50,53 @@ class Wire(BaseModel):
     """Base of models for endpoints' replies. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", defer_build=True)
+
+
+_W = TypeVar("_W", bound=Wire)
+
+
+def read_event(kind: type[_W], data: str, api: str) -> _W:
+    """Parse the data of one event. Raises ProviderError if it does not fit the format of `api`."""
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise unexpected_event(data, api) from error
+
+
+def unexpected_event(data: str, api: str) -> ProviderError:
+    """Return the error for an event that does not fit the format of `api`; another attempt may get a valid one."""
+    return bad_response(f"an event is not in the format of {api}: {data[:200]}", retryable=True)
+
+
+def finish_reason(reason: FinishReason, reply: ExpertMessage) -> FinishReason:
+    """Return the reply's finish reason. Some models report a normal end though the reply has calls."""
+    return "toolCalls" if reason == "stop" and reply.tool_calls else reason
+
+
+BUDGET_TOKENS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}
+"""Thinking tokens for each word of a reasoning budget."""
+
+
+def budget_word(budget: ReasoningBudget, *, medium: int = BUDGET_TOKENS["medium"]) -> str:
+    """Return the nearest word for a reasoning budget; `medium` is the highest number of tokens with that word."""
+    if not isinstance(budget, int):
+        return budget
+    if budget <= 0:
+        return "none"
+    if budget <= BUDGET_TOKENS["low"]:
+        return "low"
+    return "medium" if budget <= medium else "high"
+
+
+def tool_label(spec: ToolSpec) -> JsonObject:
+    """Return a tool's name, and its description if it has one."""
+    about: JsonObject = {"description": spec.description} if spec.description else {}
+    return {"name": spec.name, **about}
+
+
+def tool_schema(spec: ToolSpec) -> JsonObject:
+    """Return the schema of a tool's arguments. Every vendor requires a type, which MCP servers may omit."""
+    return {"type": "object", **spec.input_schema}
 
 
 def takes_all(mime_type: str) -> bool:
