@@ -6,7 +6,6 @@ A refresh token can often be used only once. So a process renews a login under a
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -17,8 +16,10 @@ from pydantic import Field, ValidationError
 
 from perstack.core.base.records import Fact, JsonObject
 from perstack.errors import SkillError
+from perstack.system.file_locks import try_lock
 from perstack.system.files import replace_private_file
 from perstack.system.regular_files import open_regular, read_regular
+from perstack.system.user import user_directory
 
 _WAIT = 30.0
 """Seconds to wait for another process that renews a login."""
@@ -52,8 +53,7 @@ class Logins:
     @classmethod
     def of_user(cls, env: Mapping[str, str]) -> Logins:
         """Return the logins in the user's configuration directory."""
-        base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
-        return cls(Path(base) / "perstack" / "logins")
+        return cls(user_directory("config", env) / "logins")
 
     def at(self, endpoint: str, client_id: str | None) -> LoginFile:
         """Return the file for the login of one client at one server."""
@@ -122,15 +122,7 @@ class LoginFile:
 async def _lock(handle: int) -> None:
     try:
         async with asyncio.timeout(_WAIT):
-            while not _try_lock(handle):  # noqa: ASYNC110 - the holder is another process, which sets no Event
+            while not try_lock(handle):  # noqa: ASYNC110 - the holder is another process, which sets no Event
                 await asyncio.sleep(0.02)
     except TimeoutError as error:
         raise SkillError(f"another process has been renewing the login for {_WAIT:g} s") from error
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from perstack.dataclass import dataclass
 from perstack.system.files import replace_private_file
 from perstack.system.regular_files import read_regular
+from perstack.system.user import user_directory
 
 if TYPE_CHECKING:
     from mcp.client import Transport
@@ -88,8 +89,7 @@ class Eras:
     @classmethod
     def of_user(cls, env: Mapping[str, str]) -> Eras:
         """Return the cache in the user's cache directory."""
-        base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or Path.home()) / ".cache")
-        return cls(Path(base) / "perstack" / "mcp-eras.json")
+        return cls(user_directory("cache", env) / "mcp-eras.json")
 
     def is_stateless(self, argv: Sequence[str]) -> bool:
         """Return whether a process has refused the handshake before."""

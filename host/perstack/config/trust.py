@@ -38,6 +38,7 @@ from perstack.support.variables import variables_in
 from perstack.system.clock import SYSTEM
 from perstack.system.files import replace_private_file
 from perstack.system.regular_files import read_regular
+from perstack.system.user import user_directory
 
 Kind = Literal[
     "command",
@@ -322,8 +323,7 @@ class TrustStore:
     @classmethod
     def of_user(cls, environ: Mapping[str, str] = os.environ) -> TrustStore:
         """Return the store in the user's state directory; no `.env` can change where that is."""
-        base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".local" / "state")
-        return cls(Path(base) / "perstack" / "trust")
+        return cls(user_directory("state", environ) / "trust")
 
     def path(self, folder: Path) -> Path:
         """Return the file for a folder."""

@@ -41,7 +41,7 @@ async def hold(open_file: Callable[[], int], holder: str, job_id: str) -> AsyncG
 
 def holder_of(fd: int) -> str | None:
     """Return the text that the holder of the lock on this open file wrote; None if nobody holds it."""
-    if _try_lock(fd, fcntl.LOCK_SH):
+    if try_lock(fd, shared=True):
         fcntl.flock(fd, fcntl.LOCK_UN)
         return None
     return os.pread(fd, _LONGEST_HOLDER, 0).decode(errors="replace") or "another process"
@@ -57,16 +57,17 @@ def _sign(fd: int, holder: str) -> None:
 async def _lock(fd: int, job_id: str) -> None:
     # retry: a process in `holder_of` has the lock for a moment
     for attempt in range(_TRIES):
-        if _try_lock(fd, fcntl.LOCK_EX):
+        if try_lock(fd):
             return
         await asyncio.sleep(0.001 * attempt)
     holder = os.pread(fd, _LONGEST_HOLDER, 0).decode(errors="replace") or "another process"
     raise Conflict(f"job {job_id} is being driven by {holder}: wait until it ends, or stop it")
 
 
-def _try_lock(fd: int, kind: int) -> bool:
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Lock an open file without waiting. Return False if another opening of the file has a conflicting lock."""
     try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,11 +1,14 @@
-"""The operating-system user and the process, as recorded in logs and leases; notices on stderr."""
+"""The operating-system user and the process, as recorded in logs and leases; directories of the user; notices."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from functools import cache, lru_cache
+from pathlib import Path
+from typing import Literal
 
 from perstack.core.base.actor import By
 from perstack.core.base.text import one_line
@@ -26,6 +29,25 @@ def this_user(door: str = "python", client: str = "", source: str = "") -> By:
 def this_process() -> str:
     """Return the holder text for leases of this process."""
     return f"pid {os.getpid()} on {socket.gethostname()}"
+
+
+_DIRECTORIES = {
+    "config": ("XDG_CONFIG_HOME", ".config"),
+    "cache": ("XDG_CACHE_HOME", ".cache"),
+    "state": ("XDG_STATE_HOME", ".local/state"),
+}
+
+
+def user_directory(kind: Literal["config", "cache", "state"], env: Mapping[str, str]) -> Path:
+    """Return perstack's directory for the user's settings, caches or state, which may not exist.
+
+    Source: XDG Base Directory Specification. A relative path in a variable is ignored, as it requires: it would name
+    another directory in each working directory.
+    """
+    variable, default = _DIRECTORIES[kind]
+    named = Path(env.get(variable, ""))
+    base = named if named.is_absolute() else Path(env.get("HOME") or Path.home()) / default
+    return base / "perstack"
 
 
 @lru_cache(maxsize=64)

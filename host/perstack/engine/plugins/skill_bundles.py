@@ -24,6 +24,7 @@ from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
 from perstack.system.regular_files import TooLarge, read_below
+from perstack.system.user import user_directory
 
 MOST_FILES = 1_000
 MOST_BYTES = 16 << 20
@@ -158,8 +159,7 @@ async def _blobs(storage: Storage, job_id: str, skill: BundledSkill) -> list[byt
 
 
 def _cache(env: Mapping[str, str]) -> Path:
-    base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or Path.home()) / ".cache")
-    return Path(base).absolute() / "perstack" / "skills"
+    return user_directory("cache", env).absolute() / "skills"
 
 
 def _is_whole(folder: Path, skill: BundledSkill) -> bool:
