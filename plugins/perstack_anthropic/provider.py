@@ -15,38 +15,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, read_settings
 from perstack.support.http.messages import missing_blobs, takes_all
-from perstack.support.http.provider import LazyClient
+from perstack.support.http.provider import HttpProvider
 from perstack_anthropic.messages_api import ReplyDecoder, encode, turns_of
 from perstack_anthropic.settings import AnthropicSettings, endpoint_of
 
 
-class AnthropicProvider(Provider):
+class AnthropicProvider(HttpProvider):
     """Provider of the Messages API at one endpoint."""
 
     def __init__(self, endpoint: Endpoint, settings: AnthropicSettings) -> None:
         """Connect to nothing yet."""
+        super().__init__(endpoint, settings.reply_settings())
         self._settings = settings
-        self.reply_settings = settings.reply_settings()
         self.endpoint_id = endpoint.id
-        self._client = LazyClient(endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Generate once, without retries. Raises ProviderError."""
         body = encode(request, self._settings, await missing_blobs(request, turns_of(request)))
         decoder = ReplyDecoder(on_delta)
-        await self._client.post("/v1/messages", body, decoder.feed)
+        await self.post("/v1/messages", body, decoder.feed)
         return decoder.finish()
 
     def takes(self, model: str, mime_type: str) -> bool:
         """Return whether the format supports blobs of this type."""
         return takes_all(mime_type)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
 
 
 def create(config: ProviderConfig) -> AnthropicProvider:

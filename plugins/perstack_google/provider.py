@@ -18,45 +18,40 @@ import re
 from collections.abc import Awaitable, Callable
 
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, read_settings
 from perstack.support.http.messages import missing_blobs
-from perstack.support.http.provider import LazyClient
+from perstack.support.http.provider import HttpProvider
 from perstack_google.reply import ReplyDecoder
 from perstack_google.request import contents_of, encode, is_sendable
 from perstack_google.settings import GoogleSettings, endpoint_of, path_of
 
 Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
-"""Function that sends a body and passes on the data of each event, like `LazyClient.post`."""
+"""Function that sends a body and passes on the data of each event, like `HttpProvider.post`."""
 
 _REFUSED_SIGNATURE = re.compile(r"(invalid|corrupted) thought signature|thought signature is not valid")
 
 
-class GoogleProvider(Provider):
+class GoogleProvider(HttpProvider):
     """Provider of the Gemini API at one endpoint."""
 
     def __init__(self, endpoint: Endpoint, settings: GoogleSettings) -> None:
         """Connect to nothing yet."""
+        super().__init__(endpoint, settings.reply_settings())
         self._settings = settings
-        self.reply_settings = settings.reply_settings()
         self.endpoint_id = endpoint.id
-        self._client = LazyClient(endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Generate once, without retries. Raises ProviderError."""
 
         async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
-            await self._client.post(path_of(request.model), body, on_data)
+            await self.post(path_of(request.model), body, on_data)
 
         return await generate(request, self._settings, post, on_delta)
 
     def takes(self, model: str, mime_type: str) -> bool:
         """Return whether the format supports blobs of this type."""
         return is_sendable(mime_type)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
 
 
 async def generate(

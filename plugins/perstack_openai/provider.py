@@ -20,9 +20,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.messages import missing_blobs
-from perstack.support.http.provider import LazyClient
+from perstack.support.http.provider import HttpProvider
 from perstack_openai.dialect import Dialect
 from perstack_openai.endpoints import (
     Connection,
@@ -37,15 +37,14 @@ if TYPE_CHECKING:
     from perstack_openai.responses_api import ResponsesDecoder
 
 
-class OpenAIProvider(Provider):
+class OpenAIProvider(HttpProvider):
     """Provider of one endpoint in one wire format, whose codec is imported on the first generation."""
 
     def __init__(self, connection: Connection) -> None:
         """Connect to nothing yet."""
+        super().__init__(connection.endpoint, connection.dialect.reply_settings())
         self._connection = connection
-        self.reply_settings = connection.dialect.reply_settings()
         self.endpoint_id = connection.endpoint.id
-        self._client = LazyClient(connection.endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Generate once, without retries. Raises ProviderError."""
@@ -56,10 +55,6 @@ class OpenAIProvider(Provider):
     def takes(self, model: str, mime_type: str) -> bool:
         """Return whether blobs of this type are sent unchanged."""
         return self._connection.dialect.takes(mime_type)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
 
     async def _chat(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.chat_completions import ChatDecoder, encode_chat, items_of_chat
@@ -86,7 +81,7 @@ class OpenAIProvider(Provider):
         return await send(plainer)
 
     async def _posted(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
-        await self._client.post(self._connection.path(model), body, decoder.feed)
+        await self.post(self._connection.path(model), body, decoder.feed)
         return decoder.finish()
 
 

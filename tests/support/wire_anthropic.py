@@ -15,7 +15,7 @@ from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta
 from perstack.testing.fake_endpoint import Reply, events
 from perstack_anthropic.messages_api import ReplyDecoder
-from perstack_anthropic.plugin import AnthropicProviderFactory
+from perstack_anthropic.plugin import FACTORY
 
 EVENT: TypeAdapter[Any] = TypeAdapter(sdk.RawMessageStreamEvent)
 _STOP = {"stop": "end_turn", "length": "max_tokens", "refusal": "refusal"}
@@ -80,7 +80,7 @@ class AnthropicWire(MessagesWire):
 
 ANTHROPIC = AnthropicWire(
     title="anthropic",
-    factory=AnthropicProviderFactory(),
+    factory=FACTORY,
     model="claude-sonnet-4-5",
     path="/v1/messages",
     credential={"x-api-key": KEY},

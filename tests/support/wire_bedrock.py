@@ -18,7 +18,7 @@ from wire_anthropic import MessagesWire, data_of
 from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta, Generation
 from perstack.testing.fake_endpoint import Reply
-from perstack_bedrock.plugin import BedrockProviderFactory
+from perstack_bedrock.plugin import FACTORY
 from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
 from perstack_bedrock.request import NO_MORE_CALLS
 
@@ -119,7 +119,7 @@ class ChunksWire(_AtBedrock, MessagesWire):
 
 _PATH = f"/model/{MODEL.replace(':', '%3A')}"
 _COMMON: Mapping[str, Any] = {
-    "factory": BedrockProviderFactory(),
+    "factory": FACTORY,
     "model": MODEL,
     "credential": {"authorization": f"Bearer {KEY}"},
     "env": {"AWS_BEARER_TOKEN_BEDROCK": KEY, "AWS_REGION": "eu-west-1", **NOWHERE},

@@ -12,7 +12,7 @@ from wire import KEY, Said, Wire, pieces
 
 from perstack.ports.provider import Delta
 from perstack.testing.fake_endpoint import Reply
-from perstack_google.plugin import GoogleProviderFactory
+from perstack_google.plugin import FACTORY
 from perstack_google.reply import ReplyDecoder
 
 _STOP = {"stop": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
@@ -68,7 +68,7 @@ def google_wire(title: str, model: str) -> GoogleWire:
     """Return the wire of one Gemini generation."""
     return GoogleWire(
         title=title,
-        factory=GoogleProviderFactory(),
+        factory=FACTORY,
         model=model,
         path=f"/v1beta/models/{model}:streamGenerateContent?alt=sse",
         credential={"x-goog-api-key": KEY},

@@ -22,7 +22,7 @@ from wire_google import GoogleWire
 
 from perstack.ports.provider import ProviderConfig
 from perstack_vertex.credentials import FILE
-from perstack_vertex.plugin import VertexProviderFactory
+from perstack_vertex.plugin import FACTORY
 
 PLACE = {"project": "my-project", "location": "us-central1"}
 NOWHERE = {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": "/nowhere"}
@@ -93,7 +93,7 @@ class ClaudeAtVertex(_AtVertex, AnthropicWire):
 
 
 _COMMON: Mapping[str, Any] = {
-    "factory": VertexProviderFactory(),
+    "factory": FACTORY,
     "credential": {"authorization": f"Bearer {KEY}"},
     "env": {FILE: KEY, **NOWHERE},
     "missing": FILE,

@@ -20,10 +20,10 @@ from urllib.parse import quote
 
 from perstack.core.base.records import JsonObject
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import read_settings
 from perstack.support.http.messages import PDF, missing_blobs, takes_all
-from perstack.support.http.provider import LazyClient
+from perstack.support.http.provider import HttpProvider
 from perstack_anthropic import messages_api as anthropic
 from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
 from perstack_bedrock.request import encode, turns_of
@@ -37,16 +37,14 @@ _WRONG_CREDENTIALS = re.compile(
 )
 
 
-class BedrockProvider(Provider):
+class BedrockProvider(HttpProvider):
     """Provider of Amazon Bedrock in one region."""
 
     def __init__(self, access: Access, settings: BedrockSettings) -> None:
         """Connect to nothing yet."""
-        self._endpoint = access.endpoint
+        super().__init__(access.endpoint, settings.reply_settings(), aws_events)
         self._account = access.account
         self._settings = settings
-        self.reply_settings = settings.reply_settings()
-        self._client = LazyClient(access.endpoint, aws_events)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Generate once, without retries. Raises ProviderError."""
@@ -69,17 +67,13 @@ class BedrockProvider(Provider):
         is_taken = settings.documents if mime_type == PDF else settings.images
         return takes_all(mime_type) and (settings.api == "anthropic" or is_taken)
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
-
     async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
         headers: dict[str, str] = {}
         if self._account is not None:
-            url = self._endpoint.url(path)
-            headers = await self._account.signature(url, body, self._endpoint.headers)
+            url = self.endpoint.url(path)
+            headers = await self._account.signature(url, body, self.endpoint.headers)
         try:
-            await self._client.post(path, body, on_data, headers)
+            await self.post(path, body, on_data, headers)
         except ProviderError as error:
             raise _told_better(error) from error.__cause__
 

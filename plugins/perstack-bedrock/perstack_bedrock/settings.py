@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -16,9 +15,10 @@ from perstack.errors import MissingCredential, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack.ports.provider import GenerationRequest
 from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
+from perstack.support.http.provider import are_installed
 from perstack_anthropic.messages_api import effort_of, limits_of
 from perstack_anthropic.settings import AnthropicSettings
-from perstack_bedrock import REGIONS
+from perstack_bedrock import LIBRARIES, REGIONS
 from perstack_bedrock.credentials import AwsAccount, may_have_credentials, region_of_profile
 
 BASE_URLS = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL")
@@ -64,7 +64,7 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     Raises MissingCredential if credentials, a region or the library are missing; a server on this machine needs no
     credentials. Source: Amazon Bedrock user guide, «API keys»; AWS SDKs and Tools reference guide.
     """
-    if find_spec("botocore") is None:
+    if not are_installed(LIBRARIES):
         raise MissingCredential(f"provider amazon-bedrock needs AWS's library botocore: {INSTALL}")
     region = _region_of(settings, env)
     variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])

@@ -16,7 +16,8 @@ from typing import Protocol, cast
 
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError
-from perstack_vertex import has_library
+from perstack.support.http.provider import are_installed
+from perstack_vertex import LIBRARIES
 
 FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 INSTALL = "pip install 'perstack[vertex]'"
@@ -122,7 +123,7 @@ def identity_of(env: Mapping[str, str], *, is_needed: bool) -> Identity | None:
     file = _file_of(env)
     if file is None and not is_needed:
         return None
-    if not has_library():
+    if not are_installed(LIBRARIES):
         raise MissingCredential(f"provider google-vertex needs Google's library for credentials: {INSTALL}")
     if file is None and env.get("NO_GCE_CHECK", "").strip().lower() == "true":
         raise _unusable(None)

@@ -19,10 +19,10 @@ from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
 from perstack.support.http.messages import missing_blobs, takes_all
-from perstack.support.http.provider import LazyClient
+from perstack.support.http.provider import HttpProvider
 from perstack_anthropic.messages_api import ReplyDecoder, encode, turns_of
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_google.provider import generate as generate_by_gemini
@@ -123,18 +123,17 @@ ANTHROPIC_VERSION = "vertex-2023-10-16"
 """API version for Claude. Source: Anthropic documentation, «Claude on Vertex AI»."""
 
 
-class VertexProvider(Provider):
+class VertexProvider(HttpProvider):
     """Provider of Google's and Anthropic's models in one location of Vertex AI."""
 
     def __init__(
         self, endpoint: Endpoint, settings: VertexSettings, place: ProjectLocation, identity: Identity | None
     ) -> None:
         """Connect to nothing yet; `identity` is None if requests need no token."""
+        super().__init__(endpoint, settings.reply_settings())
         self._settings = settings
-        self.reply_settings = settings.reply_settings()
         self._place = place
         self._identity = identity
-        self._client = LazyClient(endpoint)
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Generate once, without retries. Raises ProviderError."""
@@ -152,10 +151,6 @@ class VertexProvider(Provider):
         """Return whether the format of the model's vendor supports blobs of this type."""
         return takes_all(mime_type) if model.startswith("claude") else is_sendable(mime_type)
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
-
     async def _by_claude(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         blobs = await missing_blobs(request, turns_of(request))
         opening: JsonObject = {"anthropic_version": ANTHROPIC_VERSION, "stream": True}
@@ -168,7 +163,7 @@ class VertexProvider(Provider):
     async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
         """Send a request with a token. A refused token is replaced once, unless it is new or the reply has begun."""
         if self._identity is None:
-            return await self._client.post(path, body, on_data)
+            return await self.post(path, body, on_data)
         token = await self._identity.token()
         has_begun = False
 
@@ -178,12 +173,12 @@ class VertexProvider(Provider):
             return on_data(data)
 
         try:
-            return await self._client.post(path, body, take, token.headers)
+            return await self.post(path, body, take, token.headers)
         except ProviderError as error:
             if error.status_code != 401 or token.is_new or has_begun:
                 raise
         token = await self._identity.token(instead_of=token)
-        return await self._client.post(path, body, on_data, token.headers)
+        return await self.post(path, body, on_data, token.headers)
 
 
 def create(config: ProviderConfig) -> VertexProvider:

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from provider_suite import request_of
 from wire_bedrock import BEDROCK, MODEL, NOWHERE
 
-import perstack_bedrock.plugin
-import perstack_bedrock.settings
+import perstack.support.http.provider
 from perstack.core.definitions.experts import ReasoningBudget
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import ProviderConfig
-from perstack_bedrock.plugin import BedrockProviderFactory, perstack_providers
+from perstack_bedrock.plugin import FACTORY, perstack_providers
 from perstack_bedrock.request import encode
 from perstack_bedrock.settings import BASE_URLS, BedrockSettings, access_of
 
@@ -34,7 +33,7 @@ def _base_url(env: dict[str, str], **setting: Any) -> str:
 
 
 def _create(setting: dict[str, Any], env: dict[str, str] | None = None) -> Any:
-    return BedrockProviderFactory().create(ProviderConfig(setting, {**NOWHERE, **(env or {})}))
+    return FACTORY.create(ProviderConfig(setting, {**NOWHERE, **(env or {})}))
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "ap-northeast-1", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"])
@@ -80,11 +79,10 @@ def test_what_is_missing_is_named(setting: dict[str, Any], env: dict[str, str], 
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perstack_bedrock.settings, "find_spec", lambda name: None)
-    monkeypatch.setattr(perstack_bedrock.plugin, "find_spec", lambda name: None)
+    monkeypatch.setattr(perstack.support.http.provider, "find_spec", lambda name: None)
     with pytest.raises(MissingCredential, match=r"pip install 'perstack\[bedrock\]'"):
         _create({}, {**TOKEN, "AWS_REGION": "eu-west-1"})
-    assert not BedrockProviderFactory().is_configured({**TOKEN, "AWS_REGION": "eu-west-1"})
+    assert not FACTORY.is_configured({**TOKEN, "AWS_REGION": "eu-west-1"})
 
 
 @pytest.mark.parametrize(
@@ -144,8 +142,8 @@ def test_creating_a_provider_with_keys_imports_nothing_heavy() -> None:
     code = f"""
 import sys
 from perstack.ports.provider import ProviderConfig
-from perstack_bedrock.plugin import BedrockProviderFactory
-BedrockProviderFactory().create(ProviderConfig(*{config!r}))
+from perstack_bedrock.plugin import FACTORY
+FACTORY.create(ProviderConfig(*{config!r}))
 print([name for name in ("botocore.session", "botocore.auth", "httpx") if name in sys.modules])
 """
     paths = ":".join(path for path in sys.path if path)

@@ -30,11 +30,11 @@ from perstack.ports.provider import GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import EndpointSettings
 from perstack.support.http.errors import error_name, is_retryable
 from perstack_anthropic.messages_api import encode
-from perstack_anthropic.plugin import AnthropicProviderFactory
+from perstack_anthropic.plugin import FACTORY as ANTHROPIC
 from perstack_anthropic.settings import AnthropicSettings
-from perstack_bedrock.plugin import BedrockProviderFactory
+from perstack_bedrock.plugin import FACTORY as BEDROCK
 from perstack_bedrock.settings import BedrockSettings
-from perstack_google.plugin import GoogleProviderFactory
+from perstack_google.plugin import FACTORY as GOOGLE
 from perstack_google.request import encode as encode_google
 from perstack_google.settings import GoogleSettings
 from perstack_openai.chat_completions import encode_chat
@@ -42,11 +42,11 @@ from perstack_openai.dialect import Dialect
 from perstack_openai.endpoints import AzureSettings, CompatibleSettings, OpenAISettings
 from perstack_openai.plugin import FACTORIES as OPENAI
 from perstack_openai.responses_api import encode_responses
-from perstack_vertex.plugin import VertexProviderFactory
+from perstack_vertex.plugin import FACTORY as VERTEX
 from perstack_vertex.provider import VertexSettings
 
 FACTORIES = (
-    AnthropicProviderFactory(), GoogleProviderFactory(), *OPENAI, BedrockProviderFactory(), VertexProviderFactory(),
+    ANTHROPIC, GOOGLE, *OPENAI, BEDROCK, VERTEX,
 )  # fmt: skip
 PAGE = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
 

@@ -22,7 +22,7 @@ from perstack.errors import MissingCredential, ProviderError
 from perstack.ports.provider import Provider, ProviderConfig
 from perstack.testing.fake_endpoint import FakeEndpoint, Reply
 from perstack_vertex.credentials import FILE, Identity
-from perstack_vertex.plugin import VertexProviderFactory
+from perstack_vertex.plugin import FACTORY
 
 HELLO = VERTEX.reply(Said("Hello"))
 REFUSED = VERTEX.refused(401, "the token is not valid any more")
@@ -53,7 +53,7 @@ def _no_token(status: int, **body: str) -> Reply:
 
 def _provider(model: FakeEndpoint, file: str | None, **env: str) -> Provider:
     named = {FILE: file} if file else {}
-    return VertexProviderFactory().create(ProviderConfig({**PLACE, "baseUrl": model.url}, {**NOWHERE, **named, **env}))
+    return FACTORY.create(ProviderConfig({**PLACE, "baseUrl": model.url}, {**NOWHERE, **named, **env}))
 
 
 def _bearers(model: FakeEndpoint) -> list[str]:

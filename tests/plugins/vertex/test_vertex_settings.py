@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from wire_vertex import NOWHERE, PLACE, account_file
 
-import perstack_vertex
-import perstack_vertex.credentials
+import perstack.support.http.provider
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack_vertex import LOCATIONS, PROJECTS
 from perstack_vertex.credentials import FILE
-from perstack_vertex.plugin import VertexProviderFactory, perstack_providers
+from perstack_vertex.plugin import FACTORY, perstack_providers
 from perstack_vertex.provider import VertexSettings, endpoint_of, place_of
 
 
@@ -27,7 +26,7 @@ def _url(env: dict[str, str], **setting: Any) -> str:
 
 
 def _create(setting: dict[str, Any], env: dict[str, str] | None = None) -> Any:
-    return VertexProviderFactory().create(ProviderConfig(setting, {**NOWHERE, **(env or {})}))
+    return FACTORY.create(ProviderConfig(setting, {**NOWHERE, **(env or {})}))
 
 
 @pytest.mark.parametrize(
@@ -80,10 +79,10 @@ def test_a_file_of_credentials_that_is_not_there_is_named() -> None:
 
 def test_a_missing_library_is_named_with_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = {FILE: account_file(tmp_path, "https://nowhere.example"), PROJECTS[0]: "p", LOCATIONS[0]: "l"}
-    monkeypatch.setattr(perstack_vertex, "find_spec", lambda name: None)
+    monkeypatch.setattr(perstack.support.http.provider, "find_spec", lambda name: None)
     with pytest.raises(MissingCredential, match=r"pip install 'perstack\[vertex\]'"):
         _create({}, env)
-    assert not VertexProviderFactory().is_configured(env)
+    assert not FACTORY.is_configured(env)
     assert _create({"headers": {"Authorization": "Bearer of-a-gateway"}}, env), "it makes its tokens itself"
 
 
@@ -113,8 +112,8 @@ def test_creating_a_provider_imports_nothing_heavy(tmp_path: Path) -> None:
     code = f"""
 import sys
 from perstack.ports.provider import ProviderConfig
-from perstack_vertex.plugin import VertexProviderFactory
-VertexProviderFactory().create(ProviderConfig(*{config!r}))
+from perstack_vertex.plugin import FACTORY
+FACTORY.create(ProviderConfig(*{config!r}))
 print([name for name in ("google.auth", "requests", "httpx", "cryptography") if name in sys.modules])
 """
     paths = ":".join(path for path in sys.path if path)

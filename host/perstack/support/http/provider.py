@@ -1,37 +1,85 @@
-"""The connection of a provider that has not generated yet."""
+"""Base classes of providers that use HTTP: registration with the host, and the connection to the endpoint.
+
+A plugin registers an `EndpointProviderFactory`, a table of what the host must know before it creates the provider. The
+provider itself derives from `HttpProvider` and adds its codec.
+
+Every command imports this module with the plugins that are installed. So nothing here may import httpx (100 ms) or the
+modules of settings: both are imported when a provider is created or generates for the first time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from perstack.support.http.endpoint import Endpoint
+from perstack.dataclass import dataclass
+from perstack.ports.provider import PriceSource, Provider, ProviderConfig, ProviderFactory
 
 if TYPE_CHECKING:
+    from perstack.core.base.records import JsonObject
     from perstack.support.http.client import OnData, ReadEvents, StreamClient
+    from perstack.support.http.endpoint import Endpoint
 
 
-class LazyClient:
-    """A `StreamClient` that is created at the first request: importing httpx takes 100 ms."""
+@dataclass(frozen=True, slots=True)
+class EndpointProviderFactory(ProviderFactory):
+    """Factory of a provider that is configured by environment variables."""
 
-    def __init__(self, endpoint: Endpoint, read_events: ReadEvents | None = None) -> None:
-        """Import and connect nothing yet."""
-        self._endpoint = endpoint
+    name: str
+    priority: int
+    """Position among configured providers when the user names none; lowest first."""
+    how_to_configure: str
+    needs: tuple[tuple[str, ...], ...]
+    """Groups of variables. The provider is configured if at least one variable of each group is set."""
+    make: Callable[[ProviderConfig], Provider]
+    """Function that creates the provider. It must import the rest of the plugin itself."""
+    default_model: str | None = None
+    prices: PriceSource | None = None
+    libraries: tuple[str, ...] = ()
+    """Modules of optional dependencies, without which the provider is not configured."""
+
+    def is_configured(self, env: Mapping[str, str]) -> bool:
+        """Return whether the environment has the required variables, and the libraries are installed."""
+        has_variables = all(any(env.get(name, "").strip() for name in group) for group in self.needs)
+        return has_variables and are_installed(self.libraries)
+
+    def create(self, config: ProviderConfig) -> Provider:
+        """Create the provider without connecting yet.
+
+        Raises MissingCredential if a key, an address or a library is missing, DefinitionError for an invalid setting,
+        UsageError for an invalid variable.
+        """
+        return self.make(config)
+
+
+def are_installed(modules: tuple[str, ...]) -> bool:
+    """Return whether all modules can be imported, without importing them."""
+    try:
+        return all(find_spec(module) is not None for module in modules)
+    except ModuleNotFoundError:  # the parent package of one is missing
+        return False
+
+
+class HttpProvider(Provider):
+    """Provider of one endpoint, whose connections are opened by the first request."""
+
+    def __init__(self, endpoint: Endpoint, reply_settings: JsonObject, read_events: ReadEvents | None = None) -> None:
+        """Import and connect nothing yet. `read_events` splits a reply into events; None for server-sent events."""
+        self.endpoint = endpoint
+        self.reply_settings = reply_settings
         self._read_events = read_events
         self._client: StreamClient | None = None
 
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
         """Send a request as `StreamClient.post` does."""
-        await self._opened().post(path, body, on_data, headers)
+        if self._client is None:
+            from perstack.support.http.client import StreamClient, server_sent_events
+
+            self._client = StreamClient(self.endpoint, self._read_events or server_sent_events)
+        await self._client.post(path, body, on_data, headers)
 
     async def close(self) -> None:
         """Close all connections, if there are any."""
         if self._client is not None:
             await self._client.close()
-
-    def _opened(self) -> StreamClient:
-        if self._client is None:
-            from perstack.support.http.client import StreamClient, server_sent_events
-
-            self._client = StreamClient(self._endpoint, self._read_events or server_sent_events)
-        return self._client
