@@ -144,7 +144,7 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
     if budget is None:
         return most, {}
     counts_tokens = _counts_tokens(model, settings)
-    # the minimum budget is 1,024, and the API rejects one that is not below `max_tokens`
+    # the minimum budget is 1,024, and the API rejects a budget that is not below `max_tokens`
     if budget == "none" or budget == 0 or (counts_tokens and most <= _LEAST_BUDGET):
         return most, {"thinking": {"type": "disabled"}}
     if not counts_tokens:
@@ -161,7 +161,7 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
 def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> float | None:
     """Return the temperature; None to omit it.
 
-    Models without a token budget for thinking reject it, so they get only one that the user has set.
+    Models without a token budget for thinking reject it, so they get only a temperature that the user has set.
     """
     takes_it = _counts_tokens(request.model, settings)
     return request.temperature_over(settings.temperature) if takes_it else settings.temperature

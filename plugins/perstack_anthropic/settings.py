@@ -21,7 +21,7 @@ _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS"
 
 
 class AnthropicSettings(EndpointSettings):
-    """Settings in addition to those of every endpoint."""
+    """Settings of provider `anthropic`, in addition to `EndpointSettings`."""
 
     CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
 
@@ -32,7 +32,7 @@ class AnthropicSettings(EndpointSettings):
 def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint:
     """Return address and credentials. Raises MissingCredential, except for a server on this machine.
 
-    Source: Anthropic API reference, «API overview», section «Authentication»; the variables are those of its SDKs.
+    Source: Anthropic API reference, «API overview», section «Authentication»; its SDKs read these variables.
     """
     base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL, keys=_KEYS)
     custom = {**headers_of_env(env, "ANTHROPIC_CUSTOM_HEADERS"), **settings.headers}

@@ -18,5 +18,5 @@ File tools never open a path directly: `Workspace.place` walks it and returns a 
 protected file (state, keys, definitions, git's executable files) is refused there, by name and by identity.
 
 Change together: a tool in `tools.SPECS` with its function in `skill`; a protected name with the sandbox runtimes, which
-must hide the same files.
+must hide these files too.
 """

@@ -35,7 +35,7 @@ def is_repository(directory: int) -> bool:
 
 
 def identity(status: os.stat_result) -> Identity:
-    """Return device and inode number, which are the same under all names of a file."""
+    """Return device and inode number, which all names of a file share."""
     return status.st_dev, status.st_ino
 
 

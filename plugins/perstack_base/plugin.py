@@ -22,7 +22,7 @@ class BaseSkillFactory(SkillFactory):
         return is_base_skill(definition)
 
     def known_tools(self, definition: Skill) -> tuple[ToolSpec, ...]:
-        """Return all tools, which are always the same."""
+        """Return all tools, which never change."""
         from perstack_base.tools import SPECS
 
         return SPECS

@@ -82,7 +82,7 @@ def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
 def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYTES) -> Lines:
     """Return the lines from `start` to `end` (exclusive), or as many as fit into `most` bytes.
 
-    The same number bounds the memory.
+    This number bounds the memory too.
     """
     kept: list[bytes] = []
     size = 0

@@ -71,7 +71,7 @@ class BaseSession(SkillSession):
         }
 
     async def tools(self) -> Toolset:
-        """Return all tools, which are always the same."""
+        """Return all tools, which never change."""
         return _TOOLSET
 
     async def call(self, call: ToolCall) -> ToolResult:

@@ -1,6 +1,6 @@
 """Tools as a model sees them.
 
-Names and arguments are those of Perstack's base skill. Every request is charged for every word here, so descriptions
+Perstack's base skill has these names and arguments. Every request is charged for every word here, so descriptions
 contain only what a model cannot guess.
 """
 

@@ -1,4 +1,4 @@
-"""Directories that file tools may use: the workspace and those that `[sandbox]` adds.
+"""Directories that file tools may use: the workspace and the additions of `[sandbox]`.
 
 A named directory inside another one gets no handle of its own; its name only determines what may be done there.
 """

@@ -1,6 +1,6 @@
 """Script that runs inside a sandbox: it forwards connections to the proxy, then executes the program.
 
-The sandbox has no network of its own; the proxy is reached through a Unix socket in a mounted directory. The forwarding
+The sandbox has no network; the proxy is reached through a Unix socket in a mounted directory. The forwarding
 process is a grandchild that is reparented, so the program cannot wait for it by mistake.
 
 Arguments: the socket; the ports of the proxy and of host services, separated by commas; the program.

@@ -407,6 +407,6 @@ def _linked(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
 
 
 def _existing(paths: Iterable[str], writable: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Return the existing directories and files, except those that contain a writable root: these cannot be hidden."""
+    """Return the existing directories and files, except ancestors of a writable root: these cannot be hidden."""
     names = [path for path in _named(paths) if not any(is_below(root, (path,)) for root in writable)]
     return [path for path in names if Path(path).is_dir()], [path for path in names if not Path(path).is_dir()]

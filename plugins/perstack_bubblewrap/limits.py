@@ -150,7 +150,7 @@ def unenforced(policy: SandboxPolicy) -> tuple[str, ...]:
 
 
 def ways() -> dict[str, str]:
-    """Describe how each limit is enforced here, or why not, in words that follow its name."""
+    """Describe how each limit is enforced here, or why not, as a text that follows its name."""
     found: dict[str, str] = {}
     for key, controller in _CONTROLLERS.items():
         version = next(("v2" if one.is_second else "v1" for one in places() if controller in one.controllers), None)

@@ -89,7 +89,7 @@ def find(env: Mapping[str, str], *, path: str = os.defpath) -> str:
     """Return the path of bwrap. Raises UsageError, which says how to install it.
 
     Searches the absolute directories of PATH, then `path`. A relative one could be in the workspace, where a sandboxed
-    program could replace its own sandbox.
+    program could replace bwrap.
     """
     folders = os.pathsep.join(filter(os.path.isabs, env.get("PATH", path).split(os.pathsep)))
     found = next(filter(None, (shutil.which("bwrap", path=one) for one in (folders, path) if one)), None)

@@ -95,7 +95,7 @@ def arguments(
 
     `more` is inserted before the options that make the rest read-only. `handles` has the descriptors of the `inner`
     paths; a path without one is not mounted. Raises ValueError for an argument with a NUL, which would end it, so that
-    the rest became an argument of its own.
+    the rest became another argument.
     """
     words = [
         *_ISOLATED,
@@ -187,7 +187,7 @@ COVERED = (*_ONLY_READ, *_EMPTIED, *_NOT_SHOWN)
 
 # Handles of the inner paths, held open while a sandbox is created.
 #
-# A program that runs at the same time may replace any path by a link. A mount by name would then expose the link's
+# A concurrent program may replace any path by a link. A mount by name would then expose the link's
 # target, anywhere on the machine; a mount by handle exposes what was checked.
 
 if sys.platform == "linux":

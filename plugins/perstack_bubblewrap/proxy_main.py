@@ -4,7 +4,7 @@ HANDLE is a descriptor of a file with the allowed entries, one per line, since t
 line.
 
 The library proxy.py handles connections, HTTP and tunnels; this module decides who may be reached. A name must be
-listed and is resolved here, once, and the checked address is the one that is connected to. TLS is not decrypted.
+listed and is resolved here, once, and the checked address is connected to. TLS is not decrypted.
 Refusals are reported on stdout, a JSON string per line.
 """
 

@@ -1,12 +1,12 @@
-"""Runtime port implemented with bubblewrap: each program runs in a sandbox of its own.
+"""Runtime port implemented with bubblewrap: each program runs in a separate sandbox.
 
-A sandbox is computed anew for every program. `file_view` scans the workspace for files that must be hidden or
+A sandbox is computed again for every program. `file_view` scans the workspace for files that must be hidden or
 read-only, `mounts` turns the result into arguments of bwrap, `seccomp` has the system call filter, `machine` finds
 bwrap and the system files. `limits` and `cgroups` enforce memory, processes and CPU time. A program with allowed
 network places gets a `proxy`; `bridge.py` runs inside and forwards connections to it.
 
 Mounts protect only files that exist. After each program, files that it created and that git or perstack would execute
-are renamed (`set_aside`). Programs that run at the same time could change the tree meanwhile, so mounts use open
+are renamed (`set_aside`). Concurrent programs could change the tree meanwhile, so mounts use open
 handles (`held_open`), and only a scan without running programs counts as the person's own state.
 
 Change together: a new limit with `limits.ways` and `unenforced`; a new protected kind of file with `Finder` and
@@ -55,7 +55,7 @@ class _Running:
 class BubblewrapRuntime(Runtime):
     """Sandbox of one policy on one workspace.
 
-    The leader of a program's process group is bwrap, outside; the program runs below it in its own PID namespace, which
+    The leader of a program's process group is bwrap, outside; the program runs below it in a PID namespace, which
     ends as a whole with bwrap. A process that leaves its group or session inside ends with it too.
     """
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from perstack.dataclass import dataclass
 
 _NEWEST = 466
-"""removexattrat of Linux 6.13. Numbers from 424 on are the same on all machines."""
+"""removexattrat of Linux 6.13. From 424 on all machines have equal numbers."""
 
 _DENIED_EVERYWHERE = {
     "io_uring_setup": 425,

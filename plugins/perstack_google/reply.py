@@ -111,7 +111,7 @@ _INVALID = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECT
 class ReplyDecoder:
     """Decoder of a reply from the data of its stream's events.
 
-    A TextPart cannot hold a signature: one that arrives with text is kept in an empty ThinkingPart before it.
+    A TextPart cannot hold a signature: a signature that arrives with text is kept in an empty ThinkingPart before it.
     """
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
@@ -173,7 +173,7 @@ class ReplyDecoder:
             self._ending = candidate
 
     def _continues(self, part: _Part) -> bool:
-        """Return whether a piece continues the part before it. A signed piece is a part of its own."""
+        """Return whether a piece continues the part before it. A signed piece is a separate part."""
         if not self._parts or part.call is not None or part.signature:
             return False
         last = self._parts[-1]
@@ -204,7 +204,7 @@ def _read(data: str) -> _Response:
 def _without_unreadable_arguments(data: str) -> _Response | None:
     """Parse an event again with unstorable arguments of calls replaced; None if those are not the cause.
 
-    The event's usage was paid for, and discarding it would generate the same reply again.
+    The event's usage was paid for, and discarding it would only generate this reply again.
     """
     try:
         event: JsonValue = json.loads(data, parse_int=_finite)

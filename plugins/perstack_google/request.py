@@ -63,7 +63,7 @@ def encode(
     """Encode the body of `:streamGenerateContent`.
 
     A later request of a Run extends the bytes of an earlier one. Without signatures, replies of Google's models are
-    encoded like those of another vendor. Without ids, calls and results are matched by their order. `blobs` need only
+    encoded like another vendor's. Without ids, calls and results are matched by their order. `blobs` need only
     contain what `contents_of` lacks.
     """
     contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)

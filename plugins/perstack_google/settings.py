@@ -31,7 +31,7 @@ _ENDS_WITH_VERSION = re.compile(r"/v\d+((alpha|beta)\d*)?$")
 
 
 class GoogleSettings(EndpointSettings):
-    """Settings in addition to those of every endpoint."""
+    """Settings of provider `google`, in addition to `EndpointSettings`."""
 
     CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
 
@@ -42,8 +42,8 @@ class GoogleSettings(EndpointSettings):
 def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
     """Return address and credentials. Raises MissingCredential, except for a server on this machine.
 
-    Source: Gemini API reference, section «Authentication»; the variables are those of Google's and Vercel's SDKs, and
-    of the original Perstack.
+    Source: Gemini API reference, section «Authentication»; Google's and Vercel's SDKs and the
+    original Perstack read these variables.
     """
     variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])
     base_url = choose_base_url(settings, env, variable, DEFAULT_BASE_URL, keys=KEYS)

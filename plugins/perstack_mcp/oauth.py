@@ -46,7 +46,7 @@ def _is_not_logged(record: logging.LogRecord) -> bool:
     return False
 
 
-# The SDK logs what it also raises, in words that may contain a token.
+# The SDK logs what it also raises, and the text may contain a token.
 logging.getLogger("mcp.client.auth.oauth2").addFilter(_is_not_logged)
 
 PATIENCE = 30.0
@@ -99,23 +99,23 @@ def is_step_up(response: httpx2.Response) -> bool:
 
 
 class ClientMetadata(OAuthClientMetadata):
-    """Client metadata with fixed scopes: those of the definition replace the scopes that a server suggests."""
+    """Client metadata with fixed scopes: the definition's scopes replace what a server suggests."""
 
     _scopes: Sequence[str] = PrivateAttr(())
-    _besides: str | None = PrivateAttr(None)
+    _extra: str | None = PrivateAttr(None)
 
     @classmethod
-    def of(cls, settings: OAuth, besides: str | None = None, **fields: object) -> ClientMetadata:
-        """Create the metadata; `besides` are scopes to request in addition."""
+    def of(cls, settings: OAuth, extra: str | None = None, **fields: object) -> ClientMetadata:
+        """Create the metadata; `extra` are scopes to request in addition."""
         metadata = cls.model_validate(fields)
-        metadata._scopes, metadata._besides = settings.scopes, besides
+        metadata._scopes, metadata._extra = settings.scopes, extra
         return metadata
 
     def __setattr__(self, name: str, value: object) -> None:
         """Replace a suggested scope by the definition's scopes."""
         if name == "scope":
             suggested = value if isinstance(value, str) else None
-            value = union_scopes(" ".join(self._scopes) or suggested, self._besides)
+            value = union_scopes(" ".join(self._scopes) or suggested, self._extra)
         super().__setattr__(name, value)
 
 

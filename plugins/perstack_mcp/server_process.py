@@ -1,4 +1,4 @@
-"""Process of a server, started as the leader of its own group and ended together with the group.
+"""Process of a server, started as the leader of a process group and ended together with the group.
 
 How it ends:
 

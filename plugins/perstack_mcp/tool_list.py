@@ -59,7 +59,10 @@ class Listing:
         self._toolset = await _toolset_of(client)
 
     async def current(self) -> Toolset:
-        """Return the newest list, after announced changes were read. The object stays the same without changes."""
+        """Return the newest list, after announced changes were read.
+
+        Without changes it is the object that the last call returned.
+        """
         await self._settled.wait()
         return self._toolset
 

@@ -1,7 +1,7 @@
 """Interface between a session and its server, and the cache of known protocol revisions.
 
 The SDK's probe for stateless revisions waits ten seconds on a server that ignores unknown messages. So a process is
-first offered the handshake, which servers of both kinds accept, and probed only after refusing it; one that is in the
+first offered the handshake, which servers of both kinds accept, and probed only after refusing it; a process in the
 cache is probed at once. A remote server is probed first, which such servers expect, and offered the handshake first if
 it is in the cache. Losing the cache costs one more attempt.
 """
@@ -38,7 +38,7 @@ class Way:
     mode: str
     transport: Callable[[], Transport]
     worked: Callable[[bool], Awaitable[None]] | None = None
-    """Called when a server has answered, with True if its revision is stateless."""
+    """Function to call when a server has answered, with True if its revision is stateless."""
 
 
 class Server(Protocol):

@@ -346,7 +346,7 @@ class ChatDecoder:
     def _known_call(self, delta: _ToolCallDelta) -> _Call | None:
         """Return the known call that a delta belongs to; None for a new one.
 
-        A new id with a name starts a call whatever the index is: some servers give every call index 0, others a new id
+        A new id with a name starts a call with any index: some servers give every call index 0, others a new id
         in every delta. Without id and index, a name starts a call.
         """
         begins = delta.function is not None and bool(delta.function.name)

@@ -100,7 +100,7 @@ class Dialect:
     def temperature_for(self, request: GenerationRequest) -> float | None:
         """Return the temperature; None to omit it.
 
-        OpenAI's reasoning models reject a temperature, so they get only one that the user has set.
+        OpenAI's reasoning models reject a temperature, so they get only a temperature that the user has set.
         """
         is_refused = self.is_openai and self.reasons(request.model)
         return self.temperature if is_refused else request.temperature_over(self.temperature)
@@ -145,7 +145,7 @@ class Contents:
         return {"type": self.text_type, "text": text}
 
     def _blob(self, part: BlobPart) -> JsonObject:
-        """Encode a blob as text, image or file; one that the server does not accept as a placeholder text."""
+        """Encode a blob as text, image or file, or as a placeholder text if the server does not accept its type."""
         content = self.blobs.get(part.sha256, b"")
         if content and is_text(part.mime_type):
             return self._text(content.decode("utf-8", "replace"))

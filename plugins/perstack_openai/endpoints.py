@@ -32,7 +32,7 @@ DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _KEYS = ("OPENAI_API_KEY", "OPENAI_CUSTOM_HEADERS")
 
 _CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "ocp-apim-subscription-key"})
-"""Headers that carry a credential; the last two are those of gateways in front of an endpoint."""
+"""Headers that carry a credential; gateways in front of an endpoint use the last two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Connection:
     dialect: Dialect
     api: Api
     prefix: str = ""
-    """Path before the method; `{model}` in it stands for the model."""
+    """Path before the method; `{model}` in it is replaced by the model."""
     query: str = ""
 
     def path(self, model: str) -> str:
@@ -79,8 +79,8 @@ class OpenAISettings(CompatibleSettings):
 def openai_connection(config: ProviderConfig) -> Connection:
     """Return the connection to OpenAI or a compatible server; a server on this machine needs no key.
 
-    Source: OpenAI API reference, «Introduction», section «Authentication»; the variables are those of its SDKs, and of
-    the original Perstack.
+    Source: OpenAI API reference, «Introduction», section «Authentication»; its SDKs and the
+    original Perstack read these variables.
     """
     settings, env = read_settings(OpenAISettings, config.setting), config.env
     base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", DEFAULT_BASE_URL, keys=_KEYS)
@@ -161,8 +161,8 @@ class AzureSettings(CompatibleSettings):
 def azure_connection(config: ProviderConfig) -> Connection:
     """Return the connection to a deployment at Azure, whose name is used as the model's.
 
-    Source: Azure OpenAI documentation, «API version lifecycle» (the v1 API) and «REST API reference»; the variables are
-    those of OpenAI's SDK for Azure, of the AI SDK and of the original Perstack.
+    Source: Azure OpenAI documentation, «API version lifecycle» (the v1 API) and «REST API reference»; OpenAI's SDK
+    for Azure, the AI SDK and the original Perstack read these variables.
     """
     settings, env = read_settings(AzureSettings, config.setting), config.env
     base_url = _base_url(settings, env)

@@ -310,7 +310,7 @@ class ResponsesDecoder:
         self._response = response
 
     def _items(self, response: _Response) -> list[_Item]:
-        """Return the streamed items or those of the final response, whichever are more: some servers omit one."""
+        """Return the streamed items or the final response's, whichever are more: some servers omit one of both."""
         done = [item for _, item in sorted(self._done, key=lambda one: one[0])]
         whole = response.output or []
         return whole if len(whole) > len(done) else done

@@ -1,4 +1,4 @@
-"""Resolve the files and folders that `[sandbox]` names, and refuse those that would expose too much.
+"""Resolve the files and folders that `[sandbox]` names, and refuse paths that would expose too much.
 
 The rules are the same for programs in a sandbox and for tools in the host's own process.
 """

@@ -1,4 +1,4 @@
-"""Substitute `${NAME}` in a definition from the environment; `$${NAME}` is a literal `${NAME}`."""
+"""Substitute `${NAME}` in a definition from the environment; `$${NAME}` becomes a literal `${NAME}`."""
 
 from __future__ import annotations
 

@@ -48,6 +48,6 @@ def new_ulid(moment: int) -> str:
 
 
 def new_ids(moment: int) -> Iterator[str]:
-    """Yield short ids in the form of Job ids: first that of `moment`, then those of the following milliseconds."""
+    """Yield short ids in the form of Job ids: for `moment`, then for each following millisecond."""
     for each in count(moment):
         yield job_id_of(new_ulid(each))

@@ -70,11 +70,13 @@ async def outlasting(
     return cancelled
 
 
-# Work in its own task, for callers whose task may have other work.
+# Work in a separate task, for callers whose task may have other work.
 
 
 async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run the work in its own task and return its result. Cancelling the caller cancels the work and waits for its end.
+    """Run the work in a separate task and return its result.
+
+    If the caller is cancelled, the work is cancelled, and its end awaited, before the cancellation propagates.
 
     An error of the work takes precedence over the cancellation: a record that could not be written must be reported.
     Raises CancelledError if the work was cancelled, by this caller or another.
@@ -109,7 +111,7 @@ class Pace:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the next operation should run in a thread."""
+        """True if the next operation should run in a thread."""
         return self._mean > _SLOW
 
     @contextmanager

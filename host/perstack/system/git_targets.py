@@ -44,7 +44,7 @@ _READS_ONLY = frozenset(
 
 
 class TargetKind(Enum):
-    """How git uses a path."""
+    """Use that git makes of a path."""
 
     FOLDER = "programs"
     """A folder whose files git executes."""

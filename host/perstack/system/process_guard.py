@@ -190,7 +190,7 @@ class Guard:
             self._leave()
 
     def expect(self, records: Path | None) -> str:
-        """Return the mark for a program that is about to start, to be set as MARK in its environment.
+        """Return the mark for a program that will be started next, to be set as MARK in its environment.
 
         With `records`, the program is also recorded in that folder, for `end_left_programs`.
         """
@@ -203,7 +203,7 @@ class Guard:
         return mark
 
     def watch(self, mark: str, process: Process) -> None:
-        """Report that the program has started, as the leader of its own group."""
+        """Report that the program has started, as the leader of a process group."""
         start = start_of(process.pid)
         self._marks[process] = mark
         self._note(mark, f"+ {mark} {process.pid} {start or ''}\n")

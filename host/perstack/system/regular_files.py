@@ -1,4 +1,4 @@
-"""Open files only if they are regular files, whatever has their name.
+"""Open files only if they are regular files, never a pipe, a device or a folder.
 
 A plain `open` of a named pipe blocks until its other end is opened, and no signal interrupts the blocked thread; a
 device may be endless. Anyone who can write to a folder can put one there under a name that we use. So all our files,

@@ -27,7 +27,7 @@ ResourceT = TypeVar("ResourceT", default=None)
 
 @dataclass(frozen=True)
 class Setup(Generic[SettingsT]):
-    """Settings and resources of a declared skill, the same for a whole Job."""
+    """Settings and resources of a declared skill, shared by all calls of a Job."""
 
     settings: SettingsT
     """Validated `settings` of perstack.toml; None if the Toolkit has no settings."""
@@ -41,12 +41,12 @@ class Setup(Generic[SettingsT]):
 
 @dataclass(frozen=True)
 class ToolContext(Setup[SettingsT], Generic[SettingsT, ResourceT]):
-    """Context for a tool function: passed to a parameter of this type, whatever its name. Models do not see it."""
+    """Context for a tool function: passed to the parameter of this type, under any name. Models do not see it."""
 
     resource: ResourceT
     """The value that the Toolkit's lifespan yielded; None without one."""
     call: ToolCall
-    """The call, with its key (the same after a resume), the Job's blobs and progress messages."""
+    """The call, with its key (unchanged after a resume), the Job's blobs and progress messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class AwsAccount:
         self._one_at_a_time = asyncio.Lock()
 
     async def signature(self, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers that sign a POST of `body`, including those of `headers` that must be signed.
+        """Return the headers that sign a POST of `body`, including each of `headers` that must be signed.
 
         Raises MissingCredential without credentials, and ProviderError if they cannot be obtained within a minute.
         """

@@ -49,7 +49,7 @@ class _Failures(Wire):
     error: _Failure | None = None
 
     def told(self) -> ProviderError | None:
-        """Return the error of the event, with the status of the same error as an HTTP response; None without one."""
+        """Return the error of the event, with the status that an HTTP response would have; None without one."""
         for name in self.model_fields_set & _STATUS_OF.keys():
             found: _Failure | None = getattr(self, name)
             if found is not None:

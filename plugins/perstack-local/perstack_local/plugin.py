@@ -18,7 +18,7 @@ class LocalProviderFactory(ProviderFactory):
 
     name: str = "local"
     priority: int = 1000
-    """Lower than that of every endpoint with a key."""
+    """After every endpoint with a key."""
     default_model: str | None = MODEL
     how_to_configure: str = (
         f"install the embedded model with `{INSTALL}` and fetch its weights with `python -m perstack_local fetch`"

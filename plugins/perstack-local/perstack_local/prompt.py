@@ -68,7 +68,7 @@ class Prompt:
     messages: tuple[ChatMessage, ...]
     grammar: str | None
     answer_tool: str | None
-    """Name of the offered tool that stands for a reply without a call; None if there is none."""
+    """Name of the offered tool that means a reply without a call; None if there is none."""
     is_call: bool = False
     """True if the reply is a call, False if it is text."""
 

@@ -37,7 +37,7 @@ class LocalSettings(Fact, extra="forbid"):
     repeat_penalty: float = Field(default=1.1, ge=1.0)
     """Penalty against repetition, which small models are prone to; 1 for none."""
     temperature: float = Field(default=0.0, ge=0.0)
-    """0: the same prompt gets the same reply."""
+    """0: equal prompts get equal replies."""
     cache_ram_mib: int = Field(default=512, ge=0)
     """MiB of memory for the prompt cache."""
     threads: int | None = Field(default=None, ge=1)
@@ -47,7 +47,7 @@ class LocalSettings(Fact, extra="forbid"):
 class LocalProvider(Provider):
     """Provider of a model in this process.
 
-    A file of the user's own may have any model name; the embedded model only its own.
+    A file of the user's own may have any model name; the embedded model only MODEL.
     """
 
     def __init__(self, settings: LocalSettings, runtime: Runtime, *, is_embedded: bool) -> None:

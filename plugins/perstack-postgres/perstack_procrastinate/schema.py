@@ -30,7 +30,8 @@ _GONE_AFTER = 60.0
 
 # One index for each query of a claim: procrastinate's own index goes by number alone, so that with many waiting orders
 # each claim would scan all of them. In `meta`, `engine` is the name of the latest applied procrastinate migration, and
-# `floor` that of the latest one that older code does not work with.
+# `floor` of the latest that older code does not
+# work with.
 _OURS: LiteralString = """
 CREATE INDEX perstack_by_lock ON procrastinate_jobs (lock);
 CREATE INDEX perstack_by_time ON procrastinate_jobs (scheduled_at) WHERE status = 'todo';

@@ -28,7 +28,7 @@ _FORGOTTEN_AFTER = 3600.0
 _PAUSE = 1.0
 """Seconds between two attempts to listen after a failure."""
 _LOOK_EACH = BEATS_EACH
-"""Maximum seconds of waiting without a look at the queue, since nobody sends a notification for a silent worker."""
+"""Maximum seconds between two queries of the queue, since nobody sends a notification for a silent worker."""
 
 
 class ProcrastinateSeat(Seat):
@@ -112,7 +112,7 @@ class ProcrastinateSeat(Seat):
         return changed
 
     async def release(self, claim: Claim, again: Order | None = None) -> None:
-        """Release a claim, and queue `again` in the same transaction if it is given."""
+        """Release a claim, and queue `again`, if given, in one transaction."""
         if claim.id not in self._had:
             return
 
@@ -151,7 +151,7 @@ class ProcrastinateSeat(Seat):
         if row is not None:
             return await self._claim_of(row[0], row[1], row[2])
         manager = await self._engine.manager()
-        with suppress(UniqueViolation):  # another worker has just claimed an order of the same Job
+        with suppress(UniqueViolation):  # another worker has just claimed an order of this Job
             job = await attempted(manager.fetch_job(queues, self._number))
             if job is not None:
                 return await self._claim_of(job.id or 0, job.attempts, job.task_kwargs)

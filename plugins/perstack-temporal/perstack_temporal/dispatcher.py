@@ -54,7 +54,7 @@ class TemporalDispatcher(Dispatcher):
         return Connection(self._address)
 
     async def submit(self, order: Order) -> None:
-        """Queue an order, or merge it into the one that waits for the same Job or Run."""
+        """Queue an order, or merge it into the waiting order of its Job or Run."""
         from temporalio.common import WorkflowIDConflictPolicy
 
         from perstack.support.work_items import stored

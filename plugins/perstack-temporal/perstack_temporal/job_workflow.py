@@ -6,7 +6,7 @@ activity lasts as long as the worker sends heartbeats. If it times out, or the w
 again as taken over. The workflow ends when no order is left.
 
 Temporal replays this code, so it must be deterministic: no clock, randomness or I/O, and no import of ours except
-`names`. Workflows that wait today were started by older versions: the same history must lead to the same commands. Put
+`names`. Workflows that wait today were started by older versions: their histories must lead to unchanged commands. Put
 a change of commands behind `workflow.patched`; `tests/plugins/temporal/histories` has the histories that each version
 must replay.
 """
@@ -87,7 +87,7 @@ def facts_of_waiting(due: int, submitted_at: int) -> Facts:
 
 
 def merged(waits: StoredOrder | None, order: StoredOrder) -> StoredOrder:
-    """Merge an order into the waiting one of the same Job: the earlier time, the higher priority."""
+    """Merge an order into the waiting one of its Job: the earlier time, the higher priority."""
     if waits is None:
         return order
     due, priority = min(waits["due"], order["due"]), max(waits["priority"], order["priority"])

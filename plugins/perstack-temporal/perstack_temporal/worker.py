@@ -246,7 +246,7 @@ class TemporalSeat(Seat):
         )
 
     async def _do(self, work: Callable[[Client], Awaitable[None]]) -> None:
-        """Make a call and ignore its failure: a timeout on the server has the same effect later."""
+        """Make a call and ignore its failure: a timeout on the server later has this effect."""
         with suppress(DispatcherError, LookupError):
             await self._connection.use(work)
 

@@ -45,7 +45,7 @@ class GoogleCredentials(Protocol):
 
 
 class _Library(Protocol):
-    """Called functions of google-auth, which has no types for them."""
+    """Functions of google-auth that are called here; it has no types for them."""
 
     def load_credentials_from_file(self, filename: str) -> tuple[GoogleCredentials, str | None]: ...
     def default(self) -> tuple[GoogleCredentials, str | None]: ...

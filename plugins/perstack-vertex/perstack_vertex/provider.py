@@ -1,6 +1,6 @@
 """Provider port implemented with Vertex AI: Gemini and Claude models at one address, with Google's access tokens.
 
-The wire formats are those of `perstack_google` and `perstack_anthropic`, chosen by the model's name; this module adds
+`perstack_google` and `perstack_anthropic` have the wire formats, chosen by the model's name; this module adds
 the addresses, the settings and the tokens (`credentials`). A token that was created for an earlier request and is
 refused is replaced once.
 
@@ -42,7 +42,7 @@ _WITHOUT_REGION = {"global": "aiplatform.googleapis.com"} | {
 
 
 class VertexSettings(EndpointSettings):
-    """Settings in addition to those of every endpoint."""
+    """Settings of provider `google-vertex`, in addition to `EndpointSettings`."""
 
     project: str | None = Field(default=None, pattern=_PROJECT)
     """Id of the Google Cloud project that is billed."""

@@ -29,7 +29,7 @@ _SALT = os.urandom(32)
 
 
 class EndpointSettings(Fact, extra="forbid"):
-    """Settings in `[provider.setting]` of every endpoint that is reached over HTTP."""
+    """Settings that `[provider.setting]` has for every HTTP endpoint."""
 
     CHANGE_REPLIES: ClassVar[frozenset[str]] = frozenset({"max_tokens", "temperature", "top_p", "structured_output"})
     """Fields that are recorded in logs: they influence replies and are not secret."""
@@ -42,12 +42,11 @@ class EndpointSettings(Fact, extra="forbid"):
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     structured_output: bool | None = None
-    """Whether to send a schema for the result in the format's own way. None: for models that are known to support
-    it."""
+    """True to send the schema of the result in the format's native form. None: if the model is known to support it."""
     read_timeout: int = Field(default=300_000, ge=1)
     """Milliseconds of silence before a reply begins, after which the connection is closed."""
     stall_timeout: int | None = Field(default=None, ge=1)
-    """Maximum silence within a reply that has begun. None: a minute, or `read_timeout` where thinking is silent."""
+    """Milliseconds of silence within a reply. None: a minute, or `read_timeout` where thinking is silent."""
 
     def silences(self, *, thinks_silently: bool = False) -> tuple[float, float]:
         """Return the maximum seconds of silence before a reply begins, and within it."""
@@ -80,7 +79,7 @@ class Endpoint:
 
     @property
     def is_plain(self) -> bool:
-        """True without TLS: on this machine, or a server within the user's network."""
+        """True without TLS: a server on this machine or in the user's local network."""
         return urlsplit(self.base_url).scheme == "http"
 
     @property
@@ -101,7 +100,7 @@ class Endpoint:
         return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
 
     def with_headers(self, headers: Mapping[str, str]) -> Endpoint:
-        """Return the endpoint with additional headers. Its own headers take precedence."""
+        """Return the endpoint with additional headers. Headers that it already has take precedence."""
         own = {name.lower() for name in self.headers}
         more = {name: value for name, value in headers.items() if name.lower() not in own}
         return replace(self, headers={**more, **self.headers}) if more else self

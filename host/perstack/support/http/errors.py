@@ -62,7 +62,7 @@ _DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
 
 def is_retryable(status: int) -> bool:
-    """Return whether a retry of the request may succeed."""
+    """Return whether a request that failed with this status may succeed when it is repeated."""
     return status in (408, 409, 424, 429) or status >= 500
 
 
@@ -99,7 +99,7 @@ def made_error(
     is_quota: bool = False,
     body: str = "",
 ) -> ProviderError:
-    """Return an error for a status, also for one inside a stream. A context overflow has its own name.
+    """Return an error for a status, also for one inside a stream. A context overflow is named `ContextOverflow`.
 
     `body` is the endpoint's complete answer, if that is more than the message.
     """

@@ -1,7 +1,7 @@
 """Structured output: the part of a JSON Schema that is sent to a vendor.
 
 Each vendor supports a part of JSON Schema; what is sent is what Anthropic, OpenAI, Google and Amazon all accept. It may
-require less than the schema does, and allows no keys except those that are named: the host validates each result
+require less than the schema does, and allows only the named keys: the host validates each result
 against the schema itself.
 
 Source: Claude API, «Structured outputs», section «JSON Schema limitations»; OpenAI guide, «Structured model outputs»,
