@@ -33,28 +33,28 @@ from perstack.core.runs.messages import (
 from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.errors import bad_response, cut_stream, made_error
+from perstack.support.http.errors import bad_response, error_from_status, stream_interrupted
 from perstack.support.http.messages import (
     BUDGET_TOKENS,
     IMAGE_TYPES,
     PDF,
     Text,
-    Turns,
+    TurnEncoder,
     Wire,
     arguments_of,
     as_base64,
-    body_of,
+    blob_placeholder,
     budget_word,
     finish_reason,
-    head_of,
-    in_place_of,
     is_text,
     legal_id,
+    message_encoder,
     read_arguments,
     read_event,
+    request_body,
+    request_prefix,
     tool_label,
     tool_schema,
-    transcript_of,
 )
 from perstack.support.http.structured_output import schema_for
 from perstack_anthropic.settings import AnthropicSettings
@@ -93,13 +93,13 @@ def encode(
     opening = {"model": request.model, "stream": True} if opening is None else opening
     turns = turns_of(request)
     turns.extend(request.messages, blobs)
-    head = head_of(request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)})
-    return body_of(head, turns.parts(_marked))
+    head = request_prefix(request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)})
+    return request_body(head, turns.parts(_marked))
 
 
-def turns_of(request: GenerationRequest) -> Turns:
+def turns_of(request: GenerationRequest) -> TurnEncoder:
     """Return the Run's turns encoded so far."""
-    return transcript_of(request, VENDOR, Turns, lambda: _blocks)
+    return message_encoder(request, VENDOR, TurnEncoder, lambda: _blocks)
 
 
 def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
@@ -208,7 +208,7 @@ def _text(text: str) -> JsonObject | None:
 def _blob(part: BlobPart, blobs: Mapping[str, bytes]) -> JsonObject | None:
     content = blobs.get(part.sha256, b"")
     if not content:
-        return _text(in_place_of(part))
+        return _text(blob_placeholder(part))
     if part.mime_type in IMAGE_TYPES:
         return {"type": "image", "source": _base64(part, content)}
     if part.mime_type == PDF:
@@ -216,7 +216,7 @@ def _blob(part: BlobPart, blobs: Mapping[str, bytes]) -> JsonObject | None:
         return document if part.name is None else {**document, "title": part.name}
     if is_text(part.mime_type):
         return _text(content.decode("utf-8", "replace"))
-    return _text(in_place_of(part))
+    return _text(blob_placeholder(part))
 
 
 def _base64(part: BlobPart, content: bytes) -> JsonObject:
@@ -374,7 +374,7 @@ class ReplyDecoder:
                 self._is_whole = True
             case "error":
                 found = event.error or _Error()
-                raise made_error(found.message or found.type, _STATUS_OF.get(found.type, 500))
+                raise error_from_status(found.message or found.type, _STATUS_OF.get(found.type, 500))
             case _:
                 pass
         return self._is_whole
@@ -382,7 +382,7 @@ class ReplyDecoder:
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
         if not self._is_whole:
-            raise cut_stream("no message_stop came")
+            raise stream_interrupted("no message_stop came")
         parts = [_part(self._blocks[index]) for index in sorted(self._blocks)]
         reply = ExpertMessage(contents=tuple(part for part in parts if part is not None))
         reason = _FINISH.get(self._stop_reason or "", "other")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, read_settings
-from perstack.support.http.messages import missing_blobs, takes_all
+from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack_anthropic.messages_api import ReplyDecoder, encode, turns_of
 from perstack_anthropic.settings import AnthropicSettings, endpoint_of
@@ -41,7 +41,7 @@ class AnthropicProvider(HttpProvider):
 
     def takes(self, model: str, mime_type: str) -> bool:
         """Return whether the format supports blobs of this type."""
-        return takes_all(mime_type)
+        return is_common_media(mime_type)
 
 
 def create(config: ProviderConfig) -> AnthropicProvider:

@@ -15,7 +15,7 @@ from perstack.core.base.file_names import Parts
 from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
 from perstack_base.files import identity, kind_of, printable, status_at
-from perstack_base.tool_io import flag, text
+from perstack_base.tool_io import boolean, text
 from perstack_base.workspace import ResolvedPath, Workspace
 
 _DEEPEST = 200
@@ -110,7 +110,7 @@ def delete_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
         status = place.status()
         if status is not None and not stat.S_ISDIR(status.st_mode):
             raise SkillError(f"{place.shown} is not a directory; use deleteFile")
-        if flag(args, "recursive", False):
+        if boolean(args, "recursive", False):
             if status is not None:
                 check_tree(place)
             shutil.rmtree(place.name, dir_fd=place.directory)

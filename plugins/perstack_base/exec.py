@@ -22,7 +22,7 @@ from perstack.ports.skill import SkillContext, ToolCall, ToolResult
 from perstack.system.process_groups import end_group, signal_group
 from perstack.system.processes import owned, started
 from perstack_base.files import printable
-from perstack_base.tool_io import answer, flag, table, text, texts, whole
+from perstack_base.tool_io import answer, boolean, integer, string_map, strings, text
 from perstack_base.workspace import Workspace
 
 SHOWN_BYTES = 30_000
@@ -195,11 +195,11 @@ class Executor:
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Run `exec`."""
-        words = (text(call.args, "command"), *texts(call.args, "args"))
+        words = (text(call.args, "command"), *strings(call.args, "args"))
         if may_redirect(words):
             opening = self._workspace.opening(call.opens)
             await asyncio.to_thread(refuse_redirects, opening, words, text(call.args, "cwd") or ".")
-        timeout = whole(call.args, "timeout") or DEFAULT_TIMEOUT
+        timeout = integer(call.args, "timeout") or DEFAULT_TIMEOUT
         with Output() as output:
             status: int | None = None
             process: Process | None = None
@@ -239,17 +239,17 @@ class Executor:
             raise SkillError("command is empty; name a program")
         cwd = text(args, "cwd") or "."
         with self._workspace.directory(cwd) as (handle, place):
-            given = {**self._env, "PWD": str(place.path), **table(args, "env"), "PERSTACK_CALL_ID": call.key}
+            given = {**self._env, "PWD": str(place.path), **string_map(args, "env"), "PERSTACK_CALL_ID": call.key}
             env = {**given, **_git_settings(given)}
             starting = asyncio.create_task(
                 self._runtime.start(
                     Program(
-                        (command, *texts(args, "args")),
+                        (command, *strings(args, "args")),
                         cwd=place.path,
                         env=env,
                         stdin=DEVNULL,
-                        stdout=writing if flag(args, "stdout", True) else DEVNULL,
-                        stderr=writing if flag(args, "stderr", True) else DEVNULL,
+                        stdout=writing if boolean(args, "stdout", True) else DEVNULL,
+                        stderr=writing if boolean(args, "stderr", True) else DEVNULL,
                         records=self._records,
                         cwd_handle=handle,
                         domains=self._domains,

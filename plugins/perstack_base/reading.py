@@ -18,7 +18,7 @@ from perstack.core.runs.messages import BlobPart, TextPart, image_type, pdf_type
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult
-from perstack_base.tool_io import compact, text, whole
+from perstack_base.tool_io import compact, integer, text
 from perstack_base.workspace import ResolvedPath, Workspace
 
 MOST_BYTES = 100_000
@@ -120,14 +120,14 @@ def _up_to_where_counting_ended(content: bytes, start: int, end: int) -> Lines:
 
 
 def _result(name: str, file: BinaryIO, args: JsonObject, size: int) -> JsonObject:
-    end = whole(args, "to")
-    lines = read_lines(file, whole(args, "from") or 0, end)
+    end = integer(args, "to")
+    lines = read_lines(file, integer(args, "from") or 0, end)
     content = lines.content
     if (lines.total is None or lines.end < lines.total) and end is not None and lines.end == end:
         content = content.removesuffix(b"\n")
     shown = content.decode("utf-8", "replace")
     result: JsonObject = {"path": name, "content": shown, "from": lines.start, "to": lines.end}
-    notices = _notices(lines, whole(args, "from") or 0, end, size)
+    notices = _notices(lines, integer(args, "from") or 0, end, size)
     if shown.count("\ufffd") > content.count("\ufffd".encode()) and not lines.cut:
         notices.append("Some bytes are not UTF-8 and are shown as \ufffd.")
     if notices:

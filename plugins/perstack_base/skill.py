@@ -20,7 +20,7 @@ from perstack_base.reading import IMAGE, PDF, read_blob, read_medium, read_text_
 from perstack_base.tool_io import answer, text
 from perstack_base.tools import SPECS
 from perstack_base.workspace import Workspace
-from perstack_base.workspaces import Reach
+from perstack_base.workspaces import WorkspaceSet
 from perstack_base.writing import append_text_file, delete_file, edit_text_file, move_file, write_text_file
 
 FileTool = Callable[[Workspace, JsonObject], JsonObject]
@@ -54,7 +54,7 @@ class BaseSession(SkillSession):
 
         Raises SkillError if it is not a directory, or a link redirects a path that [sandbox] names.
         """
-        self._reach = Reach(context)
+        self._reach = WorkspaceSet(context)
         self._workspace = self._reach.workspace
         self._executor = Executor(self._workspace, context, domains)
         self._began = time.monotonic()

@@ -34,25 +34,25 @@ def encoded(args: JsonObject, name: str) -> bytes:
         raise SkillError(f"{name} has a lone surrogate at character {error.start}; send valid Unicode") from error
 
 
-def whole(args: JsonObject, name: str) -> int | None:
+def integer(args: JsonObject, name: str) -> int | None:
     """Return an integer argument, also if it is written 3.0; None if it is missing."""
     value = args.get(name)
     return int(value) if isinstance(value, int | float) else None
 
 
-def flag(args: JsonObject, name: str, default: bool) -> bool:
+def boolean(args: JsonObject, name: str, default: bool) -> bool:
     """Return a boolean argument, or the default."""
     value = args.get(name)
     return value if isinstance(value, bool) else default
 
 
-def texts(args: JsonObject, name: str) -> list[str]:
+def strings(args: JsonObject, name: str) -> list[str]:
     """Return the strings of a list argument."""
     value = args.get(name)
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
-def table(args: JsonObject, name: str) -> dict[str, str]:
+def string_map(args: JsonObject, name: str) -> dict[str, str]:
     """Return the string values of an object argument by name."""
     value = args.get(name)
     return {key: item for key, item in value.items() if isinstance(item, str)} if isinstance(value, dict) else {}

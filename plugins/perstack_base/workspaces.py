@@ -17,7 +17,7 @@ from perstack_base.files import printable
 from perstack_base.workspace import PROTECTED_WAYS, Rules, Workspace
 
 
-class Reach:
+class WorkspaceSet:
     """Workspace of a Job with its added directories. The owner must `close` it.
 
     Added directories that do not exist yet are looked for again when a path is in none of the others.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from perstack.dataclass import dataclass
-from perstack.system.process_groups import start_of
+from perstack.system.process_groups import process_start_time
 
 Controller = Literal["memory", "pids", "cpu"]
 
@@ -50,7 +50,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CgroupParent:
     """Directory of this process's own cgroup in which groups can be created."""
 
     folder: Path
@@ -60,10 +60,10 @@ class Place:
 
 
 @cache
-def places() -> tuple[Place, ...]:
+def cgroup_parents() -> tuple[CgroupParent, ...]:
     """Return the directories in which groups can be created on this machine, verified by creating one."""
     own = dict(_own())
-    found: list[Place] = []
+    found: list[CgroupParent] = []
     with suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
             _, mount, kind, options = line.split(" ")[:4]
@@ -78,32 +78,32 @@ def places() -> tuple[Place, ...]:
 
 def enforceable() -> frozenset[str]:
     """Return the available controllers."""
-    return frozenset(name for place in places() for name in place.controllers)
+    return frozenset(name for place in cgroup_parents() for name in place.controllers)
 
 
-class Group:
+class JobCgroup:
     """Cgroup of a Job with its limits."""
 
     def __init__(self, limits: Limits, name: str) -> None:
         """Create the group; first remove groups left by killed processes. Raises OSError if that fails."""
         self._limits = limits
-        self._parts: list[tuple[Place, Path, tuple[str, ...]]] = []
+        self._parts: list[tuple[CgroupParent, Path, tuple[str, ...]]] = []
         self._count = 0
         missing = set(limits.controllers)
-        for place in places():
+        for place in cgroup_parents():
             named = tuple(one for one in place.controllers if one in missing)
             if named:
                 _remove_left(place.folder)
-                folder = place.folder / f"{_PREFIX}{os.getpid()}-{start_of(os.getpid())}-{name}"
+                folder = place.folder / f"{_PREFIX}{os.getpid()}-{process_start_time(os.getpid())}-{name}"
                 folder.mkdir()
                 self._parts.append((place, folder, named))
                 missing -= set(named)
                 self._limit(place, folder, named)
 
-    def member(self) -> Member:
+    def member(self) -> ProgramCgroup:
         """Create the subgroup of one more program."""
         self._count += 1
-        parts: list[tuple[Place, Path]] = []
+        parts: list[tuple[CgroupParent, Path]] = []
         for place, folder, named in self._parts:
             if place.is_second:
                 (folder / "cgroup.subtree_control").write_text(" ".join(f"+{one}" for one in named))
@@ -112,14 +112,14 @@ class Group:
             parts.append((place, below))
             if place.is_second and "memory" in named:
                 (below / "memory.oom.group").write_text("1")
-        return Member(tuple(parts))
+        return ProgramCgroup(tuple(parts))
 
     def remove(self) -> None:
         """Remove the group once no program is left. A non-empty one stays for the next process to remove."""
         for _, folder, _ in self._parts:
             _remove(folder)
 
-    def _limit(self, place: Place, folder: Path, named: Sequence[str]) -> None:
+    def _limit(self, place: CgroupParent, folder: Path, named: Sequence[str]) -> None:
         limits = self._limits
         if limits.memory is not None and "memory" in named:
             if place.is_second:
@@ -142,17 +142,17 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ProgramCgroup:
     """Subgroup of one program."""
 
-    parts: tuple[tuple[Place, Path], ...]
+    parts: tuple[tuple[CgroupParent, Path], ...]
 
     @property
-    def doors(self) -> tuple[str, ...]:
+    def procs_files(self) -> tuple[str, ...]:
         """Files into which a process writes 0 to join the group."""
         return tuple(str(folder / "cgroup.procs") for _, folder in self.parts)
 
-    def went_over(self) -> Controller | None:
+    def exceeded(self) -> Controller | None:
         """Return the controller whose limit was exceeded; None without one."""
         for place, folder in self.parts:
             if _count(folder / ("memory.events" if place.is_second else "memory.oom_control"), "oom_kill"):
@@ -179,7 +179,7 @@ def _own() -> Iterator[tuple[str, str]]:
                 yield name, path
 
 
-def _second(mount: Path, own: str) -> Iterator[Place]:
+def _second(mount: Path, own: str) -> Iterator[CgroupParent]:
     """Find the nearest group above this process in which one can be created and joined."""
     folder = mount / own.lstrip("/")
     while folder.is_relative_to(mount):
@@ -187,20 +187,20 @@ def _second(mount: Path, own: str) -> Iterator[Place]:
             names = (folder / "cgroup.subtree_control").read_text().split()
             useful = tuple(name for name in names if name in ("memory", "pids", "cpu"))
             if useful and _can_make(folder):
-                yield Place(folder, useful, is_second=True)
+                yield CgroupParent(folder, useful, is_second=True)
                 return
         folder = folder.parent
 
 
-def _first(mount: Path, own: str, names: tuple[str, ...]) -> Iterator[Place]:
+def _first(mount: Path, own: str, names: tuple[str, ...]) -> Iterator[CgroupParent]:
     folder = mount / own.lstrip("/")
     if _can_make(folder):
-        yield Place(folder, names, is_second=False)
+        yield CgroupParent(folder, names, is_second=False)
 
 
 def _can_make(folder: Path) -> bool:
     """Return whether a group can be created and joined, verified by creating and removing one."""
-    trial = folder / f"{_PREFIX}{os.getpid()}-{start_of(os.getpid())}-trial"
+    trial = folder / f"{_PREFIX}{os.getpid()}-{process_start_time(os.getpid())}-trial"
     try:
         trial.mkdir()
         can_join = os.access(trial / "cgroup.procs", os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
@@ -213,7 +213,7 @@ def _can_make(folder: Path) -> bool:
 def _remove_left(folder: Path) -> None:
     for left in folder.glob(f"{_PREFIX}*"):
         _, pid, start, *_ = (*left.name.split("-"), "", "")
-        if pid.isdigit() and start_of(int(pid)) != start:
+        if pid.isdigit() and process_start_time(int(pid)) != start:
             for below in left.iterdir():
                 if below.is_dir():
                     _remove(below)

@@ -41,7 +41,7 @@ _HEAD = "HEAD"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ProtectedFiles:
     """Protected files and directories, as absolute paths."""
 
     hidden: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class _Folder:
     """Device and inode numbers of hidden files with several hard links."""
 
 
-class Finder:
+class ProtectedFileScanner:
     """Scanner for one directory and everything below it. Not thread-safe."""
 
     def __init__(self, root: str, *, without: frozenset[str] = frozenset()) -> None:
@@ -82,7 +82,7 @@ class Finder:
         self._without = without
         self._known: dict[str, _Folder] = {}
 
-    def now(self, *, may_be_partial: bool = False) -> Kept:
+    def now(self, *, may_be_partial: bool = False) -> ProtectedFiles:
         """Return the protected files.
 
         Raises SkillError if there are too many directories to scan, since some files may then be missed; with
@@ -95,7 +95,7 @@ class Finder:
                 " sandbox has to hide: use a smaller workspace"
             )
         self._known = found
-        return Kept(
+        return ProtectedFiles(
             tuple(dict.fromkeys(path for one in found.values() for path in one.hidden)),
             tuple(path for one in found.values() for path in one.fixed),
             frozenset(identity for one in found.values() for identity in one.linked),
@@ -207,7 +207,7 @@ class _Look:
 
     emptied: tuple[str, ...]
     covered: tuple[str, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[ProtectedFiles, ...]
     targets: tuple[str, ...]
     """Paths that git's configuration names, in directories that programs may change."""
 
@@ -225,7 +225,7 @@ The identity recognises a repository after a move. None for a symbolic link, who
 
 
 @dataclass(slots=True)
-class Watch:
+class FileViewBuilder:
     """Builder of file views, which scans before each program and after it.
 
     Its methods block and must not run concurrently.
@@ -233,7 +233,7 @@ class Watch:
 
     policy: SandboxPolicy
     around: Surroundings
-    _finders: dict[str, Finder] = field(default_factory=dict[str, Finder])
+    _finders: dict[str, ProtectedFileScanner] = field(default_factory=dict[str, ProtectedFileScanner])
     _known: _Executed | None = None
     """Executed paths that existed when no program was running."""
     _roots: _Roots = field(default_factory=lambda: _Roots((), (), ()))
@@ -323,14 +323,14 @@ class Watch:
             if os.path.lexists(path) and is_below(os.path.realpath(os.path.dirname(path)), self._roots.writable)  # noqa: PTH120
         }
 
-    def _finder(self, root: str, without: frozenset[str]) -> Finder:
+    def _finder(self, root: str, without: frozenset[str]) -> ProtectedFileScanner:
         key = root + "\0".join(sorted(without))
         if key not in self._finders:
-            self._finders[key] = Finder(root, without=without)
+            self._finders[key] = ProtectedFileScanner(root, without=without)
         return self._finders[key]
 
 
-def _targets(kept: Iterable[Kept], writable: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
+def _targets(kept: Iterable[ProtectedFiles], writable: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
     """Yield paths named by git's configuration that programs may change, under each of their names.
 
     A missing hooks directory or settings file is created, because otherwise a program could create it.

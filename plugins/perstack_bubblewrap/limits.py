@@ -22,8 +22,8 @@ from threading import Lock
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
-from perstack_bubblewrap.cgroups import Controller, Group, Limits, Member, enforceable, places
-from perstack_bubblewrap.machine import asked
+from perstack_bubblewrap.cgroups import Controller, JobCgroup, Limits, ProgramCgroup, cgroup_parents, enforceable
+from perstack_bubblewrap.machine import run_trusted
 
 SPARE = 300
 _SINCE = (6, 14)
@@ -43,7 +43,7 @@ def is_possible() -> bool:
 
 
 @dataclass(slots=True)
-class Held:
+class PausedProgram:
     """Program that is blocked until its sandbox has its limit."""
 
     processes: int
@@ -71,7 +71,7 @@ class Held:
         if child is None:
             return  # the program has ended, and reports why itself
         argv = (_nsenter() or "nsenter", f"--pid=/proc/{child}/ns/pid", "--", "/bin/sh", "-c", _SET)
-        status, words = await asked(*argv, str(self.processes + SPARE))
+        status, words = await run_trusted(*argv, str(self.processes + SPARE))
         if status != 0:
             raise SkillError(f"the limit `processes` of [sandbox] cannot be set: {words.strip()}")
         with suppress(BrokenPipeError):
@@ -99,14 +99,14 @@ class Held:
 
 
 @contextmanager
-def held_back(processes: int | None) -> Generator[Held | None]:
+def paused_until_limited(processes: int | None) -> Generator[PausedProgram | None]:
     """Block a program until this limit is set; yields None without a limit."""
     if processes is None:
         yield None
         return
     said, saying = os.pipe()
     hearing, go = os.pipe()
-    held = Held(processes, said, go, [saying, hearing])
+    held = PausedProgram(processes, said, go, [saying, hearing])
     try:
         yield held
     finally:
@@ -145,15 +145,17 @@ def limits_of(policy: SandboxPolicy) -> Limits:
 def unenforced(policy: SandboxPolicy) -> tuple[str, ...]:
     """Describe the limits of a policy that nothing enforces on this machine."""
     asked = {"memory": policy.memory, "processes": policy.processes, "cpu": policy.cpu}
-    how = ways()
+    how = enforcement()
     return tuple(f"`{key}`: {how[key]}" for key, limit in asked.items() if limit is not None and not _is_kept(key))
 
 
-def ways() -> dict[str, str]:
+def enforcement() -> dict[str, str]:
     """Describe how each limit is enforced here, or why not, as a text that follows its name."""
     found: dict[str, str] = {}
     for key, controller in _CONTROLLERS.items():
-        version = next(("v2" if one.is_second else "v1" for one in places() if controller in one.controllers), None)
+        version = next(
+            ("v2" if one.is_second else "v1" for one in cgroup_parents() if controller in one.controllers), None
+        )
         if version is not None:
             found[key] = f"holds for all programs of a Job together (cgroups {version})"
         elif key == "processes" and _by_number():
@@ -168,7 +170,7 @@ def ways() -> dict[str, str]:
     return found
 
 
-def own_limits(policy: SandboxPolicy, member: Member | None) -> tuple[str, ...]:
+def rlimit_argv(policy: SandboxPolicy, member: ProgramCgroup | None) -> tuple[str, ...]:
     """Return the prefix of the program's command line for limits set by rlimit; empty if none are needed."""
     there = enforceable() if member is not None else frozenset[str]()
     words: list[str] = []
@@ -179,18 +181,18 @@ def own_limits(policy: SandboxPolicy, member: Member | None) -> tuple[str, ...]:
     return ("prlimit", *words, "--") if words else ()
 
 
-def numbered(policy: SandboxPolicy, member: Member | None) -> int | None:
+def pid_limit(policy: SandboxPolicy, member: ProgramCgroup | None) -> int | None:
     """Return the `pid_max` to set for a program; None if the processes are counted otherwise."""
     is_counted = member is not None and "pids" in enforceable()
     return policy.processes if not is_counted and _by_number() else None
 
 
-def joined(member: Member | None) -> tuple[str, ...]:
+def join_cgroup_argv(member: ProgramCgroup | None) -> tuple[str, ...]:
     """Return the prefix of bwrap's command line that joins its cgroup first."""
-    return () if member is None else ("/bin/sh", "-c", _JOIN, "sh", *member.doors, "--")
+    return () if member is None else ("/bin/sh", "-c", _JOIN, "sh", *member.procs_files, "--")
 
 
-def in_words(over: Controller, policy: SandboxPolicy) -> str:
+def describe_excess(over: Controller, policy: SandboxPolicy) -> str:
     """Describe how a program exceeded a limit."""
     match over:
         case "memory":
@@ -221,16 +223,16 @@ def _by_rlimit(key: str) -> bool:
 # Cgroups of the running Jobs. Runs of a Job share them, although their policies may differ.
 
 _TURN = Lock()
-_SHARED: dict[tuple[str, Limits], Shared] = {}
+_SHARED: dict[tuple[str, Limits], SharedCgroup] = {}
 _NUMBERS = count(1)
 
 
 @dataclass(slots=True)
-class Shared:
+class SharedCgroup:
     """Cgroup with the number of its users."""
 
     key: tuple[str, Limits]
-    group: Group
+    group: JobCgroup
     users: int = 0
 
     def leave(self) -> None:
@@ -242,7 +244,7 @@ class Shared:
                 self.group.remove()
 
 
-def group_of(policy: SandboxPolicy, job_id: str) -> Shared | None:
+def cgroup_of(policy: SandboxPolicy, job_id: str) -> SharedCgroup | None:
     """Return the cgroup for a policy of a Job; the caller must call `leave`.
 
     Return None if there is nothing to enforce with cgroups. Raises SkillError if the group cannot be created.
@@ -255,7 +257,7 @@ def group_of(policy: SandboxPolicy, job_id: str) -> Shared | None:
         shared = _SHARED.get(key)
         if shared is None:
             try:
-                shared = _SHARED[key] = Shared(key, Group(limits, f"{next(_NUMBERS)}"))
+                shared = _SHARED[key] = SharedCgroup(key, JobCgroup(limits, f"{next(_NUMBERS)}"))
             except OSError as error:
                 raise SkillError(f"no cgroup can be made for the limits of [sandbox]: {error}") from error
         shared.users += 1

@@ -20,7 +20,7 @@ from perstack_bubblewrap.seccomp import MACHINES, filter_of
 
 
 @contextmanager
-def sealed(*contents: bytes) -> Generator[tuple[int, ...]]:
+def memory_files(*contents: bytes) -> Generator[tuple[int, ...]]:
     """Yield one memory file per content, positioned at its start, so that data is neither on disk nor in argv."""
     if sys.platform != "linux":
         raise UsageError("the runtime bubblewrap needs Linux: use another runtime")
@@ -110,16 +110,16 @@ async def check(bwrap: str) -> None:
     """Raise UsageError if bwrap is too old, or the kernel does not let it make a sandbox."""
     if bwrap in _usable:
         return
-    status, words = await asked(bwrap, "--version")
+    status, words = await run_trusted(bwrap, "--version")
     version = tuple(int(part) for part in re.findall(r"\d+", words)[:2])
-    _, options = await asked(bwrap, "--help")
+    _, options = await run_trusted(bwrap, "--help")
     if status != 0 or version < _OLDEST or _NEEDED not in options:
         raise UsageError(
             f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
             f" option {_NEEDED}, as distributions have it: update it"
         )
-    with sealed(arguments(system(), View(), cwd="/", env={}), seccomp()) as (given, filters):
-        status, words = await asked(
+    with memory_files(arguments(system(), View(), cwd="/", env={}), seccomp()) as (given, filters):
+        status, words = await run_trusted(
             bwrap, "--args", str(given), "--seccomp", str(filters), "--", "/bin/true", keep=(given, filters)
         )
     if status != 0:
@@ -132,7 +132,7 @@ async def check(bwrap: str) -> None:
     _usable.add(bwrap)
 
 
-async def asked(*argv: str, keep: tuple[int, ...] = ()) -> tuple[int, str]:
+async def run_trusted(*argv: str, keep: tuple[int, ...] = ()) -> tuple[int, str]:
     """Run a trusted program with a timeout; return its exit status and all its output."""
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env={}, pass_fds=keep, start_new_session=True

@@ -198,7 +198,7 @@ _STEP = _PLACE | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def held_open(view: View) -> Generator[dict[str, int]]:
+def open_mount_sources(view: View) -> Generator[dict[str, int]]:
     """Open the inner paths of a view; a path that is gone or has become a link gets no handle."""
     with ExitStack() as ends:
         found: dict[str, int] = {}

@@ -45,18 +45,18 @@ class BubblewrapFactory(RuntimeFactory):
 
     def limits(self) -> Mapping[str, str]:
         """Describe how each limit is enforced here."""
-        from perstack_bubblewrap.limits import ways
+        from perstack_bubblewrap.limits import enforcement
 
-        return ways()
+        return enforcement()
 
     async def prepare(self, policy: SandboxPolicy, around: Surroundings) -> Runtime:
         """Check the policy again and create the runtime. Raises UsageError as `check` does."""
-        from perstack_bubblewrap.limits import group_of
+        from perstack_bubblewrap.limits import cgroup_of
         from perstack_bubblewrap.machine import find
         from perstack_bubblewrap.runtime import BubblewrapRuntime
 
         await self.check(policy, around)
-        return BubblewrapRuntime(find(around.env), policy, around, group_of(policy, around.job_id))
+        return BubblewrapRuntime(find(around.env), policy, around, cgroup_of(policy, around.job_id))
 
 
 def _check_database(policy: SandboxPolicy, around: Surroundings) -> None:

@@ -18,7 +18,7 @@ from shutil import rmtree
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
 from perstack.system.processes import launch, owned, python_argv, started
-from perstack_bubblewrap.machine import sealed
+from perstack_bubblewrap.machine import memory_files
 from perstack_bubblewrap.network import local_ports, proxy_port
 
 _PATIENCE = 30
@@ -39,7 +39,7 @@ def check_library() -> None:
 
 
 @dataclass(slots=True)
-class Way:
+class Proxy:
     """Running proxy for one list of places."""
 
     socket: Path
@@ -121,17 +121,17 @@ class Way:
         self.on_refused(f"refused by the sandbox: {words}{more}")
 
 
-class Ways:
+class ProxyPool:
     """Proxies of one policy in a Job."""
 
     def __init__(self, on_refused: Callable[[str], None]) -> None:
         """Start nothing yet; `on_refused` shows a message to the person."""
         self._on_refused = on_refused
         self._turn = asyncio.Lock()
-        self._up: dict[tuple[str, ...], Way] = {}
+        self._up: dict[tuple[str, ...], Proxy] = {}
         self._ends = AsyncExitStack()
 
-    async def to(self, allowed: tuple[str, ...]) -> Way:
+    async def to(self, allowed: tuple[str, ...]) -> Proxy:
         """Return the running proxy for these places, starting it if needed. Raises SkillError if that fails."""
         key = tuple(sorted(set(allowed)))
         async with self._turn:
@@ -148,7 +148,7 @@ class Ways:
         self._up.clear()
         await self._ends.aclose()
 
-    async def _opened(self, allowed: tuple[str, ...]) -> Way:
+    async def _opened(self, allowed: tuple[str, ...]) -> Proxy:
         ends = self._ends
         folder = Path(tempfile.mkdtemp(prefix="perstack-"))
         ends.callback(rmtree, folder, ignore_errors=True)
@@ -160,7 +160,7 @@ class Ways:
         os.set_blocking(reading, False)
         argv = python_argv("perstack_bubblewrap.proxy_main", str(folder / "proxy"))
         try:
-            with sealed("\n".join(allowed).encode()) as (listed,):
+            with memory_files("\n".join(allowed).encode()) as (listed,):
                 starting = launch(
                     (*argv, str(listed)),
                     cwd="/",
@@ -176,7 +176,7 @@ class Ways:
             os.close(stdout)
         await ends.enter_async_context(owned(process))
         await _ready(reading)
-        way = Way(folder / "proxy", allowed, self._on_refused, reading, process)
+        way = Proxy(folder / "proxy", allowed, self._on_refused, reading, process)
         loop.add_reader(reading, way.take)
         ends.callback(loop.remove_reader, reading)
         return way

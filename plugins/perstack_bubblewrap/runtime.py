@@ -7,10 +7,10 @@ network places gets a `proxy`; `bridge.py` runs inside and forwards connections 
 
 Mounts protect only files that exist. After each program, files that it created and that git or perstack would execute
 are renamed (`set_aside`). Concurrent programs could change the tree meanwhile, so mounts use open
-handles (`held_open`), and only a scan without running programs counts as the person's own state.
+handles (`open_mount_sources`), and only a scan without running programs counts as the person's own state.
 
-Change together: a new limit with `limits.ways` and `unenforced`; a new protected kind of file with `Finder` and
-`Watch._executed`; new options of bwrap with `machine.check`, which tries them.
+Change together: a new limit with `limits.enforcement` and `unenforced`; a new protected kind of file with
+`ProtectedFileScanner` and `FileViewBuilder._executed`; new options of bwrap with `machine.check`, which tries them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,20 @@ from perstack.dataclass import dataclass
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program, Runtime, Surroundings
 from perstack.system.process_groups import signal_group
 from perstack.system.processes import launch, owned
-from perstack_bubblewrap.cgroups import Member
-from perstack_bubblewrap.file_view import Watch
-from perstack_bubblewrap.limits import Held, Shared, held_back, in_words, joined, numbered, own_limits
-from perstack_bubblewrap.machine import sealed, seccomp, system
-from perstack_bubblewrap.mounts import DEFAULT_TMP, View, arguments, environment, held_open
-from perstack_bubblewrap.proxy import Way, Ways
+from perstack_bubblewrap.cgroups import ProgramCgroup
+from perstack_bubblewrap.file_view import FileViewBuilder
+from perstack_bubblewrap.limits import (
+    PausedProgram,
+    SharedCgroup,
+    describe_excess,
+    join_cgroup_argv,
+    paused_until_limited,
+    pid_limit,
+    rlimit_argv,
+)
+from perstack_bubblewrap.machine import memory_files, seccomp, system
+from perstack_bubblewrap.mounts import DEFAULT_TMP, View, arguments, environment, open_mount_sources
+from perstack_bubblewrap.proxy import Proxy, ProxyPool
 
 _LOOK_AGAIN = 0.1
 """Seconds between two checks whether a program has exceeded a limit."""
@@ -43,8 +51,8 @@ class _Running:
     """Program that is running or being started."""
 
     process: Process | None = None
-    member: Member | None = None
-    way: Way | None = None
+    member: ProgramCgroup | None = None
+    way: Proxy | None = None
     heard: int = 0
     """Refusals of the proxy before the program started."""
     watching: asyncio.Task[None] | None = None
@@ -59,14 +67,16 @@ class BubblewrapRuntime(Runtime):
     ends as a whole with bwrap. A process that leaves its group or session inside ends with it too.
     """
 
-    def __init__(self, bwrap: str, policy: SandboxPolicy, around: Surroundings, group: Shared | None = None) -> None:
+    def __init__(
+        self, bwrap: str, policy: SandboxPolicy, around: Surroundings, group: SharedCgroup | None = None
+    ) -> None:
         """Use the Job's `group`, if cgroups limit what its programs use."""
         self._bwrap = bwrap
         self._policy = policy
-        self._watch = Watch(policy, around)
+        self._watch = FileViewBuilder(policy, around)
         self._on_notice = around.on_notice
         self._group = group
-        self._ways = Ways(around.on_notice)
+        self._ways = ProxyPool(around.on_notice)
         self._turn = Lock()
         self._running: dict[Process, _Running] = {}
         self._unsettled: dict[int, _Running] = {}
@@ -105,15 +115,15 @@ class BubblewrapRuntime(Runtime):
         policy, way, member = self._policy, running.way, running.member
         mounts, tmp = () if way is None else way.mounts, policy.tmp or DEFAULT_TMP
         with ExitStack() as held:
-            handles = held.enter_context(held_open(view))
+            handles = held.enter_context(open_mount_sources(view))
             given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=tmp, more=mounts, handles=handles)
-            words, filters = held.enter_context(sealed(given, seccomp()))
-            back = held.enter_context(held_back(numbered(policy, member)))
+            words, filters = held.enter_context(memory_files(given, seccomp()))
+            back = held.enter_context(paused_until_limited(pid_limit(policy, member)))
             bound = () if back is None else back.words
             bwrap = (self._bwrap, *bound, "--args", str(words), "--seccomp", str(filters), "--")
-            within = (*own_limits(policy, member), *(() if way is None else way.argv))
+            within = (*rlimit_argv(policy, member), *(() if way is None else way.argv))
             process = await launch(
-                (*joined(member), *bwrap, *within, *program.argv),
+                (*join_cgroup_argv(member), *bwrap, *within, *program.argv),
                 cwd="/",
                 # Variables of bwrap itself, such as LD_PRELOAD, would take effect outside the sandbox.
                 env={},
@@ -191,12 +201,12 @@ class BubblewrapRuntime(Runtime):
             await running.member.remove()
 
     def _look(self, running: _Running) -> None:
-        over = None if running.limit or running.member is None else running.member.went_over()
+        over = None if running.limit or running.member is None else running.member.exceeded()
         if over is not None:
-            running.limit = in_words(over, self._policy)
+            running.limit = describe_excess(over, self._policy)
 
 
-async def _bound(back: Held, process: Process) -> None:
+async def _bound(back: PausedProgram, process: Process) -> None:
     """Set the limit of a program; end it if that fails, before it begins."""
     try:
         await back.bind()

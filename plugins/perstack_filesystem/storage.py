@@ -14,7 +14,7 @@ Another namespace has its own directory in place of `jobs`.
 
 Every path is opened through directory handles without following links (`directories`). Logs are verified and appended
 to by `log_file`, under an exclusive flock and fsynced; a new log file is created complete and renamed into place. Slow
-disks are detected by `Pace`; then writes move to threads so that the event loop is not blocked.
+disks are detected by `LatencyMonitor`; then writes move to threads so that the event loop is not blocked.
 
 Change together: this layout and docs; the rules for torn tails in `log_file` and promise 3 of `ports.storage`; deletion
 here (rename first, then remove) and the pool rules in `blobs`; the summary's modification time and the order of
@@ -53,8 +53,8 @@ from perstack.support.storage import (
     run_order,
     stale,
 )
-from perstack.system.concurrency import Pace, uninterrupted
-from perstack.system.file_locks import hold, holder_of
+from perstack.system.concurrency import LatencyMonitor, uninterrupted
+from perstack.system.file_locks import hold_file_lock, lock_holder
 from perstack_filesystem.blobs import BlobFolders, remove_unfinished
 from perstack_filesystem.directories import Folder, OpenFolders, explained, read_below
 from perstack_filesystem.entry_index import EntryIndex, entry_names, forgotten, put_entry, read_entries
@@ -162,7 +162,7 @@ class FilesystemStorage(BlobFolders, Storage):
         self._foreign = ForeignJobs(formats)
         self._entries = EntryIndex()
         self._turn = Lock()
-        self._pace = Pace()
+        self._pace = LatencyMonitor()
 
     @property
     def location(self) -> str:
@@ -235,7 +235,7 @@ class FilesystemStorage(BlobFolders, Storage):
             self._append(run, expected_seq, records)
 
     def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        with self._pace.measured():
+        with self._pace.measure():
             log = self._use(run)
             if log is None and self._begin(run, expected_seq, records):
                 return
@@ -439,7 +439,7 @@ class FilesystemStorage(BlobFolders, Storage):
     @asynccontextmanager
     async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
         """Hold a Job's lease, which is released as soon as the holder dies. Raises Conflict, naming the holder."""
-        async with hold(lambda: self._open_lease(job_id), holder, job_id):
+        async with hold_file_lock(lambda: self._open_lease(job_id), holder, job_id):
             yield
 
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
@@ -450,7 +450,7 @@ class FilesystemStorage(BlobFolders, Storage):
             if fd is None:
                 return None
             opened.callback(os.close, fd)
-            holder = holder_of(fd)
+            holder = lock_holder(fd)
             return None if holder is None else LeaseInfo(holder)
 
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:

@@ -76,7 +76,7 @@ async def generate(
         return await send()
     except ProviderError as error:
         if not _refuses_signatures(error):
-            raise _told_better(error) from error.__cause__
+            raise _reclassified(error) from error.__cause__
     # made with another key or for another model; that must not stop a Run permanently
     return await send(with_signatures=False)
 
@@ -86,7 +86,7 @@ def _refuses_signatures(error: ProviderError) -> bool:
     return error.status_code == 400 and _REFUSED_SIGNATURE.search(words) is not None
 
 
-def _told_better(error: ProviderError) -> ProviderError:
+def _reclassified(error: ProviderError) -> ProviderError:
     """Reclassify status 400 about an API key, which Google sends for a wrong key, as an authentication error."""
     if error.status_code != 400 or "api key" not in str(error).lower():
         return error

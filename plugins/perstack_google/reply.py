@@ -19,7 +19,7 @@ from perstack.core.base.usage import Usage
 from perstack.core.runs.messages import ExpertMessage, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.core.runs.step_events import FinishReason
 from perstack.ports.provider import Delta, Generation
-from perstack.support.http.errors import bad_response, cut_stream, delay_in, made_error
+from perstack.support.http.errors import bad_response, delay_in, error_from_status, stream_interrupted
 from perstack.support.http.messages import TOO_DEEP, Text, Wire, finish_reason, is_too_deep, unexpected_event
 from perstack_google.request import VENDOR
 
@@ -129,7 +129,7 @@ class ReplyDecoder:
         response = _read(data)
         if response.error is not None:
             found = response.error
-            raise made_error(found.message or found.status, found.code, retry_after=delay_in(data))
+            raise error_from_status(found.message or found.status, found.code, retry_after=delay_in(data))
         if response.usage is not None:
             self._counts.update(response.usage.model_dump(exclude_none=True))
         if response.feedback is not None:
@@ -141,7 +141,7 @@ class ReplyDecoder:
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early, or the reply is malformed."""
         if not self._is_whole:
-            raise cut_stream("no finishReason came")
+            raise stream_interrupted("no finishReason came")
         if self._ending is None:
             text = f"The prompt was blocked by Google: {self._blocked}"
             return Generation(ExpertMessage(contents=(TextPart(text=text),)), self._usage(), "refusal")

@@ -29,16 +29,16 @@ from perstack.core.runs.messages import (
 from perstack.ports.provider import GenerationRequest
 from perstack.support.http.messages import (
     PDF,
-    Items,
+    ListEncoder,
     arguments_of,
     as_base64,
-    body_of,
-    head_of,
-    in_place_of,
+    blob_placeholder,
     is_text,
     legal_id,
+    message_encoder,
+    request_body,
+    request_prefix,
     tool_schema,
-    transcript_of,
 )
 from perstack.support.http.structured_output import schema_for
 from perstack_google.settings import GoogleSettings, signs_calls, takes_schemas, thinking_config
@@ -68,10 +68,10 @@ def encode(
     """
     contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
     contents.extend(request.messages, blobs)
-    return body_of(head_of(request, VENDOR, settings, lambda: _head(request, settings)), contents.parts)
+    return request_body(request_prefix(request, VENDOR, settings, lambda: _head(request, settings)), contents.parts)
 
 
-def contents_of(request: GenerationRequest, *, with_signatures: bool, with_ids: bool) -> Items:
+def contents_of(request: GenerationRequest, *, with_signatures: bool, with_ids: bool) -> ListEncoder:
     """Return the Run's contents encoded so far with these options."""
     signs, vendor = signs_calls(request.model), VENDOR if with_signatures else ""
 
@@ -79,7 +79,7 @@ def contents_of(request: GenerationRequest, *, with_signatures: bool, with_ids: 
         content = _Contents(blobs, signs, vendor, with_ids).content(message)
         return [] if content is None else [content]
 
-    return transcript_of(request, (VENDOR, signs, vendor, with_ids), Items, lambda: write)
+    return message_encoder(request, (VENDOR, signs, vendor, with_ids), ListEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
@@ -150,7 +150,7 @@ class _Contents:
             return _text(content.decode("utf-8", "replace"))
         if content and is_sendable(part.mime_type):
             return {"inlineData": {"mimeType": part.mime_type, "data": as_base64(content)}}
-        return _text(in_place_of(part))
+        return _text(blob_placeholder(part))
 
     def _results(self, results: Iterable[ToolResultPart]) -> list[JsonValue]:
         """Encode the responses of all calls together, as the API requires; for older models files follow them."""

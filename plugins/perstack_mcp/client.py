@@ -40,10 +40,10 @@ from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult, Toolset
-from perstack_mcp.errors import ServerEnded, Shown, leaf, steps, words
-from perstack_mcp.server_requests import OpenCall, OpenCalls, Requests, demanded
+from perstack_mcp.errors import RateLimitedOutput, ServerEnded, describe, next_steps_of, root_cause
+from perstack_mcp.server_requests import OpenCall, OpenCalls, Requests, required_question
 from perstack_mcp.tool_list import Listing, OutputSchemas, repairing
-from perstack_mcp.transports import Server, Way
+from perstack_mcp.transports import ConnectionAttempt, Server
 
 SHOWN = 30_000
 """Characters of text that the model sees at once."""
@@ -137,7 +137,7 @@ for _name in ("mcp", "client"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
-class Conversation:
+class McpClient:
     """Connected client. It belongs to the task that opened it; any task may call it."""
 
     def __init__(self, client: Client, listing: Listing, outputs: OutputSchemas, calls: OpenCalls) -> None:
@@ -186,9 +186,9 @@ class Conversation:
     async def _until_given_up(self, one: OpenCall) -> ToolResult | Question | None:
         work = asyncio.create_task(self._sent(one))
         try:
-            both: set[asyncio.Future[Any]] = {work, one.given_up}
+            both: set[asyncio.Future[Any]] = {work, one.abandoned}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            return await work if work.done() else one.given_up.result()
+            return await work if work.done() else one.abandoned.result()
         finally:
             if not work.done():
                 # the SDK notifies the server
@@ -197,10 +197,10 @@ class Conversation:
 
     async def _sent(self, one: OpenCall) -> ToolResult | Question:
         call = one.call
-        show = Shown(call.on_progress)
+        show = RateLimitedOutput(call.on_progress)
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            one.heard()
+            one.on_activity()
             of = "" if total is None else f"/{total:g}"
             show(f"{call.tool_name}: {message or ''} {progress:g}{of}".replace(":  ", ": "))
 
@@ -212,20 +212,22 @@ class Conversation:
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise ServerEnded from error
-            question = demanded(error, one)
+            question = required_question(error, one)
             if question is not None:
                 return question
-            raise SkillError(f"{call.tool_name}: {words(error)}") from error
+            raise SkillError(f"{call.tool_name}: {describe(error)}") from error
         except (RuntimeError, ValidationError) as error:
-            raise SkillError(f"{call.tool_name}: the server's answer is not as it should be: {words(error)}") from error
+            raise SkillError(
+                f"{call.tool_name}: the server's answer is not as it should be: {describe(error)}"
+            ) from error
         problem = await self._outputs.problem(call.tool_name, result)
         if problem is not None:
             raise SkillError(f"{call.tool_name}: {problem}")
         return await result_of(result, call.blobs)
 
 
-async def converse(
-    server: Server, on_ready: Callable[[Conversation], None], leave: asyncio.Event, *, may_sample: bool
+async def connect(
+    server: Server, on_ready: Callable[[McpClient], None], leave: asyncio.Event, *, may_sample: bool
 ) -> None:
     """Connect to a server and serve it until `leave` is set or the server ends.
 
@@ -235,13 +237,13 @@ async def converse(
     ways = server.ways()
     refusals: list[str] = []
     for number, way in enumerate(ways, 1):
-        talk = _Talk(server, way, on_ready, leave, may_sample=may_sample)
+        talk = _Attempt(server, way, on_ready, leave, may_sample=may_sample)
         try:
             await talk.run()
         except Exception as error:
             if talk.is_ready or number == len(ways) or not _is_refusal(error):
                 refusals.append(_words(error))
-                raise SkillError("; then ".join(dict.fromkeys(refusals)), next_steps=steps(error)) from error
+                raise SkillError("; then ".join(dict.fromkeys(refusals)), next_steps=next_steps_of(error)) from error
             refusals.append(_words(error))
         else:
             return
@@ -249,12 +251,12 @@ async def converse(
 
 def _words(error: BaseException) -> str:
     """Describe an error; a connection error also names the host, without the path, which may hold a secret."""
-    found = leaf(error)
+    found = root_cause(error)
     if _is_fault(found):
-        return f"a fault of perstack or of the MCP SDK, {type(found).__name__}: {words(error)}"
+        return f"a fault of perstack or of the MCP SDK, {type(found).__name__}: {describe(error)}"
     if not isinstance(found, httpx2.ConnectError):
-        return words(error)
-    return f"nobody answers at {found.request.url.netloc.decode()} ({words(error)})"
+        return describe(error)
+    return f"nobody answers at {found.request.url.netloc.decode()} ({describe(error)})"
 
 
 _REFUSALS = (
@@ -280,7 +282,7 @@ def _is_refusal(error: BaseException) -> bool:
 
     False for errors of our code.
     """
-    found = leaf(error)
+    found = root_cause(error)
     is_closed = isinstance(found, MCPError) and found.code == CONNECTION_CLOSED
     return isinstance(found, _REFUSALS) and not _is_fault(found) and not is_closed
 
@@ -291,14 +293,14 @@ def _is_fault(error: BaseException) -> bool:
     return is_wrong_code or not isinstance(error, (*_REFUSALS, ValueError, PerstackError))
 
 
-class _Talk:
+class _Attempt:
     """One connection attempt."""
 
     def __init__(
         self,
         server: Server,
-        way: Way,
-        on_ready: Callable[[Conversation], None],
+        way: ConnectionAttempt,
+        on_ready: Callable[[McpClient], None],
         leave: asyncio.Event,
         *,
         may_sample: bool,
@@ -332,14 +334,14 @@ class _Talk:
         self._client = client
         async with client:
             await self._listing.begin(client)
-            if self._way.worked is not None:
-                await self._way.worked(client.session.initialize_result is None)
+            if self._way.on_success is not None:
+                await self._way.on_success(client.session.initialize_result is None)
             self.is_ready = True
             async with asyncio.TaskGroup() as group:
                 following = [group.create_task(self._listing.follow(client))]
                 if _tells_of_changes_when_asked(client):
                     following.append(group.create_task(self._listing.listen(client)))
-                self._on_ready(Conversation(client, self._listing, outputs, calls))
+                self._on_ready(McpClient(client, self._listing, outputs, calls))
                 await self._leave.wait()
                 for task in following:
                     task.cancel()

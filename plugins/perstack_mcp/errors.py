@@ -23,23 +23,23 @@ class Unauthorized(SkillError):
     """Error of a request that the server or its authorization server rejected; other requests may continue."""
 
 
-def leaf(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """Return the first error inside an exception group other than a cancellation."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
-    return leaf(next((one for one in inner if not isinstance(one, asyncio.CancelledError)), inner[0]))
+    return root_cause(next((one for one in inner if not isinstance(one, asyncio.CancelledError)), inner[0]))
 
 
-def steps(error: BaseException) -> tuple[NextStep, ...]:
+def next_steps_of(error: BaseException) -> tuple[NextStep, ...]:
     """Return the next steps of the root error."""
-    found = leaf(error)
+    found = root_cause(error)
     return found.next_steps if isinstance(found, PerstackError) else ()
 
 
-def words(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Describe the root error on one line, without its next steps and with secrets in addresses masked."""
-    found = leaf(error)
+    found = root_cause(error)
     said = found.message if isinstance(found, PerstackError) else str(found)
     text = masked_error(" ".join(said.split())[:_LONGEST])
     return text[:500] if text else type(found).__name__
@@ -54,7 +54,7 @@ _WINDOW = 10.0
 LONGEST_LINE = 1000
 
 
-class Shown:
+class RateLimitedOutput:
     """Rate-limited output of lines to the person. Shortens each line and reports how many were omitted."""
 
     def __init__(self, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:

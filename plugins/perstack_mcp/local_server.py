@@ -11,9 +11,9 @@ from pathlib import Path
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
-from perstack_mcp.errors import Shown
+from perstack_mcp.errors import RateLimitedOutput
 from perstack_mcp.server_process import Child, launch_of, running
-from perstack_mcp.transports import AUTO, LEGACY, Eras, Way
+from perstack_mcp.transports import AUTO, LEGACY, ConnectionAttempt, ServerProtocols
 
 
 class LocalServer:
@@ -23,9 +23,9 @@ class LocalServer:
         """Prepare the launch. Raises SkillError if a required variable is not set."""
         self.name = definition.name
         self.workspace: Path = context.workspace
-        self.show = Shown(context.on_stderr)
+        self.show = RateLimitedOutput(context.on_stderr)
         self._launch = launch_of(definition, context)
-        self._eras = Eras.of_user(context.env)
+        self._eras = ServerProtocols.of_user(context.env)
         self._child: Child | None = None
 
     @asynccontextmanager
@@ -35,7 +35,7 @@ class LocalServer:
         async with running(self._launch, self.show) as self._child:
             yield
 
-    def ways(self) -> Sequence[Way]:
+    def ways(self) -> Sequence[ConnectionAttempt]:
         """Return the attempts: the handshake first, unless the server is known to refuse it (see `transports`)."""
         from perstack_mcp.stdio import streams_of
 
@@ -43,8 +43,8 @@ class LocalServer:
             raise SkillError("the server is not up")
         transport = partial(streams_of, self._child)
         if self._eras.is_stateless(self._launch.argv):
-            return [Way(AUTO, transport)]
-        return [Way(LEGACY, transport), Way(AUTO, transport, self._remember)]
+            return [ConnectionAttempt(AUTO, transport)]
+        return [ConnectionAttempt(LEGACY, transport), ConnectionAttempt(AUTO, transport, self._remember)]
 
     async def _remember(self, is_stateless: bool) -> None:
         if is_stateless:

@@ -17,7 +17,7 @@ from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.login_store import Login, LoginFile
-from perstack_mcp.oauth import ClientMetadata, NothingKept, TokenFlow, login_of
+from perstack_mcp.oauth import ClientMetadata, NoTokenStorage, TokenFlow, login_of
 from perstack_mcp.remote_server import RemoteServer, oauth_of, place_of
 from perstack_mcp.session import McpSession
 
@@ -45,7 +45,7 @@ class PersonalLogin(TokenFlow):
         super().__init__(
             endpoint,
             metadata,
-            NothingKept(self._keep),
+            NoTokenStorage(self._keep),
             self._note,
             self._answer,
             client_metadata_url=settings.client_id if is_document else None,
@@ -98,7 +98,7 @@ _DONE = "Perstack has got the answer. You may close this window."
 _NOT_IT = "This is not an answer to the login that Perstack waits for."
 
 
-class Loopback:
+class CallbackServer:
     """Listener for the browser's callback. Requests without an expected state are rejected and do not end the login."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Loopback:
 
     @classmethod
     @asynccontextmanager
-    async def listening(cls) -> AsyncGenerator[Loopback]:
+    async def listening(cls) -> AsyncGenerator[CallbackServer]:
         """Listen on a free port of 127.0.0.1."""
         loopback = cls()
         server = await asyncio.start_server(loopback._serve, "127.0.0.1", 0, limit=_LONGEST)
@@ -165,7 +165,7 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
         raise SkillError(f"skill {name!r} needs no login: it logs in by itself (clientCredentials)")
     if any(header.casefold() == "authorization" for header in definition.headers):
         raise SkillError(f"skill {name!r} needs no login: its `headers` have an Authorization")
-    async with Loopback.listening() as loopback:
+    async with CallbackServer.listening() as loopback:
 
         async def ask(url: str, state: str) -> AuthorizationCodeResult:
             if not definition.allow_local_network and urlsplit(url).scheme != "https":

@@ -53,7 +53,7 @@ PATIENCE = 30.0
 """Seconds that an authorization server may take to answer."""
 
 
-class NothingKept:
+class NoTokenStorage:
     """Empty token storage for the SDK, which then keeps everything in memory. Calls `on_tokens` for new tokens."""
 
     def __init__(self, on_tokens: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -87,7 +87,7 @@ class GivenHeaders(httpx2.Auth):
             raise Unauthorized("the server answers 401: it does not accept the `Authorization` in `headers`")
 
 
-def bounded(request: httpx2.Request) -> httpx2.Request:
+def with_timeout(request: httpx2.Request) -> httpx2.Request:
     """Return the request with a timeout; the SDK's token requests have none."""
     request.extensions.setdefault("timeout", httpx2.Timeout(PATIENCE).as_dict())
     return request
@@ -138,7 +138,7 @@ class TokenFlow(OAuthFlow):
         try:
             outgoing = await anext(flow)
             while True:
-                outgoing = await flow.asend((yield bounded(outgoing)))
+                outgoing = await flow.asend((yield with_timeout(outgoing)))
         except StopAsyncIteration:
             return
         except OAuthFlowError as error:
@@ -231,10 +231,10 @@ def client_credentials(endpoint: str, settings: OAuth) -> httpx2.Auth:
                 signing_algorithm=_algorithm(settings.private_key),
             )
             assertion = signing.create_assertion_provider()
-            provider = _KeyClient(endpoint, NothingKept(), client_id, assertion, issuer=settings.issuer)
+            provider = _KeyClient(endpoint, NoTokenStorage(), client_id, assertion, issuer=settings.issuer)
         else:
             secret = settings.client_secret or ""
-            provider = _SecretClient(endpoint, NothingKept(), client_id, secret, issuer=settings.issuer)
+            provider = _SecretClient(endpoint, NoTokenStorage(), client_id, secret, issuer=settings.issuer)
     provider.settings = settings
     given = provider.context.client_metadata
     provider.context.client_metadata = ClientMetadata.of(settings, **given.model_dump())
@@ -266,7 +266,7 @@ class StoredLogin(OAuthFlow):
 
     def __init__(self, endpoint: str, settings: OAuth, skill: str, place: LoginFile) -> None:
         """Use the login at `place`, which is read on the first request."""
-        super().__init__(endpoint, OAuthClientMetadata(redirect_uris=None), NothingKept(self._keep))
+        super().__init__(endpoint, OAuthClientMetadata(redirect_uris=None), NoTokenStorage(self._keep))
         self._settings = settings
         self._skill = skill
         self._place = place
@@ -325,7 +325,7 @@ class StoredLogin(OAuthFlow):
     async def _renewal(self) -> httpx2.Request:
         if not self.context.can_refresh_token():
             raise self._login_needed("its login has expired")
-        return bounded(await self.renewal())
+        return with_timeout(await self.renewal())
 
     async def _renewed(self, response: httpx2.Response) -> bool:
         if response.status_code == 429 or response.status_code >= 500:

@@ -16,9 +16,9 @@ from perstack.errors import SkillError, UsageError
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.skill import SkillContext
 from perstack.support.variables import check_known, filled, variables_in
-from perstack_mcp.errors import Shown
+from perstack_mcp.errors import RateLimitedOutput
 from perstack_mcp.login_store import LoginFile, Logins
-from perstack_mcp.transports import AUTO, LEGACY, Eras, Way
+from perstack_mcp.transports import AUTO, LEGACY, ConnectionAttempt, ServerProtocols
 from perstack_mcp.web import refuse_private
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ class RemoteServer:
         """
         self.name = definition.name
         self.workspace: Path = context.workspace
-        self.show = Shown(context.on_stderr)
+        self.show = RateLimitedOutput(context.on_stderr)
         self._endpoint = definition.endpoint
         self._may_be_local = definition.allow_local_network
         self._headers = headers_of(definition, context.env)
         self._oauth = oauth_of(definition, context.env)
         self._place = place_of(definition, context.env)
         self._auth = auth
-        self._eras = Eras.of_user(context.env)
+        self._eras = ServerProtocols.of_user(context.env)
         _check(definition)
 
     @asynccontextmanager
@@ -50,15 +50,15 @@ class RemoteServer:
         """Do nothing: a remote server need not be started."""
         yield
 
-    def ways(self) -> Sequence[Way]:
+    def ways(self) -> Sequence[ConnectionAttempt]:
         """Return the attempts: streamable HTTP, then SSE; the reverse for an address that ends in `/sse`."""
         from perstack_mcp.web import sse, streamable
 
         self._auth = self._auth or self._unattended()
         arguments = (self._endpoint, self._headers, self._may_be_local, self._auth)
-        http, older = partial(streamable, *arguments), Way(LEGACY, partial(sse, *arguments))
-        probing = Way(AUTO, http, self._remember)
-        newer = [Way(LEGACY, http), probing] if self._eras.takes_handshake(self._endpoint) else [probing]
+        http, older = partial(streamable, *arguments), ConnectionAttempt(LEGACY, partial(sse, *arguments))
+        probing = ConnectionAttempt(AUTO, http, self._remember)
+        newer = [ConnectionAttempt(LEGACY, http), probing] if self._eras.takes_handshake(self._endpoint) else [probing]
         return [older, *newer] if urlsplit(self._endpoint).path.rstrip("/").endswith("/sse") else [*newer, older]
 
     async def _remember(self, is_stateless: bool) -> None:

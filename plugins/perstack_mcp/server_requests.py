@@ -36,7 +36,7 @@ from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, ResultContent, TextPart, UserMessage
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.skill import BlobStore, SampleRequest, ToolCall
-from perstack_mcp.errors import words
+from perstack_mcp.errors import describe
 
 # Assignment of a server's requests to its active calls.
 #
@@ -56,19 +56,19 @@ class OpenCall:
         self.idle = idle
         self.limit = asyncio.timeout(idle)
         """Timeout that ends the call after `idle` seconds without a sign of life."""
-        self.given_up: asyncio.Future[Question | None] = asyncio.get_running_loop().create_future()
+        self.abandoned: asyncio.Future[Question | None] = asyncio.get_running_loop().create_future()
         """Set when the call must end early: to the question for the person, or to None to repeat the call alone."""
         self.is_over = asyncio.Event()
         self._holds = 0
         self._answers = list(call.answers)
 
-    def heard(self) -> None:
+    def on_activity(self) -> None:
         """Restart the idle timeout after a sign of life."""
         if self._holds == 0 and not self.limit.expired():
             self.limit.reschedule(asyncio.get_running_loop().time() + self.idle)
 
     @contextmanager
-    def patient(self) -> Generator[None]:
+    def timeout_suspended(self) -> Generator[None]:
         """Suspend the idle timeout while the server waits for us."""
         self._holds += 1
         if not self.limit.expired():
@@ -78,7 +78,7 @@ class OpenCall:
         finally:
             self._holds -= 1
             if not self.is_over.is_set():
-                self.heard()
+                self.on_activity()
 
     def answer(self, question: Question) -> Answer | None:
         """Return the answer to a question; None without one. Repeated questions get their answers in order."""
@@ -87,10 +87,10 @@ class OpenCall:
             self._answers.remove(found)
         return found
 
-    async def give_up(self, question: Question) -> None:
+    async def abandon(self, question: Question) -> None:
         """End the call so that the person can be asked. Returns when the server has been notified."""
-        if not self.given_up.done():
-            self.given_up.set_result(question)
+        if not self.abandoned.done():
+            self.abandoned.set_result(question)
         await self.is_over.wait()
 
 
@@ -130,7 +130,7 @@ class OpenCalls:
         """
         candidates = self.candidates()
         for one in candidates:
-            one.heard()
+            one.on_activity()
         if len(candidates) < 2:
             return next(iter(candidates), None)
         self._waiting += is_question
@@ -146,7 +146,7 @@ class OpenCalls:
     async def _only(self, candidates: list[OpenCall]) -> OpenCall | None:
         while True:
             self._part()
-            left = [one for one in candidates if one in self._calls and not one.given_up.done()]
+            left = [one for one in candidates if one in self._calls and not one.abandoned.done()]
             if len(left) == 1:
                 return left[0]
             if not left:
@@ -158,11 +158,11 @@ class OpenCalls:
 
     def _part(self) -> None:
         """End all calls if every one of them waits for a request that cannot be assigned."""
-        at_work = [one for one in self._calls if not one.given_up.done()]
+        at_work = [one for one in self._calls if not one.abandoned.done()]
         if self._waiting < len(at_work) or len(at_work) < 2:
             return
         for one in at_work:
-            one.given_up.set_result(None)
+            one.abandoned.set_result(None)
         self._tell()
 
     def _tell(self) -> None:
@@ -198,7 +198,7 @@ class Requests:
             return _reply(answer)
         if owner is None or not owner.call.may_ask:
             return ElicitResult(action="decline")
-        await owner.give_up(question)
+        await owner.abandon(question)
         return ElicitResult(action="cancel")
 
     async def sample(
@@ -218,12 +218,12 @@ class Requests:
         except ValueError as error:
             return ErrorData(code=INVALID_PARAMS, message=str(error))
         try:
-            with owner.patient():
+            with owner.timeout_suspended():
                 sample = await owner.call.sample(
                     SampleRequest(messages, params.system_prompt or "", params.max_tokens, params.temperature)
                 )
         except PerstackError as error:
-            self._show(f"(the model that the server asked for did not reply: {words(error)})")
+            self._show(f"(the model that the server asked for did not reply: {describe(error)})")
             status = error.status_code if isinstance(error, ProviderError) else None
             return ErrorData(
                 code=INTERNAL_ERROR, message=f"the model did not reply{f': status {status}' if status else ''}"
@@ -243,7 +243,7 @@ def question_of(params: ElicitRequestParams) -> Question:
     return Question(message=params.message, requested_schema=cast("JsonObject", params.requested_schema))
 
 
-def demanded(error: MCPError, one: OpenCall) -> Question | None:
+def required_question(error: MCPError, one: OpenCall) -> Question | None:
     """Return the question that a person must answer before the call is repeated (URL elicitation, 2025-11-25).
 
     None for other errors. Raises SkillError if nobody can be asked, or the person declined.
@@ -259,7 +259,7 @@ def demanded(error: MCPError, one: OpenCall) -> Question | None:
         if answer is None and one.call.may_ask:
             return question
         if answer is None or answer.action != "accept":
-            raise SkillError(f"{one.call.tool_name}: declined by the person: {words(error)}")
+            raise SkillError(f"{one.call.tool_name}: declined by the person: {describe(error)}")
     return None
 
 

@@ -10,11 +10,11 @@ from perstack.core.runs.facts import Question
 from perstack.errors import SkillError
 from perstack.next_steps import NextStep
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
-from perstack_mcp.errors import ServerEnded, steps, words
+from perstack_mcp.errors import ServerEnded, describe, next_steps_of
 from perstack_mcp.transports import Server
 
 if TYPE_CHECKING:
-    from perstack_mcp.client import Conversation
+    from perstack_mcp.client import McpClient
 
 DEFAULT_TIMEOUT = 60_000
 """Milliseconds for connecting, and for a call without any progress."""
@@ -52,7 +52,7 @@ class McpSession(SkillSession):
         try:
             return await conversation.call(call, self._patience)
         except ServerEnded as error:
-            why = await connection.epitaph() if connection is not None else ""
+            why = await connection.failure_summary() if connection is not None else ""
             raise SkillError(
                 f"{call.tool_name}: the server ended during the call, which may have had its effect and is not"
                 f" repeated{why}; the next call starts it again"
@@ -64,10 +64,10 @@ class McpSession(SkillSession):
         if self._connection is not None:
             await self._connection.end()
 
-    def _at_hand(self) -> Conversation | None:
+    def _at_hand(self) -> McpClient | None:
         return self._connection.conversation if self._connection is not None else None
 
-    async def _conversation(self) -> Conversation:
+    async def _conversation(self) -> McpClient:
         async with self._lock:
             if self._is_closed:
                 raise SkillError(f"skill {self._server.name!r} has been closed")
@@ -75,7 +75,9 @@ class McpSession(SkillSession):
                 return await self._connection.ready(self._patience)
             if self._connection is not None:
                 await self._connection.end()
-                self._server.show(f"(the server had ended{await self._connection.epitaph()}: it is started again)")
+                self._server.show(
+                    f"(the server had ended{await self._connection.failure_summary()}: it is started again)"
+                )
             self._connection = _Connection(self._server, may_sample=self._may_sample)
             return await self._connection.ready(self._patience)
 
@@ -87,7 +89,7 @@ class _Connection:
         self._server = server
         self._may_sample = may_sample
         self._leave = asyncio.Event()
-        self._ready: asyncio.Future[Conversation] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[McpClient] = asyncio.get_running_loop().create_future()
         self._failure = ""
         self._steps: tuple[NextStep, ...] = ()
         self._task = asyncio.create_task(self._own())
@@ -98,11 +100,11 @@ class _Connection:
         return not self._leave.is_set() and not self._task.done()
 
     @property
-    def conversation(self) -> Conversation | None:
+    def conversation(self) -> McpClient | None:
         """Connected client; None while the server is starting and after it has ended."""
         return self._ready.result() if self.is_up and self._ready.done() else None
 
-    async def ready(self, deadline: float) -> Conversation:
+    async def ready(self, deadline: float) -> McpClient:
         """Return the client.
 
         Raises SkillError, with everything shut down, if there is none within `deadline` seconds.
@@ -115,7 +117,7 @@ class _Connection:
         if is_late:
             await self._stop()
             self._failure = f"no answer within {deadline:g} s; a longer `timeout` of the skill would wait longer"
-        why = await self.epitaph()
+        why = await self.failure_summary()
         raise SkillError(f"skill {self._server.name!r} could not be connected to{why}", next_steps=self._steps)
 
     async def end(self) -> None:
@@ -129,7 +131,7 @@ class _Connection:
             await self._stop()
             raise
 
-    async def epitaph(self) -> str:
+    async def failure_summary(self) -> str:
         """Wait for the end and describe it, as a suffix of another message."""
         await asyncio.wait({self._task})
         known = "; ".join(part for part in (self._failure, self._server.last_words()) if part)
@@ -144,8 +146,8 @@ class _Connection:
             async with self._server.up():
                 # the process starts while this thread imports
                 await asyncio.to_thread(import_module, "perstack_mcp.client")
-                from perstack_mcp.client import converse
+                from perstack_mcp.client import connect
 
-                await converse(self._server, self._ready.set_result, self._leave, may_sample=self._may_sample)
+                await connect(self._server, self._ready.set_result, self._leave, may_sample=self._may_sample)
         except Exception as error:  # noqa: BLE001 - whatever the SDK or the server raises, the model is told its words
-            self._failure, self._steps = words(error), steps(error)
+            self._failure, self._steps = describe(error), next_steps_of(error)

@@ -28,7 +28,7 @@ from perstack.core.definitions.skills import Effect, ToolSpec
 from perstack.errors import SkillError
 from perstack.ports.skill import Toolset
 from perstack.support.schema_checks import violation_of
-from perstack_mcp.errors import words
+from perstack_mcp.errors import describe
 
 if TYPE_CHECKING:
     from perstack_mcp.sdk import ReadStream, TransportStreams
@@ -90,14 +90,14 @@ class Listing:
                 async for _ in changes:
                     self.changed()
         except (MCPError, SubscriptionLost) as error:
-            self._show(f"(changes of its tools will not be noticed: {words(error)})")
+            self._show(f"(changes of its tools will not be noticed: {describe(error)})")
 
     async def _list(self, client: Client) -> None:
         try:
             async with asyncio.timeout(_PATIENCE):
                 found = await _toolset_of(client)
         except Exception as error:  # noqa: BLE001 - whatever the server sends, the list that is there stays
-            self._show(f"(its tools have changed, but the new list cannot be used: {words(error)})")
+            self._show(f"(its tools have changed, but the new list cannot be used: {describe(error)})")
             return
         if found != self._toolset:
             self._toolset = found

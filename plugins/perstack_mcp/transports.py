@@ -32,12 +32,12 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ConnectionAttempt:
     """Connection attempt: one transport in one mode."""
 
     mode: str
     transport: Callable[[], Transport]
-    worked: Callable[[bool], Awaitable[None]] | None = None
+    on_success: Callable[[bool], Awaitable[None]] | None = None
     """Function to call when a server has answered, with True if its revision is stateless."""
 
 
@@ -66,7 +66,7 @@ class Server(Protocol):
         """
         ...
 
-    def ways(self) -> Sequence[Way]:
+    def ways(self) -> Sequence[ConnectionAttempt]:
         """Return the connection attempts, the most likely first. Imports the SDK."""
         ...
 
@@ -79,7 +79,7 @@ _MOST = 500
 _MOST_BYTES = 1 << 20
 
 
-class Eras:
+class ServerProtocols:
     """Cache of servers' protocol revisions, keyed by digests of command lines or addresses, which may hold secrets."""
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +87,7 @@ class Eras:
         self._path = path
 
     @classmethod
-    def of_user(cls, env: Mapping[str, str]) -> Eras:
+    def of_user(cls, env: Mapping[str, str]) -> ServerProtocols:
         """Return the cache in the user's cache directory."""
         return cls(user_directory("cache", env) / "mcp-eras.json")
 

@@ -22,7 +22,7 @@ from mcp_types import INVALID_REQUEST
 
 from perstack.core.base.public_addresses import is_public
 from perstack.errors import SkillError
-from perstack_mcp.errors import Unauthorized, words
+from perstack_mcp.errors import Unauthorized, describe
 from perstack_mcp.sdk import TransportOn
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _unreachable(error: httpx2.TransportError, request: httpx2.Request) -> Unaut
     """Return the error for an authorization server that does not answer; None if the server itself failed."""
     if error.request is request:
         return None
-    return Unauthorized(f"the authorization server at {error.request.url.host} does not answer: {words(error)}")
+    return Unauthorized(f"the authorization server at {error.request.url.host} does not answer: {describe(error)}")
 
 
 def _connects(request: httpx2.Request) -> bool:

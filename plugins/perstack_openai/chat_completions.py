@@ -32,22 +32,22 @@ from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.errors import cut_stream
+from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
-    Items,
+    ListEncoder,
     Text,
     Wire,
     arguments_of,
-    body_of,
-    head_of,
     legal_id,
+    message_encoder,
     read_arguments,
     read_event,
+    request_body,
+    request_prefix,
     tool_label,
     tool_schema,
-    transcript_of,
 )
-from perstack_openai.dialect import Contents, Dialect, effort_of, marked, stream_error
+from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
 
 # Source of the request side: OpenAI API reference, «Chat Completions», section «Create chat completion»; guides «Images
 # and vision» and «File inputs».
@@ -64,16 +64,16 @@ def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str
     """
     items = items_of_chat(request, dialect)
     items.extend(request.messages, blobs)
-    return body_of(head_of(request, "chat", dialect, lambda: _head(request, dialect)), items.parts)
+    return request_body(request_prefix(request, "chat", dialect, lambda: _head(request, dialect)), items.parts)
 
 
-def items_of_chat(request: GenerationRequest, dialect: Dialect) -> Items:
+def items_of_chat(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's messages encoded so far for this server."""
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _message(message, Contents(dialect, blobs, "text", _attachment))
+        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment))
 
-    return transcript_of(request, ("chat", dialect), Items, lambda: write)
+    return message_encoder(request, ("chat", dialect), ListEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
@@ -118,7 +118,7 @@ def _tool(spec: ToolSpec) -> JsonObject:
     return {"type": "function", "function": {**tool_label(spec), "parameters": tool_schema(spec)}}
 
 
-def _message(message: Message, contents: Contents) -> list[JsonObject]:
+def _message(message: Message, contents: ContentEncoder) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": contents.of(message.contents)}]
@@ -158,7 +158,7 @@ def _thinking(message: ExpertMessage) -> str:
     return "".join(part.thinking for part in message.contents if isinstance(part, ThinkingPart))
 
 
-def _results(message: ToolMessage, contents: Contents) -> list[JsonObject]:
+def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]:
     """Encode one message per result. Files, which a tool message cannot hold, follow in one user message."""
     found: list[JsonObject] = []
     shown: list[JsonValue] = []
@@ -172,7 +172,9 @@ def _results(message: ToolMessage, contents: Contents) -> list[JsonObject]:
             shown.append({"type": "text", "text": label})
             shown.extend(others)
         text = "\n".join(str(word) for word in words)
-        found.append({"role": "tool", "tool_call_id": legal_id(result.tool_call_id), "content": marked(result, text)})
+        found.append(
+            {"role": "tool", "tool_call_id": legal_id(result.tool_call_id), "content": with_error_prefix(result, text)}
+        )
     return [*found, {"role": "user", "content": shown}] if shown else found
 
 
@@ -294,7 +296,7 @@ class ChatDecoder:
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended without a finish reason or end mark."""
         if not self._is_whole and not self._finish:
-            raise cut_stream(f"neither a finish_reason nor {_END} came")
+            raise stream_interrupted(f"neither a finish_reason nor {_END} came")
         parts: list[ReplyPart] = []
         if self._reasoning:
             parts.append(ThinkingPart(thinking="".join(self._reasoning)))

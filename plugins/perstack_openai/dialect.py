@@ -14,9 +14,17 @@ from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ToolR
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import GenerationRequest
-from perstack.support.http.errors import made_error
-from perstack.support.http.messages import IMAGE_TYPES, PDF, as_base64, budget_word, in_place_of, is_text, takes_all
-from perstack.support.http.structured_output import is_whole, schema_for
+from perstack.support.http.errors import error_from_status
+from perstack.support.http.messages import (
+    IMAGE_TYPES,
+    PDF,
+    as_base64,
+    blob_placeholder,
+    budget_word,
+    is_common_media,
+    is_text,
+)
+from perstack.support.http.structured_output import requires_all, schema_for
 
 _MEDIUM_TOKENS = 12_288
 """Highest budget in tokens for which a model gets medium effort."""
@@ -79,7 +87,7 @@ class Dialect:
     def takes(self, mime_type: str) -> bool:
         """Return whether blobs of this type are sent unchanged."""
         is_taken = self.takes_documents if mime_type == PDF else self.takes_images
-        return is_taken and takes_all(mime_type)
+        return is_taken and is_common_media(mime_type)
 
     def reasons(self, model: str) -> bool:
         """Return whether the model accepts reasoning options."""
@@ -91,7 +99,7 @@ class Dialect:
         """Return the result schema in the API's format, with its name and strictness; None without one."""
         is_known = self.is_openai and _TAKES_SCHEMAS.search(request.model) is not None
         schema = schema_for(request, self.structured_output, is_known=is_known)
-        return None if schema is None else {"name": "result", "schema": schema, "strict": is_whole(schema)}
+        return None if schema is None else {"name": "result", "schema": schema, "strict": requires_all(schema)}
 
     def most_tokens(self, request: GenerationRequest) -> int | None:
         """Return the maximum tokens of the reply; None leaves it to the server."""
@@ -120,7 +128,7 @@ def effort_of(model: str, budget: ReasoningBudget | None, dialect: Dialect) -> s
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ContentEncoder:
     """Encoder of contents for one server, in one of the two wire formats."""
 
     dialect: Dialect
@@ -154,10 +162,10 @@ class Contents:
             return self.attachment("image", url, part.name or "")
         if content and self.dialect.takes_documents and part.mime_type == PDF:
             return self.attachment("file", url, part.name or "document.pdf")
-        return self._text(in_place_of(part))
+        return self._text(blob_placeholder(part))
 
 
-def marked(result: ToolResultPart, text: str) -> str:
+def with_error_prefix(result: ToolResultPart, text: str) -> str:
     """Prefix the text of a failed result with `Error:`, since the formats have no error flag."""
     is_told = not result.is_error or text.lower().startswith("error")
     return text if is_told else f"Error: {text}"
@@ -188,7 +196,7 @@ def stream_error(message: str, code: JsonValue) -> ProviderError:
     words = message or "the server reported an error without an explanation"
     status = code if isinstance(code, int) and 400 <= code < 600 else _status_of(str(code))
     wait = _wait_in(words) if status == 429 else None
-    return made_error(words, status, retry_after=wait, is_overflow=code == _OVERFLOW, is_quota=code == _QUOTA)
+    return error_from_status(words, status, retry_after=wait, is_overflow=code == _OVERFLOW, is_quota=code == _QUOTA)
 
 
 def _status_of(code: str) -> int:

@@ -29,22 +29,22 @@ from perstack.core.runs.messages import (
 )
 from perstack.core.runs.step_events import FinishReason
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.errors import cut_stream
+from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
-    Items,
+    ListEncoder,
     Text,
     Wire,
     arguments_of,
-    body_of,
-    head_of,
     legal_id,
+    message_encoder,
     read_arguments,
     read_event,
+    request_body,
+    request_prefix,
     tool_label,
     tool_schema,
-    transcript_of,
 )
-from perstack_openai.dialect import Contents, Dialect, effort_of, marked, stream_error
+from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
 
 # Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning
 # models», section «Encrypted reasoning items», «Function calling» and «Conversation state».
@@ -58,16 +58,16 @@ def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mappin
     """
     items = items_of_responses(request, dialect)
     items.extend(request.messages, blobs)
-    return body_of(head_of(request, "responses", dialect, lambda: _head(request, dialect)), items.parts)
+    return request_body(request_prefix(request, "responses", dialect, lambda: _head(request, dialect)), items.parts)
 
 
-def items_of_responses(request: GenerationRequest, dialect: Dialect) -> Items:
+def items_of_responses(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's items encoded so far for this server."""
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _items(message, Contents(dialect, blobs, "input_text", _attachment))
+        return _items(message, ContentEncoder(dialect, blobs, "input_text", _attachment))
 
-    return transcript_of(request, ("responses", dialect), Items, lambda: write)
+    return message_encoder(request, ("responses", dialect), ListEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
@@ -108,7 +108,7 @@ def _tool(spec: ToolSpec) -> JsonObject:
     return {"type": "function", **tool_label(spec), "parameters": tool_schema(spec), "strict": False}
 
 
-def _items(message: Message, contents: Contents) -> list[JsonObject]:
+def _items(message: Message, contents: ContentEncoder) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"type": "message", "role": "user", "content": contents.of(message.contents)}]
@@ -155,10 +155,10 @@ def _call(part: ToolCallPart) -> JsonObject:
     }
 
 
-def _result(result: ToolResultPart, contents: Contents) -> JsonObject:
+def _result(result: ToolResultPart, contents: ContentEncoder) -> JsonObject:
     output = contents.of(result.contents)
     if isinstance(output, str):
-        output = marked(result, output)
+        output = with_error_prefix(result, output)
     elif isinstance(output, list) and result.is_error:
         told: list[JsonValue] = [{"type": "input_text", "text": "Error:"}]
         output = told + output
@@ -287,7 +287,7 @@ class ResponsesDecoder:
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
         if self._response is None:
-            raise cut_stream("no response.completed came")
+            raise stream_interrupted("no response.completed came")
         items = self._items(self._response)
         reply = ExpertMessage(contents=tuple(part for item in items for part in _parts(item, self._vendor)))
         return Generation(reply, _usage(self._response.usage), _finish_reason(self._response, items))

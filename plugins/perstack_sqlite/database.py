@@ -17,7 +17,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from perstack.errors import StorageError
-from perstack.system.concurrency import Pace, uninterrupted
+from perstack.system.concurrency import LatencyMonitor, uninterrupted
 from perstack.system.files import FILE_MODE, make_state_folder, sync_directory
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Worker:
         self._connection: sqlite3.Connection | None = None
         self._process = os.getpid()
         self._turn = Lock()
-        self._pace = Pace()
+        self._pace = LatencyMonitor()
 
     async def do(self, work: Callable[[], T], *, wholly: bool, is_long: bool = False) -> T:
         """Run an operation and return its result.
@@ -65,7 +65,7 @@ class Worker:
             try:
                 # one that was closed meanwhile is opened in a thread: without one `close` would not close it again
                 if self._connection is not None:
-                    with self._pace.measured():
+                    with self._pace.measure():
                         return work()
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
@@ -104,7 +104,7 @@ class Worker:
             if self._connection is not None:
                 self._connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
             try:
-                with nullcontext() if is_long else self._pace.measured():
+                with nullcontext() if is_long else self._pace.measure():
                     return work()
             finally:
                 if self._connection is not None:

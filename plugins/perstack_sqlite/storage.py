@@ -48,7 +48,7 @@ from perstack.support.storage import (
     verified,
 )
 from perstack.system.concurrency import uninterrupted
-from perstack.system.file_locks import hold, holder_of
+from perstack.system.file_locks import hold_file_lock, lock_holder
 from perstack.system.files import FILE_MODE, FOLDER_MODE
 from perstack.system.regular_files import open_regular
 from perstack_sqlite.database import SPACE, Database
@@ -400,7 +400,7 @@ class SqliteStorage(Storage):
         """Hold a Job's lease, which is released as soon as the holder dies. Raises Conflict, naming the holder."""
         if not await self.has_job(job_id):
             raise no_job(job_id, self._path)
-        async with hold(lambda: self._open_lease(job_id), holder, job_id):
+        async with hold_file_lock(lambda: self._open_lease(job_id), holder, job_id):
             yield
 
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
@@ -410,7 +410,7 @@ class SqliteStorage(Storage):
         except FileNotFoundError:
             return None
         try:
-            holder = holder_of(fd)
+            holder = lock_holder(fd)
         finally:
             os.close(fd)
         return None if holder is None else LeaseInfo(holder)

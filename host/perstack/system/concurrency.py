@@ -47,13 +47,13 @@ async def uninterrupted(work: Coroutine[Any, Any, _T]) -> _T:
     If the work failed, raise its error instead of the cancellation, since the error came first and says what is wrong.
     """
     task = asyncio.ensure_future(work)
-    cancelled = await outlasting(task)
+    cancelled = await wait_despite_cancellation(task)
     if cancelled is not None and (task.cancelled() or task.exception() is None):
         raise cancelled
     return task.result()
 
 
-async def outlasting(
+async def wait_despite_cancellation(
     task: asyncio.Task[_T], on_cancel: Callable[[], object] = lambda: None
 ) -> asyncio.CancelledError | None:
     """Wait until a task is done, even if the caller is cancelled meanwhile. Call `on_cancel` at each cancellation.
@@ -82,7 +82,7 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
     Raises CancelledError if the work was cancelled, by this caller or another.
     """
     task = asyncio.create_task(work)
-    cancelled = await outlasting(task, task.cancel)
+    cancelled = await wait_despite_cancellation(task, task.cancel)
     result = task.result()
     if cancelled is not None:
         raise cancelled
@@ -98,7 +98,7 @@ _SHARE = 0.3
 """Weight of the latest measurement."""
 
 
-class Pace:
+class LatencyMonitor:
     """A moving average of the duration of storage operations.
 
     On a fast disk an operation runs directly in the calling thread. On a slow one it runs in a separate thread, so that
@@ -115,7 +115,7 @@ class Pace:
         return self._mean > _SLOW
 
     @contextmanager
-    def measured(self) -> Generator[None]:
+    def measure(self) -> Generator[None]:
         """Measure one operation."""
         began = time.perf_counter()
         try:

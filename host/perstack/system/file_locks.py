@@ -19,7 +19,7 @@ _LONGEST_HOLDER = 1000
 
 
 @asynccontextmanager
-async def hold(open_file: Callable[[], int], holder: str, job_id: str) -> AsyncGenerator[None]:
+async def hold_file_lock(open_file: Callable[[], int], holder: str, job_id: str) -> AsyncGenerator[None]:
     """Hold the lock on the file that `open_file` opens for reading and writing, and write `holder` into it.
 
     Raises Conflict, naming the holder, if another opening of the file has the lock, and NotFound if the file was
@@ -39,7 +39,7 @@ async def hold(open_file: Callable[[], int], holder: str, job_id: str) -> AsyncG
         os.close(fd)
 
 
-def holder_of(fd: int) -> str | None:
+def lock_holder(fd: int) -> str | None:
     """Return the text that the holder of the lock on this open file wrote; None if nobody holds it."""
     if try_lock(fd, shared=True):
         fcntl.flock(fd, fcntl.LOCK_UN)
@@ -55,7 +55,7 @@ def _sign(fd: int, holder: str) -> None:
 
 
 async def _lock(fd: int, job_id: str) -> None:
-    # retry: a process in `holder_of` has the lock for a moment
+    # retry: a process in `lock_holder` has the lock for a moment
     for attempt in range(_TRIES):
         if try_lock(fd):
             return

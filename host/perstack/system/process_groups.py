@@ -57,7 +57,7 @@ async def kill_group(process: Process) -> None:
     await _left(process.pid, GRACE)
 
 
-async def end_left(group: int) -> None:
+async def end_orphaned(group: int) -> None:
     """End a group whose leader another process started, like `end_group` but without reaping."""
     if signal_group(group, signal.SIGTERM) and await _left(group, GRACE) != "nobody":
         signal_group(group, signal.SIGKILL)
@@ -124,7 +124,7 @@ MARK = "PERSTACK_PROGRAM"
 
 
 @cache
-def this_machine() -> str | None:
+def boot_identity() -> str | None:
     """Return an id of this machine's boot and process namespace; None if the system does not provide it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -133,7 +133,7 @@ def this_machine() -> str | None:
         return None
 
 
-def start_of(pid: int) -> str | None:
+def process_start_time(pid: int) -> str | None:
     """Return the start time of a living process in clock ticks since boot; None if it has ended or is unknown."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Lock
 
 from perstack.dataclass import dataclass
-from perstack.system.process_groups import MARK, end_left, group_of, start_of, this_machine
+from perstack.system.process_groups import MARK, boot_identity, end_orphaned, group_of, process_start_time
 
 # Records of running programs, so that the process that resumes a Job can end what a killed process left running.
 #
@@ -43,13 +43,13 @@ class Record:
 
     def begin(self) -> None:
         """Record the host process, before the program starts."""
-        machine, ours = this_machine(), os.getpid()
+        machine, ours = boot_identity(), os.getpid()
         if machine is None:
             return
         with suppress(OSError):
             self.path.parent.mkdir(0o700, exist_ok=True)
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            os.write(self._file, f"{machine} {ours} {start_of(ours)}\n".encode())
+            os.write(self._file, f"{machine} {ours} {process_start_time(ours)}\n".encode())
 
     def is_up(self, pid: int, start: str | None) -> None:
         """Record the program's process after its start."""
@@ -67,14 +67,14 @@ class Record:
                     self.path.unlink()
 
 
-async def end_left_programs(folder: Path) -> None:
+async def end_orphaned_programs(folder: Path) -> None:
     """End the programs, with their groups, that ended host processes recorded in a folder.
 
     On return they are gone, except processes that now run as another user, which cannot be ended. Programs of a living
     host process are not touched, nor those of another machine, whose process ids mean nothing here.
     """
     groups = _all_left(folder)
-    await asyncio.gather(*(end_left(group) for group in set[int]().union(*groups.values())))
+    await asyncio.gather(*(end_orphaned(group) for group in set[int]().union(*groups.values())))
     for path in groups:
         with suppress(OSError):
             path.unlink()
@@ -98,7 +98,7 @@ def _left(path: Path) -> set[int] | None:
             lines = [line.split(" ") for line in file.read(_LONGEST).splitlines()]
     except (OSError, ValueError):
         return None
-    if not lines or len(lines[0]) != 3 or lines[0][0] != this_machine():
+    if not lines or len(lines[0]) != 3 or lines[0][0] != boot_identity():
         return None
     _, host, began = lines[0]
     if _start_of(host) == began:
@@ -115,7 +115,7 @@ def _left(path: Path) -> set[int] | None:
 
 
 def _start_of(pid: str) -> str | None:
-    return start_of(int(pid)) if pid.isascii() and pid.isdigit() and len(pid) < 10 else None
+    return process_start_time(int(pid)) if pid.isascii() and pid.isdigit() and len(pid) < 10 else None
 
 
 def _marked(mark: str) -> set[int]:
@@ -192,7 +192,7 @@ class Guard:
     def expect(self, records: Path | None) -> str:
         """Return the mark for a program that will be started next, to be set as MARK in its environment.
 
-        With `records`, the program is also recorded in that folder, for `end_left_programs`.
+        With `records`, the program is also recorded in that folder, for `end_orphaned_programs`.
         """
         self._enter()
         mark = f"{self._prefix}.{next(self._numbers)}"
@@ -204,7 +204,7 @@ class Guard:
 
     def watch(self, mark: str, process: Process) -> None:
         """Report that the program has started, as the leader of a process group."""
-        start = start_of(process.pid)
+        start = process_start_time(process.pid)
         self._marks[process] = mark
         self._note(mark, f"+ {mark} {process.pid} {start or ''}\n")
         if mark in self._records:

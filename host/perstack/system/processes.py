@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from perstack.system.concurrency import outlasting
+from perstack.system.concurrency import wait_despite_cancellation
 from perstack.system.process_groups import MARK, end_group, kill_group
 from perstack.system.process_guard import GUARD
 
@@ -84,17 +84,17 @@ async def started(starting: asyncio.Task[Process]) -> Process:
 
     If this is cancelled, the started process is killed and reaped before the cancellation propagates.
     """
-    cancelled = await outlasting(starting)
+    cancelled = await wait_despite_cancellation(starting)
     if cancelled is None:
         return starting.result()
     if not starting.cancelled() and starting.exception() is None:
-        await outlasting(asyncio.create_task(_kill(starting.result())))
+        await wait_despite_cancellation(asyncio.create_task(_kill(starting.result())))
     raise cancelled
 
 
 async def reaped(process: Process) -> None:
     """Wait until a killed process is gone, delaying any cancellation until then."""
-    cancelled = await outlasting(asyncio.create_task(process.wait()))
+    cancelled = await wait_despite_cancellation(asyncio.create_task(process.wait()))
     if cancelled is not None:
         raise cancelled
 

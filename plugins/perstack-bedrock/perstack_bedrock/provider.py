@@ -22,7 +22,7 @@ from perstack.core.base.records import JsonObject
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import read_settings
-from perstack.support.http.messages import PDF, missing_blobs, takes_all
+from perstack.support.http.messages import PDF, is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack_anthropic import messages_api as anthropic
 from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
@@ -65,7 +65,7 @@ class BedrockProvider(HttpProvider):
         """Return whether blobs of this type are sent unchanged."""
         settings = self._settings
         is_taken = settings.documents if mime_type == PDF else settings.images
-        return takes_all(mime_type) and (settings.api == "anthropic" or is_taken)
+        return is_common_media(mime_type) and (settings.api == "anthropic" or is_taken)
 
     async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
         headers: dict[str, str] = {}
@@ -75,10 +75,10 @@ class BedrockProvider(HttpProvider):
         try:
             await self.post(path, body, on_data, headers)
         except ProviderError as error:
-            raise _told_better(error) from error.__cause__
+            raise _reclassified(error) from error.__cause__
 
 
-def _told_better(error: ProviderError) -> ProviderError:
+def _reclassified(error: ProviderError) -> ProviderError:
     """Reclassify status 403 about credentials, which AWS also sends for missing rights, as an authentication error."""
     if error.status_code != 403 or not _WRONG_CREDENTIALS.search(str(error)):
         return error

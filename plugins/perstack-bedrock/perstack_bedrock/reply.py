@@ -22,7 +22,7 @@ from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
-from perstack.support.http.errors import bad_response, cut_stream, made_error
+from perstack.support.http.errors import bad_response, error_from_status, stream_interrupted
 from perstack.support.http.messages import Text, Wire, finish_reason, read_arguments, read_event
 from perstack_anthropic.messages_api import ReplyDecoder as MessagesDecoder
 from perstack_bedrock.request import VENDOR
@@ -53,7 +53,7 @@ class _Failures(Wire):
         for name in self.model_fields_set & _STATUS_OF.keys():
             found: _Failure | None = getattr(self, name)
             if found is not None:
-                return made_error(found.message or found.code or name, _STATUS_OF[name])
+                return error_from_status(found.message or found.code or name, _STATUS_OF[name])
         return None
 
 
@@ -172,7 +172,7 @@ class ConverseDecoder:
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
         if self._stop_reason is None:
-            raise cut_stream("no messageStop came")
+            raise stream_interrupted("no messageStop came")
         if self._stop_reason.startswith("malformed_"):
             raise bad_response(f"the model's reply was unreadable to Bedrock: {self._stop_reason}", retryable=True)
         parts = [part for index in sorted(self._blocks) if (part := _part(self._blocks[index])) is not None]
@@ -286,7 +286,7 @@ async def aws_events(response: httpx.Response) -> AsyncGenerator[str]:
         try:
             texts = [_data_of(message) for message in buffer]
         except ParserError as error:
-            raise cut_stream(f"a frame is damaged: {error}") from error
+            raise stream_interrupted(f"a frame is damaged: {error}") from error
         for text in texts:
             yield text
 

@@ -29,18 +29,18 @@ from perstack.ports.provider import GenerationRequest
 from perstack.support.http.messages import (
     IMAGE_TYPES,
     PDF,
-    Turns,
+    TurnEncoder,
     arguments_of,
     as_base64,
-    body_of,
-    head_of,
-    in_place_of,
+    blob_placeholder,
     is_text,
     legal_id,
+    message_encoder,
+    request_body,
+    request_prefix,
     to_bytes,
     tool_label,
     tool_schema,
-    transcript_of,
 )
 from perstack.support.http.structured_output import schema_for
 from perstack_anthropic.messages_api import takes_schemas, temperature_of
@@ -72,15 +72,15 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
         told = [*blocks, to_bytes({"text": NO_MORE_CALLS})] if may_not_call else blocks
         return _marked(told) if has_cache else told
 
-    head = head_of(request, VENDOR, settings, lambda: _head(request, settings))
-    return body_of(head, turns.parts(end))
+    head = request_prefix(request, VENDOR, settings, lambda: _head(request, settings))
+    return request_body(head, turns.parts(end))
 
 
-def turns_of(request: GenerationRequest, settings: BedrockSettings) -> Turns:
+def turns_of(request: GenerationRequest, settings: BedrockSettings) -> TurnEncoder:
     """Return the Run's turns encoded so far for this model."""
     says_status = understands_status(request.model)
     key = (VENDOR, says_status, settings.images, settings.documents)
-    return transcript_of(request, key, Turns, lambda: _Writer(settings, says_status).blocks)
+    return message_encoder(request, key, TurnEncoder, lambda: _Writer(settings, says_status).blocks)
 
 
 def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
@@ -155,7 +155,7 @@ class _Writer:
             return self._document(content)
         if content and is_text(part.mime_type):
             return _text(content.decode("utf-8", "replace"))
-        return _text(in_place_of(part))
+        return _text(blob_placeholder(part))
 
     def _document(self, content: bytes) -> JsonObject:
         """Encode a document. Names must differ within a request and must not look like an instruction to the model."""

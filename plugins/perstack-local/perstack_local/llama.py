@@ -35,7 +35,7 @@ BATCH = 128
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeSettings:
+class ModelSettings:
     """Options with which a model is loaded."""
 
     model_path: Path
@@ -64,7 +64,7 @@ class Server(Protocol):
         ...
 
 
-OpenServer = Callable[[RuntimeSettings], Server]
+OpenServer = Callable[[ModelSettings], Server]
 
 
 class _PromptDetails(BaseModel):
@@ -136,10 +136,10 @@ class _Stream:
         return ChatReply("".join(self.texts), self.usage, "length" if self.finish == "length" else "stop")
 
 
-class Runtime:
+class LlamaModel:
     """Model with its thread. Chats run one at a time; a chat cancelled while it waits never starts."""
 
-    def __init__(self, settings: RuntimeSettings, open_server: OpenServer | None = None) -> None:
+    def __init__(self, settings: ModelSettings, open_server: OpenServer | None = None) -> None:
         """Load nothing yet; `open_server` replaces xllamacpp."""
         self._settings = settings
         self._open = open_server or _open_xllamacpp
@@ -167,14 +167,14 @@ class Runtime:
         return stream.reply()
 
 
-_runtimes: dict[RuntimeSettings, Runtime] = {}
+_runtimes: dict[ModelSettings, LlamaModel] = {}
 _runtimes_lock = threading.Lock()
 
 
-def runtime_for(settings: RuntimeSettings) -> Runtime:
+def model_for(settings: ModelSettings) -> LlamaModel:
     """Return this process's Runtime for these settings. Nothing is loaded before its first chat."""
     with _runtimes_lock:
-        return _runtimes.setdefault(settings, Runtime(settings))
+        return _runtimes.setdefault(settings, LlamaModel(settings))
 
 
 def is_installed() -> bool:
@@ -226,7 +226,7 @@ def _library() -> _Library:
     return cast("_Library", importlib.import_module(LIBRARY))
 
 
-def _open_xllamacpp(settings: RuntimeSettings) -> Server:
+def _open_xllamacpp(settings: ModelSettings) -> Server:
     library = _library()
     parameters = library.CommonParams()
     parameters.model.path = str(settings.model_path)

@@ -6,7 +6,7 @@ calls or to a result schema.
 
 A call is only parsed when it is complete, so just free text is streamed. The model supports text only.
 
-Change together: the spelling of calls in `grammar.json_text` and `prompt.call_text`; settings with `RuntimeSettings`.
+Change together: the spelling of calls in `grammar.json_text` and `prompt.call_text`; settings with `ModelSettings`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
 from perstack.support.http.endpoint import read_settings
 from perstack_local import MODEL
-from perstack_local.llama import Runtime, RuntimeSettings, require_library, runtime_for
+from perstack_local.llama import LlamaModel, ModelSettings, model_for, require_library
 from perstack_local.prompt import Prompt, prompt_of, reply_of
 from perstack_local.weights import MODEL_PATH_VARIABLE, find_model
 
@@ -50,7 +50,7 @@ class LocalProvider(Provider):
     A file of the user's own may have any model name; the embedded model only MODEL.
     """
 
-    def __init__(self, settings: LocalSettings, runtime: Runtime, *, is_embedded: bool) -> None:
+    def __init__(self, settings: LocalSettings, runtime: LlamaModel, *, is_embedded: bool) -> None:
         """Load nothing yet."""
         self._settings = settings
         self.reply_settings: JsonObject = settings.model_dump(
@@ -111,6 +111,6 @@ def create(config: ProviderConfig) -> Provider:
     require_library()
     settings = read_settings(LocalSettings, config.setting)
     path = find_model(settings.model_path, config.env)
-    runtime = runtime_for(RuntimeSettings(path, settings.context_length, settings.cache_ram_mib, settings.threads))
+    runtime = model_for(ModelSettings(path, settings.context_length, settings.cache_ram_mib, settings.threads))
     is_embedded = settings.model_path is None and not config.env.get(MODEL_PATH_VARIABLE)
     return LocalProvider(settings, runtime, is_embedded=is_embedded)

@@ -24,7 +24,7 @@ from perstack_postgres.address import Address
 from perstack_postgres.connections import Connection, Pool, settings_of
 from perstack_postgres.errors import FAILURES
 from perstack_procrastinate import statements
-from perstack_procrastinate.schema import look_in, prepare
+from perstack_procrastinate.schema import prepare, set_search_path
 
 # Conversion between orders and procrastinate jobs.
 #
@@ -99,7 +99,7 @@ class Engine(Pool):
         """Connect to nothing yet."""
         super().__init__(address, CONNECTIONS, DispatcherError)
         self._is_prepared = False
-        self._lent = _Lent(self)
+        self._lent = _BorrowedPool(self)
         self._app = App(connector=PsycopgConnector())
 
     async def open_once(self) -> Connection:
@@ -109,7 +109,7 @@ class Engine(Pool):
         except StorageError as error:
             raise DispatcherError(error.message) from None
         try:
-            await (look_in if self._is_prepared else prepare)(connection, self.address)
+            await (set_search_path if self._is_prepared else prepare)(connection, self.address)
             self._is_prepared = True
         except BaseException:
             await connection.close()
@@ -195,7 +195,7 @@ async def row_on(
     return await cursor.fetchone() if cursor.description else None
 
 
-class _Lent(AsyncConnectionPool[Any]):
+class _BorrowedPool(AsyncConnectionPool[Any]):
     """Adapter that gives procrastinate our connections as a psycopg pool.
 
     psycopg's own pool connects in a background task, which hides why a server cannot be reached, and waits longer and

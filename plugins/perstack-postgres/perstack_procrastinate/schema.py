@@ -62,10 +62,10 @@ async def prepare(connection: Connection, address: Address) -> None:
             await connection.execute("SELECT pg_advisory_xact_lock(%s, -1)", [key_of(schema_of(address))])
             if not await _is_current(connection, address):
                 await _migrate(connection, address)
-    await look_in(connection, address)
+    await set_search_path(connection, address)
 
 
-async def look_in(connection: Connection, address: Address) -> None:
+async def set_search_path(connection: Connection, address: Address) -> None:
     """Set the connection's search path to the schema."""
     await connection.execute("SELECT set_config('search_path', %s, false)", [schema_of(address)])
 
@@ -127,7 +127,7 @@ async def _migrate(connection: Connection, address: Address) -> None:
         await connection.execute("INSERT INTO meta VALUES (%s, %s, '', '')", [APPLICATION, VERSION])
         engine = engine_here()
     else:
-        engine = await _brought_on(connection, address, engine)
+        engine = await _apply_migrations(connection, address, engine)
     floor = max((step.name for step in _migrations() if not _PRE.match(step.name) and step.name <= engine), default="")
     await connection.execute(
         "UPDATE meta SET engine = greatest(engine, %s), floor = greatest(floor, %s)",
@@ -135,7 +135,7 @@ async def _migrate(connection: Connection, address: Address) -> None:
     )
 
 
-async def _brought_on(connection: Connection, address: Address, engine: str) -> str:
+async def _apply_migrations(connection: Connection, address: Address, engine: str) -> str:
     """Apply the migrations after `engine` that running workers permit, and return the latest applied one.
 
     Raises DispatcherError if the installed code needs one that they do not permit.

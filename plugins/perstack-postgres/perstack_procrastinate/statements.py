@@ -47,16 +47,16 @@ CHANGE: LiteralString = f"UPDATE procrastinate_jobs SET args = %(args)s WHERE {_
 
 RELEASE: LiteralString = f"DELETE FROM procrastinate_jobs WHERE {_HELD} RETURNING lock"
 
-WAKE: LiteralString = f"SELECT {_NEWS} FROM procrastinate_jobs WHERE queueing_lock = %(key)s AND status = 'todo'"
+NOTIFY: LiteralString = f"SELECT {_NEWS} FROM procrastinate_jobs WHERE queueing_lock = %(key)s AND status = 'todo'"
 
-WAKE_ALL: LiteralString = f"SELECT {_NEWS} FROM (SELECT 0 AS id) AS any_job"
+NOTIFY_ALL: LiteralString = f"SELECT {_NEWS} FROM (SELECT 0 AS id) AS any_job"
 
 BEAT: LiteralString = (
     "UPDATE procrastinate_workers SET last_heartbeat = clock_timestamp() WHERE id = %(seat)s RETURNING ARRAY("
     "SELECT id || '.' || attempts FROM procrastinate_jobs WHERE worker_id = %(seat)s AND status = 'doing')"
 )
 
-SIT: LiteralString = (
+REGISTER_WORKER: LiteralString = (
     "INSERT INTO seats (id, name, since, labels, concurrency, engine)"
     " SELECT id, %(name)s, last_heartbeat, %(labels)s, %(concurrency)s, %(engine)s FROM procrastinate_workers"
     " WHERE id = %(seat)s"

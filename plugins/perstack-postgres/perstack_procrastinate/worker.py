@@ -53,7 +53,7 @@ class ProcrastinateSeat(Seat):
         """Register the worker and start listening."""
         await self._engine.call(lambda manager: manager.prune_stalled_workers(_FORGOTTEN_AFTER))
         await self._engine.row(statements.SWEEP, {"plain": PLAIN})
-        await self._sit()
+        await self._register()
         self._listening = asyncio.create_task(self._listen())
         return self
 
@@ -61,7 +61,7 @@ class ProcrastinateSeat(Seat):
         """Unregister the worker, for at most _LEAVE_SECONDS; if that fails its heartbeat times out."""
         try:
             with suppress(DispatcherError, TimeoutError):
-                await uninterrupted(asyncio.wait_for(self._stand_up(), _LEAVE_SECONDS))
+                await uninterrupted(asyncio.wait_for(self._unregister(), _LEAVE_SECONDS))
         finally:
             await end(self._listening)
 
@@ -96,7 +96,7 @@ class ProcrastinateSeat(Seat):
         had = [id for id in self._had if id not in self._releasing]
         row = await self._engine.row(statements.BEAT, {"seat": self._number})
         if row is None:
-            await self._sit()  # deleted after a long silence
+            await self._register()  # deleted after a long silence
         held = set[str](() if row is None else row[0])
         lost = [id for id in had if id not in held and id in self._had and id not in self._releasing]
         for id in lost:
@@ -121,7 +121,7 @@ class ProcrastinateSeat(Seat):
                 if await row_on(connection, statements.RELEASE, self._holding(claim)) is None:
                     return
                 if again is None:
-                    await row_on(connection, statements.WAKE, {"key": claim.order.key})
+                    await row_on(connection, statements.NOTIFY, {"key": claim.order.key})
                 else:
                     await self._engine.submit_on(connection, again)
 
@@ -136,7 +136,7 @@ class ProcrastinateSeat(Seat):
         try:
             return await self._claim(is_unsure)
         except ForeignKeyViolation:
-            await self._sit()  # deleted after a long silence
+            await self._register()  # deleted after a long silence
             return await self._claim(is_unsure)
 
     async def _claim(self, is_unsure: bool) -> Claim | None:
@@ -181,16 +181,18 @@ class ProcrastinateSeat(Seat):
         number, _, attempts = claim.id.partition(".")
         return {"id": int(number), "attempts": int(attempts), "seat": self._number}
 
-    async def _sit(self) -> None:
+    async def _register(self) -> None:
         number = await self._engine.call(lambda manager: manager.register_worker())
         values = {"seat": number, "name": self._name, "labels": Jsonb(dict(self._labels))}
-        await self._engine.row(statements.SIT, {**values, "concurrency": self._concurrency, "engine": engine_here()})
+        await self._engine.row(
+            statements.REGISTER_WORKER, {**values, "concurrency": self._concurrency, "engine": engine_here()}
+        )
         self._number = number
 
-    async def _stand_up(self) -> None:
+    async def _unregister(self) -> None:
         await self._engine.call(lambda manager: manager.unregister_worker(self._number))
         if self._had:
-            await self._engine.row(statements.WAKE_ALL)
+            await self._engine.row(statements.NOTIFY_ALL)
 
     async def _listen(self) -> None:
         while True:

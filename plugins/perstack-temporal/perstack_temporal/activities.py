@@ -48,7 +48,7 @@ class _Input(BaseModel):
 
 
 @dataclass
-class Ticket:
+class PolledActivity:
     """Activity that was polled; its receiver may claim the order, and the first claim gets it."""
 
     token: bytes
@@ -70,7 +70,7 @@ class Ticket:
         return f"{self.run_id}.{self.id}.{self.attempt}"
 
 
-async def next_ticket(client: Client, queue: str, worker: str) -> Ticket | None:
+async def poll_activity(client: Client, queue: str, worker: str) -> PolledActivity | None:
     """Poll a queue for up to half a minute and return the activity; None if none came. Raises RPCError."""
     request = PollActivityTaskQueueRequest(
         namespace=client.namespace,
@@ -92,7 +92,7 @@ async def next_ticket(client: Client, queue: str, worker: str) -> Ticket | None:
         said = _Input.model_validate(values[0] if values else {})
     except (ValidationError, RuntimeError, ValueError):
         said = _Input()
-    return Ticket(
+    return PolledActivity(
         token=found.task_token,
         workflow_id=found.workflow_execution.workflow_id,
         run_id=found.workflow_execution.run_id,
@@ -112,7 +112,7 @@ async def beat(client: Client, token: bytes) -> bool:
 
 
 async def complete(client: Client, token: bytes, seen: Mapping[str, JsonValue]) -> None:
-    """Complete an activity; the workflow reads `seen` as `Seen`. Raises RPCError."""
+    """Complete an activity; the workflow reads `seen` as `Completion`. Raises RPCError."""
     request = RespondActivityTaskCompletedRequest(
         namespace=client.namespace,
         task_token=token,
@@ -124,7 +124,7 @@ async def complete(client: Client, token: bytes, seen: Mapping[str, JsonValue]) 
 async def give_back(client: Client, token: bytes) -> None:
     """Return an activity unclaimed; it is offered again after a pause. Raises RPCError."""
     why = ApplicationFailureInfo(type=names.UNCLAIMED)
-    why.next_retry_delay.FromMilliseconds(round(names.GIVEN_BACK_FOR * 1000))
+    why.next_retry_delay.FromMilliseconds(round(names.RETURN_DELAY_S * 1000))
     await _fail(client, token, why)
 
 
@@ -178,7 +178,7 @@ class Presence:
         )
         self._since = time.time()
 
-    async def say(self, client: Client, jobs: Sequence[str], *, leaves: bool = False) -> None:
+    async def report(self, client: Client, jobs: Sequence[str], *, leaves: bool = False) -> None:
         """Publish the Jobs that the worker holds now, or that it leaves. Raises RPCError."""
         status = WorkerStatus.WORKER_STATUS_SHUTDOWN if leaves else WorkerStatus.WORKER_STATUS_RUNNING
         identity = self._identity.model_copy(update={"jobs": tuple(jobs[:_JOBS])})
@@ -199,7 +199,7 @@ class Presence:
                 raise
 
 
-async def present(client: Client, queue: str) -> list[WorkerInfo]:
+async def list_workers(client: Client, queue: str) -> list[WorkerInfo]:
     """Return the workers with a recent heartbeat, by name; none if the server keeps no heartbeats. Raises RPCError."""
     found: list[WorkerInfo] = []
     request = ListWorkersRequest(namespace=client.namespace, page_size=_PAGE, query=f"TaskQueue={json.dumps(queue)}")

@@ -59,12 +59,12 @@ class TemporalDispatcher(Dispatcher):
 
         from perstack.support.work_items import stored
         from perstack_temporal import names
-        from perstack_temporal.job_workflow import Kept, facts_of_waiting
+        from perstack_temporal.job_workflow import WorkflowState, facts_of_waiting
 
         async def start(client: Client) -> None:
             await client.start_workflow(
                 names.WORKFLOW,
-                Kept(prefix=self._address.queue, silent_after=SILENT_AFTER, longest_history=LONGEST_HISTORY),
+                WorkflowState(prefix=self._address.queue, silent_after=SILENT_AFTER, longest_history=LONGEST_HISTORY),
                 id=self._address.workflow_id(order.key),
                 task_queue=self._address.queue,
                 task_timeout=timedelta(seconds=_TASK_SECONDS),
@@ -119,9 +119,9 @@ class TemporalDispatcher(Dispatcher):
 
     async def workers(self) -> Sequence[WorkerInfo]:
         """Return the workers whose heartbeat is recent, by name."""
-        from perstack_temporal.activities import present
+        from perstack_temporal.activities import list_workers
 
-        return await self._connection.use(lambda client: present(client, self._address.queue))
+        return await self._connection.use(lambda client: list_workers(client, self._address.queue))
 
     async def load(self) -> Load:
         """Return the queue's numbers from the server's list of workflows, which lags a moment behind."""

@@ -42,7 +42,7 @@ class StoredOrder(TypedDict):
     storage: NotRequired[str]
 
 
-class Kept(TypedDict, total=False):
+class WorkflowState(TypedDict, total=False):
     """Input of a workflow run, passed on when it continues as a new one."""
 
     prefix: str
@@ -61,14 +61,14 @@ class Facts(TypedDict):
     running: bool
 
 
-class Given(TypedDict):
+class ClaimReply(TypedDict):
     """Answer to a claim."""
 
     order: StoredOrder
     is_taken_over: bool
 
 
-class Seen(TypedDict):
+class Completion(TypedDict):
     """Result of an activity: the order is done, or `again` is to be queued."""
 
     again: StoredOrder | None
@@ -94,7 +94,7 @@ def merged(waits: StoredOrder | None, order: StoredOrder) -> StoredOrder:
     return {**waits, "due": due, "priority": priority}
 
 
-def _look_at(ticket: asyncio.Task[Seen]) -> None:
+def _retrieve_error(ticket: asyncio.Task[Completion]) -> None:
     """Retrieve an activity's exception to avoid a warning; most offers are cancelled."""
     if not ticket.cancelled():
         ticket.exception()
@@ -105,7 +105,7 @@ class JobWorkflow:
     """Workflow of one Job."""
 
     @workflow.init
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: WorkflowState) -> None:
         """Continue with the orders of an earlier run, if there was one."""
         self._prefix = kept.get("prefix", "")
         self._silent_after = kept.get("silent_after", 0.0)
@@ -120,13 +120,13 @@ class JobWorkflow:
         self._shown: Facts | None = None
 
     @workflow.run
-    async def run(self, kept: Kept) -> None:
+    async def run(self, kept: WorkflowState) -> None:
         """Offer orders until none is left."""
         await workflow.wait_condition(lambda: self._has_begun)
         while self._waiting is not None or self._lost is not None:
             self._show()
             if workflow.info().get_current_history_length() > self._longest_history:
-                workflow.continue_as_new(Kept({**kept, "waiting": self._waiting, "lost": self._lost}))
+                workflow.continue_as_new(WorkflowState({**kept, "waiting": self._waiting, "lost": self._lost}))
             if self._lost is not None:
                 await self._offer(self._lost)
             elif await self._is_due(self._waiting):
@@ -152,7 +152,7 @@ class JobWorkflow:
         return had
 
     @workflow.update(name=names.CLAIM)
-    def claim(self, ticket: str, attempt: int, seat: str) -> Given | None:
+    def claim(self, ticket: str, attempt: int, seat: str) -> ClaimReply | None:
         """Give the order to the first worker that claims it; None for later ones and for a worker that it refuses."""
         held = self._held
         if held is not None and held["ticket"] == ticket and held["attempt"] < attempt:
@@ -224,7 +224,7 @@ class JobWorkflow:
         if self._held is not None:
             await self._hold(tickets[self._held["ticket"]])
 
-    async def _hold(self, ticket: workflow.ActivityHandle[Seen]) -> None:
+    async def _hold(self, ticket: workflow.ActivityHandle[Completion]) -> None:
         again: StoredOrder | None = None
         try:
             again = (await ticket)["again"]
@@ -236,23 +236,23 @@ class JobWorkflow:
             self._waiting = merged(self._waiting, again)
         self._show()
 
-    def _start(self, id: str, queue: str, order: StoredOrder) -> workflow.ActivityHandle[Seen]:
-        ticket: workflow.ActivityHandle[Seen] = workflow.start_activity(
-            names.TICKET,
+    def _start(self, id: str, queue: str, order: StoredOrder) -> workflow.ActivityHandle[Completion]:
+        ticket: workflow.ActivityHandle[Completion] = workflow.start_activity(
+            names.DRIVE_ACTIVITY,
             args=[{"refused": sorted(order["refused"])}],
             activity_id=id,
             task_queue=queue,
-            result_type=Seen,
+            result_type=Completion,
             heartbeat_timeout=timedelta(seconds=self._silent_after),
             start_to_close_timeout=timedelta(days=3650),
             priority=Priority(priority_key=names.urgency_of(order["priority"])),
             retry_policy=RetryPolicy(
-                initial_interval=timedelta(seconds=names.GIVEN_BACK_FOR),
+                initial_interval=timedelta(seconds=names.RETURN_DELAY_S),
                 backoff_coefficient=1.0,
                 non_retryable_error_types=list(names.NOT_REPEATED),
             ),
         )
-        ticket.add_done_callback(_look_at)
+        ticket.add_done_callback(_retrieve_error)
         return ticket
 
     def _is_other(self, order: StoredOrder) -> bool:

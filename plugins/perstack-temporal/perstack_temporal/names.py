@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 
 WORKFLOW = "perstack-job"
-TICKET = "perstack-drive"
+DRIVE_ACTIVITY = "perstack-drive"
 """Name of the activity through which an order reaches a worker; the worker holds it until the order is done."""
 
 SUBMIT = "submit"
@@ -24,7 +24,7 @@ UNCLAIMED = "Unclaimed"
 NOT_REPEATED = ("TemporalTimeout:Heartbeat", "TemporalTimeout:StartToClose", LEFT)
 """Errors that end an activity, so that the workflow decides what happens; the server retries others itself."""
 
-GIVEN_BACK_FOR = 1.0
+RETURN_DELAY_S = 1.0
 """Seconds until a returned activity is offered again."""
 LONGEST_HISTORY = 2_000
 """Events in a workflow's history after which it continues as a new run."""

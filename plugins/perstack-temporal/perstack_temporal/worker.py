@@ -20,9 +20,9 @@ from perstack.ports.dispatcher import BEATS_EACH, Claim, Order, Seat
 from perstack.support.work_items import order_of, storable, stored
 from perstack.system.concurrency import uninterrupted
 from perstack_temporal import activities, names
-from perstack_temporal.activities import Presence, Ticket, next_ticket
+from perstack_temporal.activities import PolledActivity, Presence, poll_activity
 from perstack_temporal.connection import Connection
-from perstack_temporal.job_workflow import Given
+from perstack_temporal.job_workflow import ClaimReply
 
 _GRACE = 0.25
 """Seconds to wait for an order in a claim, since the server does not report an empty queue."""
@@ -61,7 +61,7 @@ class TemporalSeat(Seat):
         self._presence = Presence(key, prefix, name, labels, concurrency)
         self._queues = names.queues_of_seat(prefix, stored_labels)
         self._polls: dict[str, asyncio.Task[None]] = {}
-        self._inbox: list[Ticket] = []
+        self._inbox: list[PolledActivity] = []
         self._failure: DispatcherError | None = None
         self._news = asyncio.Event()
         self._claiming = asyncio.Lock()
@@ -69,7 +69,7 @@ class TemporalSeat(Seat):
 
     async def __aenter__(self) -> Self:
         """Register the worker."""
-        await self._connection.use(self._say, works=True)
+        await self._connection.use(self._report, works=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -78,7 +78,7 @@ class TemporalSeat(Seat):
             poll.cancel()
         await asyncio.gather(*self._polls.values(), return_exceptions=True)
         with suppress(DispatcherError, TimeoutError):
-            await uninterrupted(asyncio.wait_for(self._stand_up(), _LEAVE_SECONDS))
+            await uninterrupted(asyncio.wait_for(self._unregister(), _LEAVE_SECONDS))
 
     async def claim(self) -> Claim | None:
         """Claim the most urgent order that arrives soon; None if none does."""
@@ -87,7 +87,7 @@ class TemporalSeat(Seat):
             while (ticket := await self._next(time.monotonic() + _GRACE)) is not None:
                 if (claim := await self._claimed(ticket)) is not None:
                     with suppress(DispatcherError):
-                        await self._connection.use(self._say)
+                        await self._connection.use(self._report)
                     return claim
             return None
 
@@ -96,12 +96,12 @@ class TemporalSeat(Seat):
         if self._inbox or self._failure is not None:
             return
         self._news.clear()
-        self._ask()
+        self._start_polls()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
 
-    async def _next(self, until: float) -> Ticket | None:
+    async def _next(self, until: float) -> PolledActivity | None:
         """Return the most urgent activity that arrives before `until`; None without one. Raises DispatcherError."""
         while not self._inbox:
             if self._failure is not None:
@@ -110,7 +110,7 @@ class TemporalSeat(Seat):
             if time.monotonic() >= until:
                 return None
             self._news.clear()
-            self._ask()
+            self._start_polls()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + until - time.monotonic()):
                     await self._news.wait()
@@ -120,7 +120,7 @@ class TemporalSeat(Seat):
         self._inbox.remove(ticket)
         return ticket
 
-    def _ask(self) -> None:
+    def _start_polls(self) -> None:
         for queue in self._queues:
             if queue not in self._polls:
                 self._polls[queue] = asyncio.create_task(self._poll(queue))
@@ -128,33 +128,33 @@ class TemporalSeat(Seat):
     async def _poll(self, queue: str) -> None:
         try:
             client = await self._connection.use(_itself, works=True)
-            ticket = await next_ticket(client, queue, self._name)
+            ticket = await poll_activity(client, queue, self._name)
         except RPCError as error:
             self._failure = self._connection.failure(error)
         except DispatcherError as error:
             self._failure = error
         else:
             if ticket is not None and self._name in ticket.refused:
-                await self._do(lambda client: activities.give_back(client, ticket.token))
+                await self._attempt(lambda client: activities.give_back(client, ticket.token))
             elif ticket is not None:
                 self._inbox.append(ticket)
         finally:
             del self._polls[queue]
             self._news.set()
 
-    async def _claimed(self, ticket: Ticket) -> Claim | None:
+    async def _claimed(self, ticket: PolledActivity) -> Claim | None:
         """Claim the order behind an activity; None if others have it.
 
         Raises DispatcherError; the activity is then kept, and claimed again later.
         """
 
-        async def ask(client: Client) -> Given | None:
+        async def ask(client: Client) -> ClaimReply | None:
             handle = client.get_workflow_handle(ticket.workflow_id, run_id=ticket.run_id)
-            given: Given | None = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
+            given: ClaimReply | None = await handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
                 names.CLAIM,
                 args=[ticket.id, ticket.attempt, self._name],
                 id=ticket.claim_id,
-                result_type=Given,
+                result_type=ClaimReply,
             )
             return given
 
@@ -167,11 +167,11 @@ class TemporalSeat(Seat):
             self._inbox.append(ticket)
             raise
         if given is None:
-            await self._do(lambda client: activities.give_back(client, ticket.token))
+            await self._attempt(lambda client: activities.give_back(client, ticket.token))
             return None
         order = order_of(given["order"])
         if order is None:  # unreadable for this version; the Job's log still records that it waits
-            await self._do(lambda client: activities.complete(client, ticket.token, {"again": None}))
+            await self._attempt(lambda client: activities.complete(client, ticket.token, {"again": None}))
             return None
         claim = Claim(ticket.claim_id, order, given["is_taken_over"])
         self._had[claim.id] = _Held(claim, ticket.token, ticket.workflow_id, ticket.run_id)
@@ -188,7 +188,7 @@ class TemporalSeat(Seat):
         ]
         for id in lost:
             del self._had[id]
-        await self._connection.use(self._say)
+        await self._connection.use(self._report)
         await self._give_back(_UNCLAIMED_AFTER)
         return lost
 
@@ -232,20 +232,20 @@ class TemporalSeat(Seat):
         for ticket in [one for one in self._inbox if time.monotonic() - one.came_at >= seconds]:
             self._inbox.remove(ticket)
             end = activities.leave if ticket.is_unsure else activities.give_back
-            await self._do(partial(end, token=ticket.token))
+            await self._attempt(partial(end, token=ticket.token))
 
-    async def _stand_up(self) -> None:
+    async def _unregister(self) -> None:
         await self._give_back(0.0)
         for held in list(self._had.values()):
-            await self._do(partial(activities.leave, token=held.token))
-        await self._connection.use(lambda client: self._presence.say(client, (), leaves=True))
+            await self._attempt(partial(activities.leave, token=held.token))
+        await self._connection.use(lambda client: self._presence.report(client, (), leaves=True))
 
-    async def _say(self, client: Client) -> None:
-        await self._presence.say(
+    async def _report(self, client: Client) -> None:
+        await self._presence.report(
             client, [order.run_id or order.job_id for order in (held.claim.order for held in self._had.values())]
         )
 
-    async def _do(self, work: Callable[[Client], Awaitable[None]]) -> None:
+    async def _attempt(self, work: Callable[[Client], Awaitable[None]]) -> None:
         """Make a call and ignore its failure: a timeout on the server later has this effect."""
         with suppress(DispatcherError, LookupError):
             await self._connection.use(work)

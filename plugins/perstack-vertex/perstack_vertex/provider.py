@@ -21,7 +21,7 @@ from perstack.errors import MissingCredential, ProviderError, UsageError
 from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
-from perstack.support.http.messages import missing_blobs, takes_all
+from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack_anthropic.messages_api import ReplyDecoder, encode, turns_of
 from perstack_anthropic.settings import AnthropicSettings
@@ -149,7 +149,7 @@ class VertexProvider(HttpProvider):
 
     def takes(self, model: str, mime_type: str) -> bool:
         """Return whether the format of the model's vendor supports blobs of this type."""
-        return takes_all(mime_type) if model.startswith("claude") else is_sendable(mime_type)
+        return is_common_media(mime_type) if model.startswith("claude") else is_sendable(mime_type)
 
     async def _by_claude(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         blobs = await missing_blobs(request, turns_of(request))

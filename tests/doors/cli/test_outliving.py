@@ -11,7 +11,7 @@ import pytest
 from processes import Attended, alive, start, until
 from terminal import SECONDS, Terminal, reply
 
-from perstack.system.process_groups import start_of
+from perstack.system.process_groups import process_start_time
 
 pytestmark = pytest.mark.linux  # what has outlived a host is known from /proc
 
@@ -165,7 +165,7 @@ def test_a_number_that_is_another_process_now_or_is_of_another_machine_is_left_a
         others = {
             "later": f"{host}\n{program}0\n",
             "elsewhere": f"{host.replace(host[:8], 'ffffffff')}\n{program}\n",
-            "living": f"{host.split()[0]} {os.getpid()} {start_of(os.getpid())}\n{program}\n",
+            "living": f"{host.split()[0]} {os.getpid()} {process_start_time(os.getpid())}\n{program}\n",
             "garbage": "\0\ud800 1 2 3\n".encode("utf-8", "surrogatepass").decode("latin-1"),
             "short": host,
         }

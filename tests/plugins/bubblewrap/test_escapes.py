@@ -24,7 +24,7 @@ from perstack.engine.plugins.registry import load_plugins
 from perstack.engine.plugins.runtimes import check_policies
 from perstack.errors import SkillError, UsageError
 from perstack.ports.runtime import Surroundings
-from perstack_bubblewrap.file_view import Watch
+from perstack_bubblewrap.file_view import FileViewBuilder
 
 ROOT = os.geteuid() == 0
 AIM = "REACHED"
@@ -253,7 +253,7 @@ def test_what_is_readable_cannot_be_led_elsewhere_by_a_program(box: Box) -> None
     named.run(f"mv vendor aside; mkdir vendor; ln -s {box.elsewhere} vendor/models")
     assert models.is_symlink(), "the control: it can be done"
     with pytest.raises(SkillError, match="a link that programs may change"):
-        Watch(named.policy, named.around).now()
+        FileViewBuilder(named.policy, named.around).now()
     with pytest.raises(UsageError, match="a link that programs may change"):
         named.run(f"cat vendor/models/file {box.elsewhere}/file")
 

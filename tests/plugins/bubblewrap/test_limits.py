@@ -29,7 +29,7 @@ def needs(*controllers: str) -> None:
 
 def groups() -> list[Path]:
     own = f"perstack-{os.getpid()}-"
-    return [path for place in cgroups.places() for path in place.folder.glob(f"{own}*")]
+    return [path for place in cgroups.cgroup_parents() for path in place.folder.glob(f"{own}*")]
 
 
 def test_a_memory_bomb_is_ended_with_the_reason_and_its_group_removed(box: Box) -> None:
@@ -96,13 +96,15 @@ def test_programs_of_a_job_count_together_whatever_their_policies(box: Box) -> N
             await runtime.close()
         return made
 
-    assert len(wait_for(both())) == len({place.folder for place in cgroups.places() if "pids" in place.controllers})
+    assert len(wait_for(both())) == len(
+        {place.folder for place in cgroups.cgroup_parents() if "pids" in place.controllers}
+    )
     assert groups() == []
 
 
 def test_groups_that_a_killed_process_left_are_removed(box: Box) -> None:
     needs("pids")
-    place = next(one for one in cgroups.places() if "pids" in one.controllers)
+    place = next(one for one in cgroups.cgroup_parents() if "pids" in one.controllers)
     left = place.folder / "perstack-1-0-9"
     (left / "1").mkdir(parents=True)
     assert box.with_policy(processes=32).run("true").status == 0
@@ -116,7 +118,7 @@ def test_what_nothing_can_enforce_is_an_error_that_names_it(usable: None, monkey
     assert policy is not None
     found = wait_for(_check(BubblewrapFactory(), policy))
     assert [line.partition(":")[0] for line in found] == ["`cpu`"]
-    assert limits.ways()["memory"].startswith("holds for the address space of each process")
+    assert limits.enforcement()["memory"].startswith("holds for the address space of each process")
 
 
 async def _check(factory, policy) -> tuple[str, ...]:
@@ -140,7 +142,7 @@ def test_without_cgroups_the_number_of_processes_is_bound_for_root_too(
     line = "for i in $(seq 420); do sleep 5 & done; echo all"
     assert box.run(line, inside=False).output.endswith("all\n")
     few = box.with_policy(processes=64)
-    assert limits.ways()["processes"].startswith("holds for each program, give or take 300 (pid_max)")
+    assert limits.enforcement()["processes"].startswith("holds for each program, give or take 300 (pid_max)")
     assert limits.unenforced(few.policy) == ()
     assert "all" not in few.run(line).output.splitlines()
     assert few.run("for i in $(seq 60); do sleep 5 & done; echo all").output.endswith("all\n")

@@ -25,7 +25,7 @@ from perstack.ports.runtime import Surroundings
 from perstack.testing.scripted import text, tool, turn
 from perstack_bubblewrap.network import Refused, check_address, check_named, local_ports
 from perstack_bubblewrap.plugin import BubblewrapFactory
-from perstack_bubblewrap.proxy import Way, Ways
+from perstack_bubblewrap.proxy import Proxy, ProxyPool
 
 pytest.importorskip("proxy", reason="the proxy is an extra: perstack[sandbox]")
 address_of = pytest.importorskip("perstack_bubblewrap.proxy_main").address_of
@@ -175,7 +175,7 @@ def test_what_is_refused_to_one_program_does_not_hide_what_is_refused_to_the_nex
     shown: list[str] = []
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    way = Way(Path("/nowhere"), (), shown.append, reading)
+    way = Proxy(Path("/nowhere"), (), shown.append, reading)
     try:
         for number in range(300):
             os.write(writing, json.dumps(f"{number}.example:80").encode() + b"\n")
@@ -400,7 +400,7 @@ def test_what_nobody_takes_does_not_fill_the_memory_of_the_host(box: Box, servic
 
 def test_a_proxy_that_has_ended_is_started_again(usable: None) -> None:
     async def work() -> list[bool]:
-        ways = Ways(lambda line: None)
+        ways = ProxyPool(lambda line: None)
         try:
             first = await ways.to(("a.example",))
             same = await ways.to(("a.example",))

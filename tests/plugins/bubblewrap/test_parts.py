@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack_bubblewrap.file_view import Finder
-from perstack_bubblewrap.mounts import System, View, arguments, environment, held_open, inner
+from perstack_bubblewrap.file_view import ProtectedFileScanner
+from perstack_bubblewrap.mounts import System, View, arguments, environment, inner, open_mount_sources
 from perstack_bubblewrap.seccomp import MACHINES, Machine, program_of
 
 ALLOWED = 0x7FFF0000
@@ -129,7 +129,7 @@ def test_a_home_that_is_not_there_becomes_the_temporary_folder() -> None:
 
 
 def test_what_changes_in_a_folder_is_found_at_the_next_look(tmp_path: Path) -> None:
-    finder = Finder(str(tmp_path))
+    finder = ProtectedFileScanner(str(tmp_path))
     assert finder.now().hidden == ()
     for name in (".env", ".ENV.prod", ".env.example", ".envrc", "a/.env.local"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -148,7 +148,7 @@ def test_repositories_are_found_by_name_and_by_what_is_in_them(tmp_path: Path) -
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = Finder(str(tmp_path)).now()
+    found = ProtectedFileScanner(str(tmp_path)).now()
     fixed = {".git", "sub/.git", "deep/.GIT", "bare", "linked", "in/perstack.toml"}
     assert {str(Path(path).relative_to(tmp_path)) for path in found.fixed} == fixed
     executed = fixed - {"bare", "linked"} | {"bare/HEAD", "linked/HEAD"}
@@ -158,7 +158,7 @@ def test_repositories_are_found_by_name_and_by_what_is_in_them(tmp_path: Path) -
 
 def test_a_folder_whose_times_were_set_back_is_looked_at_again(tmp_path: Path) -> None:
     os.utime(tmp_path, ns=(10**18, 10**18))
-    finder = Finder(str(tmp_path))
+    finder = ProtectedFileScanner(str(tmp_path))
     settled = time.monotonic() + 10
     while not finder._known or not next(iter(finder._known.values())).is_settled:
         assert finder.now().gits == ()
@@ -176,19 +176,19 @@ def test_a_workspace_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: p
     for name in "abc":
         (tmp_path / name).mkdir()
     with pytest.raises(SkillError, match="more than 2 folders"):
-        Finder(str(tmp_path)).now()
+        ProtectedFileScanner(str(tmp_path)).now()
 
 
 def test_what_has_become_a_link_since_it_was_found_is_not_mounted(tmp_path: Path) -> None:
     work, keys = tmp_path / "work", tmp_path / "keys"
     for folder in (work / "a" / ".git" / "hooks", work / "b" / ".git" / "hooks", keys / "hooks"):
         folder.mkdir(parents=True)
-    found = Finder(str(work)).now()
+    found = ProtectedFileScanner(str(work)).now()
     (work / "a" / ".git").rename(work / "old")
     (work / "a" / ".git").symlink_to(keys)
     (work / "b").rename(work / "c")
     (work / "b").symlink_to(keys)
     assert len(found.fixed) == 2
     view = View(writable=(str(work),), fixed=(*found.fixed, str(work / "gone")), held=found.fixed)
-    with held_open(view) as handles:
+    with open_mount_sources(view) as handles:
         assert handles == {}

@@ -19,7 +19,7 @@ from perstack.errors import UsageError
 from perstack.ports.runtime import Surroundings
 from perstack.system.processes import owned, started
 from perstack.testing.scripted import text, tool, turn
-from perstack_bubblewrap.file_view import Watch
+from perstack_bubblewrap.file_view import FileViewBuilder
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
 EVIL = "[core]\\n\\tbare = {bare}\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = touch {ran};\\n"
@@ -267,7 +267,7 @@ def test_more_folders_than_are_looked_at_hide_no_repository_near_the_top(
     from perstack_bubblewrap import file_view as keeping
 
     monkeypatch.setattr(keeping, "MOST_FOLDERS", 20)
-    watch = Watch(box.policy, box.around)
+    watch = FileViewBuilder(box.policy, box.around)
     watch.now()
     for number in range(40):
         (box.workspace / f"{number}/x/y").mkdir(parents=True)

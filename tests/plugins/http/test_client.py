@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from perstack.errors import ProviderError
 from perstack.support.http.client import StreamClient
 from perstack.support.http.endpoint import Endpoint, EndpointSettings
-from perstack.support.http.errors import retry_after, status_error, words_of
+from perstack.support.http.errors import error_message_in, retry_after, status_error
 from perstack.testing.fake_endpoint import FakeEndpoint, Reply, events
 
 HOUR = timedelta(hours=1)
@@ -189,7 +189,7 @@ def test_the_endpoint_may_overrule_whether_to_try_again() -> None:
     ],
 )
 def test_the_own_words_are_found_in_any_shape_of_error(body: bytes, words: str) -> None:
-    assert words_of(body) == words
+    assert error_message_in(body) == words
 
 
 _DOCUMENT, _STREAM = {"content-type": "application/json"}, {"content-type": "text/event-stream"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perstack.ports.provider import GenerationRequest
-from perstack.support.http.structured_output import is_whole, sendable
+from perstack.support.http.structured_output import portable_schema, requires_all
 from perstack_anthropic.messages_api import takes_schemas
 from perstack_openai.dialect import Dialect
 
@@ -16,7 +16,7 @@ def of(**properties):
 
 def test_bounds_are_left_out_and_objects_are_closed():
     schema = of(name={"type": "string", "minLength": 1, "description": "whose"}, age={"type": ["integer", "null"]})
-    assert sendable({"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "T", **schema}) == {
+    assert portable_schema({"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "T", **schema}) == {
         "type": "object",
         "properties": {"name": {"description": "whose", "type": "string"}, "age": {"type": ["integer", "null"]}},
         "required": ["name", "age"],
@@ -28,7 +28,7 @@ def test_lists_choices_and_unions_within_are_sent():
     schema = of(
         many={"type": "array", "items": {"anyOf": [{"type": "string", "const": "a"}, of(b={"type": "number"})]}}
     )
-    found = sendable(schema)
+    found = portable_schema(schema)
     assert found is not None
     inner = found["properties"]["many"]["items"]["anyOf"]
     assert inner[0] == {"type": "string", "enum": ["a"]}
@@ -56,14 +56,14 @@ def test_lists_choices_and_unions_within_are_sent():
     ],
 )
 def test_what_one_of_the_vendors_refuses_is_not_sent_at_all(inner):
-    assert sendable(of(a=inner)) is None
+    assert portable_schema(of(a=inner)) is None
 
 
 def test_only_a_schema_whose_every_property_is_required_is_kept_to_the_letter():
-    assert is_whole(sendable(of(a={"type": "array", "items": of(b={"type": "string"})})))
+    assert requires_all(portable_schema(of(a={"type": "array", "items": of(b={"type": "string"})})))
     optional = {**of(b={"type": "string"}), "required": []}
-    assert not is_whole(sendable(of(a={"type": "array", "items": optional})))
-    assert not is_whole(sendable(optional))
+    assert not requires_all(portable_schema(of(a={"type": "array", "items": optional})))
+    assert not requires_all(portable_schema(optional))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.errors import DefinitionError, MissingCredential, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_local import MODEL
-from perstack_local.llama import Runtime, RuntimeSettings, Server
+from perstack_local.llama import LlamaModel, ModelSettings, Server
 from perstack_local.plugin import LocalProviderFactory, perstack_providers
 from perstack_local.provider import LocalProvider, LocalSettings
 from perstack_local.weights import EMBEDDED
@@ -57,11 +57,11 @@ def _request(model: str = MODEL, *, allow_tools: bool = True) -> GenerationReque
 
 
 def _generate(server: OneReply, request: GenerationRequest, seen: list[Delta], **settings: object) -> Generation:
-    def opened(_: RuntimeSettings) -> Server:
+    def opened(_: ModelSettings) -> Server:
         return server
 
     provider = LocalProvider(
-        LocalSettings.model_validate(settings), Runtime(RuntimeSettings(Path("/m")), opened), is_embedded=True
+        LocalSettings.model_validate(settings), LlamaModel(ModelSettings(Path("/m")), opened), is_embedded=True
     )
     return asyncio.run(asyncio.wait_for(provider.generate(request, seen.append), 20))
 

@@ -14,9 +14,9 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.errors import MissingCredential, ProviderError
 from perstack_local import llama as module
-from perstack_local.llama import Runtime, RuntimeSettings, require_library, runtime_for
+from perstack_local.llama import LlamaModel, ModelSettings, model_for, require_library
 
-SETTINGS = RuntimeSettings(Path("/m.gguf"))
+SETTINGS = ModelSettings(Path("/m.gguf"))
 T = TypeVar("T")
 
 Answer = Callable[[JsonObject, Callable[[JsonObject], bool]], None]
@@ -63,7 +63,7 @@ def run(scenario: Coroutine[None, None, T]) -> T:
 
 
 def chat(server: FakeServer) -> module.ChatReply:
-    return run(Runtime(SETTINGS, lambda settings: server).chat({}, lambda text: None))
+    return run(LlamaModel(SETTINGS, lambda settings: server).chat({}, lambda text: None))
 
 
 def test_a_reply_is_its_pieces_with_the_models_own_figures() -> None:
@@ -71,7 +71,7 @@ def test_a_reply_is_its_pieces_with_the_models_own_figures() -> None:
 
     async def scenario() -> module.ChatReply:
         server = FakeServer(says(delta(None), delta("Hel"), delta("lo"), end(), USAGE))
-        return await Runtime(SETTINGS, lambda settings: server).chat({}, seen.append)
+        return await LlamaModel(SETTINGS, lambda settings: server).chat({}, seen.append)
 
     reply = run(scenario())
     assert (reply.text, reply.finish_reason) == ("Hello", "stop")
@@ -81,7 +81,7 @@ def test_a_reply_is_its_pieces_with_the_models_own_figures() -> None:
 
 def test_the_body_is_sent_on_with_streaming_and_usage_asked_for() -> None:
     server = FakeServer(says(end()))
-    run(Runtime(SETTINGS, lambda settings: server).chat({"max_tokens": 5}, lambda text: None))
+    run(LlamaModel(SETTINGS, lambda settings: server).chat({"max_tokens": 5}, lambda text: None))
     assert server.bodies[0]["max_tokens"] == 5
     assert server.bodies[0]["stream"] is True
     assert server.bodies[0]["stream_options"] == {"include_usage": True}
@@ -92,14 +92,14 @@ def test_a_reply_cut_by_the_token_limit_says_so() -> None:
 
 
 def test_the_model_is_loaded_once_and_only_at_the_first_chat() -> None:
-    opened: list[RuntimeSettings] = []
+    opened: list[ModelSettings] = []
 
-    def open_server(settings: RuntimeSettings) -> FakeServer:
+    def open_server(settings: ModelSettings) -> FakeServer:
         opened.append(settings)
         return FakeServer(says(end()), says(end()))
 
     async def scenario() -> None:
-        runtime = Runtime(SETTINGS, open_server)
+        runtime = LlamaModel(SETTINGS, open_server)
         assert opened == []
         await runtime.chat({}, lambda text: None)
         await runtime.chat({}, lambda text: None)
@@ -109,8 +109,8 @@ def test_the_model_is_loaded_once_and_only_at_the_first_chat() -> None:
 
 
 def test_one_process_has_one_runtime_for_the_same_settings() -> None:
-    assert runtime_for(SETTINGS) is runtime_for(RuntimeSettings(Path("/m.gguf")))
-    assert runtime_for(SETTINGS) is not runtime_for(RuntimeSettings(Path("/other.gguf")))
+    assert model_for(SETTINGS) is model_for(ModelSettings(Path("/m.gguf")))
+    assert model_for(SETTINGS) is not model_for(ModelSettings(Path("/other.gguf")))
 
 
 def test_chats_wait_for_each_other() -> None:
@@ -123,7 +123,7 @@ def test_chats_wait_for_each_other() -> None:
         inside.pop()
 
     async def scenario() -> None:
-        runtime = Runtime(SETTINGS, lambda settings: FakeServer(*[answer] * 5))
+        runtime = LlamaModel(SETTINGS, lambda settings: FakeServer(*[answer] * 5))
         await asyncio.gather(*(runtime.chat({}, lambda text: None) for _ in range(5)))
 
     run(scenario())
@@ -138,7 +138,7 @@ def test_a_cancelled_chat_stops_the_model_at_its_next_piece_and_the_next_chat_go
         stopped.set()
 
     async def scenario() -> module.ChatReply:
-        runtime = Runtime(SETTINGS, lambda settings: FakeServer(endless, says(delta("next"), end())))
+        runtime = LlamaModel(SETTINGS, lambda settings: FakeServer(endless, says(delta("next"), end())))
         begun = asyncio.Event()
         task = asyncio.create_task(runtime.chat({}, lambda text: begun.set()))
         await begun.wait()
@@ -162,7 +162,7 @@ def test_a_chat_that_is_cancelled_while_it_waits_never_starts() -> None:
     server = FakeServer(held, says(end()))
 
     async def scenario() -> None:
-        runtime = Runtime(SETTINGS, lambda settings: server)
+        runtime = LlamaModel(SETTINGS, lambda settings: server)
         begun = asyncio.Event()
         first = asyncio.create_task(runtime.chat({"n": 1}, lambda text: begun.set()))
         await begun.wait()

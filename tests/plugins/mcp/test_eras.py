@@ -9,7 +9,7 @@ from hosting import wait_for
 from mcp_bed import Bed, words
 
 from perstack.core.definitions.skills import McpStdioSkill
-from perstack_mcp.transports import Eras
+from perstack_mcp.transports import ServerProtocols
 
 STATELESS = Path(__file__).parent / "servers" / "stateless.py"
 
@@ -41,16 +41,16 @@ def test_a_server_that_takes_the_handshake_is_not_remembered(bed: Bed) -> None:
 
 
 def test_a_cache_that_is_damaged_or_cannot_be_written_is_only_forgotten(tmp_path: Path) -> None:
-    eras = Eras(tmp_path / "file.json")
+    eras = ServerProtocols(tmp_path / "file.json")
     (tmp_path / "file.json").write_text("{ torn")
     assert not eras.is_stateless(["a"])
     eras.remember_stateless(["a"])
     assert eras.is_stateless(["a"])
     assert not eras.is_stateless(["a", "b"])
     (tmp_path / "no-folder").write_text("")
-    Eras(tmp_path / "no-folder" / "file.json").remember_stateless(["a"])
+    ServerProtocols(tmp_path / "no-folder" / "file.json").remember_stateless(["a"])
 
 
 def test_the_cache_holds_no_arguments_which_may_be_secrets(tmp_path: Path) -> None:
-    Eras(tmp_path / "file.json").remember_stateless(["server", "--token=s3cret"])
+    ServerProtocols(tmp_path / "file.json").remember_stateless(["server", "--token=s3cret"])
     assert "s3cret" not in (tmp_path / "file.json").read_text()

@@ -18,7 +18,7 @@ from mcp_bed import Bed, words
 
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.errors import SkillError
-from perstack_mcp.errors import MOST_LINES, Shown
+from perstack_mcp.errors import MOST_LINES, RateLimitedOutput
 
 CONNECT = 20_000
 """Milliseconds: enough on a busy machine for a server that does connect."""
@@ -180,7 +180,7 @@ def test_a_server_that_talks_without_end_is_cut_short_and_its_answer_comes(bed: 
 def test_after_a_flood_lines_are_shown_again_with_the_number_of_those_that_were_not() -> None:
     seen: list[str] = []
     now = 0.0
-    show = Shown(seen.append, lambda: now)
+    show = RateLimitedOutput(seen.append, lambda: now)
     for number in range(MOST_LINES + 5):
         show(str(number))
     now = 11.0

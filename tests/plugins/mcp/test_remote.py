@@ -23,7 +23,7 @@ from perstack.core.runs.facts import Question
 from perstack.errors import SkillError
 from perstack_mcp.remote_server import RemoteServer
 from perstack_mcp.session import McpSession
-from perstack_mcp.transports import LEGACY, Way
+from perstack_mcp.transports import LEGACY, ConnectionAttempt
 
 SERVER = Path(__file__).parent / "servers" / "web.py"
 
@@ -155,7 +155,7 @@ def test_a_server_that_goes_away_is_an_error_of_the_call_and_of_no_more(bed: Bed
 class _HandshakeOnly(RemoteServer):
     """A server whose tools send their questions, which there is no way for in the stateless era."""
 
-    def ways(self) -> Sequence[Way]:
+    def ways(self) -> Sequence[ConnectionAttempt]:
         return [replace(way, mode=LEGACY) for way in super().ways()]
 
 
@@ -180,7 +180,7 @@ class _Broken(RemoteServer):
     error: Exception
     tried: int
 
-    def ways(self) -> Sequence[Way]:
+    def ways(self) -> Sequence[ConnectionAttempt]:
         def transport():
             self.tried += 1
             raise self.error

@@ -26,7 +26,7 @@ from perstack.ports.dispatcher import Claim, Dispatcher, Order, Seat
 from perstack.testing.dispatcher_contract import claimed
 from perstack_temporal import names
 from perstack_temporal.address import parse
-from perstack_temporal.job_workflow import JobWorkflow, Kept
+from perstack_temporal.job_workflow import JobWorkflow, WorkflowState
 from perstack_temporal.plugin import perstack_dispatchers
 
 FOLDER = Path(__file__).parent / "histories"
@@ -135,11 +135,11 @@ class Other(JobWorkflow):
     """A change that no history of before can be replayed in: a command more."""
 
     @workflow.init
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: WorkflowState) -> None:
         super().__init__(kept)
 
     @workflow.run
-    async def run(self, kept: Kept) -> None:
+    async def run(self, kept: WorkflowState) -> None:
         await asyncio.sleep(1)
         await super().run(kept)
 

@@ -10,7 +10,7 @@ from perstack.core.base.ids import job_of_run
 from perstack.engine.log.event_log import job_ids
 from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import Storage
-from perstack.system.process_guard import GUARD, end_left_programs
+from perstack.system.process_guard import GUARD, end_orphaned_programs
 
 # Programs of a storage's Jobs, running now or left running by an earlier process.
 
@@ -22,7 +22,7 @@ async def leftover_programs_ended(storage: Storage) -> AsyncGenerator[None]:
     All programs of the block share one process guard.
     """
     if storage.programs is not None:
-        await end_left_programs(storage.programs)
+        await end_orphaned_programs(storage.programs)
     with GUARD.kept():
         yield
 

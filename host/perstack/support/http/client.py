@@ -16,7 +16,7 @@ from httpx_sse import EventSource
 
 from perstack.errors import ProviderError
 from perstack.support.http.endpoint import Endpoint
-from perstack.support.http.errors import bad_response, cut_stream, status_error
+from perstack.support.http.errors import bad_response, status_error, stream_interrupted
 
 # Repair of servers' JSON before parsing.
 
@@ -27,7 +27,7 @@ _ESCAPE = re.compile(
 _MAY_BE_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def whole_escapes(text: str) -> str:
+def replace_lone_surrogates(text: str) -> str:
     """Replace each escape that is half of a surrogate pair by U+FFFD, since JSON parsers refuse it."""
     return _ESCAPE.sub(_whole, text) if _MAY_BE_HALF.search(text) else text
 
@@ -147,7 +147,7 @@ async def receive(
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         document = b"".join([part async for part in _bounded(response, stall_seconds)])
-        on_data(whole_escapes(document.decode("utf-8", "replace")))
+        on_data(replace_lone_surrogates(document.decode("utf-8", "replace")))
     elif kind in ("text/html", "application/xhtml+xml"):
         raise bad_response(f"{url} answered with a web page, not with a reply: check the base URL", retryable=False)
     else:
@@ -179,7 +179,7 @@ async def _next(parts: AsyncIterator[bytes], seconds: float | None) -> bytes | N
 async def _receive_events(found: AsyncGenerator[str], on_data: OnData) -> None:
     async with aclosing(found) as events:
         async for data in events:
-            if data and on_data(whole_escapes(data)):
+            if data and on_data(replace_lone_surrogates(data)):
                 await _drain(events)
                 return
 
@@ -226,7 +226,7 @@ def _transport_error(error: httpx.HTTPError, url: str) -> ProviderError:
         case httpx.ProxyError():
             return ProviderError(f"the proxy on the way to {url}: {detail}", name="ProxyError", is_retryable=True)
         case _:
-            return cut_stream(detail)
+            return stream_interrupted(detail)
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

@@ -73,13 +73,13 @@ def error_name(status: int) -> str:
 
 def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str) -> ProviderError:
     """Return the error for a response that is not a reply. `headers` have lower-case names."""
-    text, words = body.decode("utf-8", "replace"), words_of(body)
+    text, words = body.decode("utf-8", "replace"), error_message_in(body)
     message = words or f"HTTP {status} from {url} without an explanation"
     if status == 404:
         message = f"{message} (asked {url}: are the model's name and the base URL right?)"
     if 300 <= status < 400:
         message = f"{url} redirects to {headers.get('location', 'nowhere')}: set the base URL to where the endpoint is"
-    return made_error(
+    return error_from_status(
         message,
         status,
         retryable=_said_to_retry(headers),
@@ -89,7 +89,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
     )
 
 
-def made_error(
+def error_from_status(
     message: str,
     status: int,
     *,
@@ -128,7 +128,7 @@ def window_in(text: str) -> int | None:
     return int(re.sub(r"[,_]", "", next(group for group in found.groups() if group is not None)))
 
 
-def cut_stream(detail: str) -> ProviderError:
+def stream_interrupted(detail: str) -> ProviderError:
     """Return the error for a reply that ended early; nothing of it is kept."""
     return ProviderError(f"the reply broke off before its end: {detail}", name="CutStream", is_retryable=True)
 
@@ -184,7 +184,7 @@ def _said_to_retry(headers: Mapping[str, str]) -> bool | None:
     return {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
 
 
-def words_of(body: bytes) -> str:
+def error_message_in(body: bytes) -> str:
     """Return the endpoint's own message in an error's body; empty if there is none."""
     text = body.decode("utf-8", "replace").strip()
     try:

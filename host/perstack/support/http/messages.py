@@ -1,7 +1,18 @@
-"""Encode a Run's messages in a wire format. Each message is encoded once, however often it is sent.
+"""Encode requests in the vendors' wire formats, and decode the parts of replies that their formats share.
 
-A `Transcript` keeps the bytes of a growing list of messages in the memo of the Run's requests; `head_of` and `body_of`
-build the request around them.
+A Run sends its whole history with every request, and vendors cache a request's prefix by its bytes. So a message is
+encoded only once: a `MessageEncoder` keeps the bytes of a growing list of messages in the memo of the Run's requests.
+There is one class for each shape of a format's list: independent objects (`ListEncoder`), or turns of alternating roles
+(`TurnEncoder`). `request_prefix` keeps the bytes before the messages, `request_body` joins both.
+
+A codec must meet two conditions, or the cache silently misses:
+
+- The key that it gives to `message_encoder` contains everything that the encoding of a message depends on, except
+  blobs: model family, settings, vendor.
+- Equal requests give equal bytes: `to_bytes` keeps the order of keys, and nothing random or timed may be encoded.
+
+Change together: a new field of `GenerationRequest` that is encoded before the messages with `request_prefix`, which
+compares these fields.
 """
 
 from __future__ import annotations
@@ -99,7 +110,7 @@ def tool_schema(spec: ToolSpec) -> JsonObject:
     return {"type": "object", **spec.input_schema}
 
 
-def takes_all(mime_type: str) -> bool:
+def is_common_media(mime_type: str) -> bool:
     """Return whether most formats can hold this type as it is."""
     return mime_type in IMAGE_TYPES or mime_type == PDF
 
@@ -129,7 +140,7 @@ def as_base64(content: bytes) -> str:
     return b64encode(content).decode("ascii")
 
 
-def in_place_of(part: BlobPart, why: str = "this model cannot be shown this kind of content") -> str:
+def blob_placeholder(part: BlobPart, why: str = "this model cannot be shown this kind of content") -> str:
     """Return the text that replaces a blob which cannot be sent."""
     name = f"{part.name}, " if part.name else ""
     return f"[{name}{part.mime_type}, {part.size} bytes: {why}]"
@@ -199,10 +210,10 @@ Write = Callable[[Message, Mapping[str, bytes]], Iterable[JsonObject]]
 """Encodes one message as objects of a format; the mapping has the bytes of the message's blobs."""
 
 
-class Transcript(ABC):
+class MessageEncoder(ABC):
     """Encoded bytes, in one format, of a list of messages that grows at its end.
 
-    It belongs to one Run and is kept in the memo of the Run's requests: see `transcript_of`.
+    It belongs to one Run and is kept in the memo of the Run's requests: see `message_encoder`.
     """
 
     def __init__(self, write: Write) -> None:
@@ -233,8 +244,8 @@ class Transcript(ABC):
         """Keep the encoded objects of a message."""
 
 
-class Items(Transcript):
-    """Transcript for a format whose list has independent objects."""
+class ListEncoder(MessageEncoder):
+    """Encoder for a format whose list has independent objects."""
 
     def __init__(self, write: Write) -> None:
         """Start with an empty list."""
@@ -251,8 +262,8 @@ class Items(Transcript):
         return (self._json,)
 
 
-class Turns(Transcript):
-    """Transcript for a format with turns of alternating roles: consecutive messages of a role are one turn's blocks."""
+class TurnEncoder(MessageEncoder):
+    """Encoder for a format with turns of alternating roles: consecutive messages of a role are one turn's blocks."""
 
     def __init__(self, write: Write) -> None:
         """Start without turns."""
@@ -284,11 +295,11 @@ def _turn(role: str, blocks: list[bytes]) -> bytes:
     return b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(blocks))
 
 
-_T = TypeVar("_T", bound=Transcript)
+_T = TypeVar("_T", bound=MessageEncoder)
 
 
-def transcript_of(request: GenerationRequest, key: Hashable, kind: type[_T], make: Callable[[], Write]) -> _T:
-    """Return the Run's transcript in a format if `request` continues it, or else a new one.
+def message_encoder(request: GenerationRequest, key: Hashable, kind: type[_T], make: Callable[[], Write]) -> _T:
+    """Return the Run's encoder for a format if `request` continues its messages, or else a new one.
 
     `key` must contain all that the encoding of a message depends on, except blobs. `make` returns the encoding
     function.
@@ -301,18 +312,18 @@ def transcript_of(request: GenerationRequest, key: Hashable, kind: type[_T], mak
     return made
 
 
-async def missing_blobs(request: GenerationRequest, transcript: Transcript) -> dict[str, bytes]:
-    """Return the bytes of the blobs that `transcript` lacks for this request."""
-    return await load_blobs(transcript.missing(request.messages), request.blobs)
+async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> dict[str, bytes]:
+    """Return the bytes of the blobs that `encoder` lacks for this request."""
+    return await load_blobs(encoder.missing(request.messages), request.blobs)
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class _Prefix:
     asked: tuple[object, ...]
     json: bytes
 
 
-def head_of(request: GenerationRequest, key: str, settings: object, make: Callable[[], JsonObject]) -> bytes:
+def request_prefix(request: GenerationRequest, key: str, settings: object, make: Callable[[], JsonObject]) -> bytes:
     """Return the bytes of a request body up to its messages: an object whose last key has a list, without its end.
 
     `make` builds that object from `settings` and the request without its messages. It is called again only when one of
@@ -329,15 +340,15 @@ def head_of(request: GenerationRequest, key: str, settings: object, make: Callab
         request.temperature,
         request.output,
     )
-    found = request.memo.get(("head", key))
-    if not isinstance(found, _Head) or found.asked != asked:
-        found = _Head(asked, to_bytes(make()).removesuffix(b"]}"))
-        request.memo["head", key] = found
+    found = request.memo.get(("prefix", key))
+    if not isinstance(found, _Prefix) or found.asked != asked:
+        found = _Prefix(asked, to_bytes(make()).removesuffix(b"]}"))
+        request.memo["prefix", key] = found
     return found.json
 
 
-def body_of(head: bytes, items: Iterable[bytes | bytearray]) -> bytes:
-    """Return a whole body: the head from `head_of`, and the joined bytes of the messages."""
+def request_body(prefix: bytes, items: Iterable[bytes | bytearray]) -> bytes:
+    """Return a whole body: the prefix, and the joined bytes of the messages."""
     parts = tuple(items)
-    comma = b"," if any(parts) and not head.endswith(b"[") else b""
-    return b"".join((head, comma, *parts, b"]}"))
+    comma = b"," if any(parts) and not prefix.endswith(b"[") else b""
+    return b"".join((prefix, comma, *parts, b"]}"))

@@ -45,10 +45,10 @@ def schema_for(request: GenerationRequest, setting: bool | None, *, is_known: bo
     `setting` is the user's choice. If it is None, only a model that `is_known` to support schemas is sent one.
     """
     is_wanted = is_known if setting is None else setting
-    return sendable(request.output) if is_wanted and request.output is not None else None
+    return portable_schema(request.output) if is_wanted and request.output is not None else None
 
 
-def sendable(schema: JsonObject) -> JsonObject | None:
+def portable_schema(schema: JsonObject) -> JsonObject | None:
     """Return the schema in the form that every vendor accepts; None if some vendor would refuse it."""
     try:
         return _Narrowing().of(schema, 1)
@@ -56,18 +56,20 @@ def sendable(schema: JsonObject) -> JsonObject | None:
         return None
 
 
-def is_whole(schema: JsonValue) -> bool:
+def requires_all(schema: JsonValue) -> bool:
     """Return whether every property of every object is required, as OpenAI's strict mode demands."""
     if isinstance(schema, list):
-        return all(map(is_whole, schema))
+        return all(map(requires_all, schema))
     if not isinstance(schema, dict):
         return True
     properties, required = schema.get("properties"), schema.get("required")
     if isinstance(properties, dict):
         return (
-            isinstance(required, list) and set(properties) <= set(required) and all(map(is_whole, properties.values()))
+            isinstance(required, list)
+            and set(properties) <= set(required)
+            and all(map(requires_all, properties.values()))
         )
-    return is_whole(schema.get("items")) and is_whole(schema.get("anyOf"))
+    return requires_all(schema.get("items")) and requires_all(schema.get("anyOf"))
 
 
 class _Narrowing:
