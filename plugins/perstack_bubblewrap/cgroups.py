@@ -100,7 +100,7 @@ class JobCgroup:
                 missing -= set(named)
                 self._limit(place, folder, named)
 
-    def member(self) -> ProgramCgroup:
+    def add_program(self) -> ProgramCgroup:
         """Create the subgroup of one more program."""
         self._count += 1
         parts: list[tuple[CgroupParent, Path]] = []

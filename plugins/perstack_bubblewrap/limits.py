@@ -170,9 +170,9 @@ def enforcement() -> dict[str, str]:
     return found
 
 
-def rlimit_argv(policy: SandboxPolicy, member: ProgramCgroup | None) -> tuple[str, ...]:
+def rlimit_argv(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> tuple[str, ...]:
     """Return the prefix of the program's command line for limits set by rlimit; empty if none are needed."""
-    there = enforceable() if member is not None else frozenset[str]()
+    there = enforceable() if cgroup is not None else frozenset[str]()
     words: list[str] = []
     if policy.memory is not None and "memory" not in there:
         words.append(f"--as={policy.memory}")
@@ -181,15 +181,15 @@ def rlimit_argv(policy: SandboxPolicy, member: ProgramCgroup | None) -> tuple[st
     return ("prlimit", *words, "--") if words else ()
 
 
-def pid_limit(policy: SandboxPolicy, member: ProgramCgroup | None) -> int | None:
+def pid_limit(policy: SandboxPolicy, cgroup: ProgramCgroup | None) -> int | None:
     """Return the `pid_max` to set for a program; None if the processes are counted otherwise."""
-    is_counted = member is not None and "pids" in enforceable()
+    is_counted = cgroup is not None and "pids" in enforceable()
     return policy.processes if not is_counted and _by_number() else None
 
 
-def join_cgroup_argv(member: ProgramCgroup | None) -> tuple[str, ...]:
+def join_cgroup_argv(cgroup: ProgramCgroup | None) -> tuple[str, ...]:
     """Return the prefix of bwrap's command line that joins its cgroup first."""
-    return () if member is None else ("/bin/sh", "-c", _JOIN, "sh", *member.procs_files, "--")
+    return () if cgroup is None else ("/bin/sh", "-c", _JOIN, "sh", *cgroup.procs_files, "--")
 
 
 def describe_excess(over: Controller, policy: SandboxPolicy) -> str:

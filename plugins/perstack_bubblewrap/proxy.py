@@ -176,10 +176,10 @@ class ProxyPool:
             os.close(stdout)
         await ends.enter_async_context(owned(process))
         await _ready(reading)
-        way = Proxy(folder / "proxy", allowed, self._on_refused, reading, process)
-        loop.add_reader(reading, way.take)
+        proxy = Proxy(folder / "proxy", allowed, self._on_refused, reading, process)
+        loop.add_reader(reading, proxy.take)
         ends.callback(loop.remove_reader, reading)
-        return way
+        return proxy
 
 
 async def _ready(reading: int) -> None:

@@ -51,8 +51,8 @@ class _Running:
     """Program that is running or being started."""
 
     process: Process | None = None
-    member: ProgramCgroup | None = None
-    way: Proxy | None = None
+    cgroup: ProgramCgroup | None = None
+    proxy: Proxy | None = None
     heard: int = 0
     """Refusals of the proxy before the program started."""
     watching: asyncio.Task[None] | None = None
@@ -76,7 +76,7 @@ class BubblewrapRuntime(Runtime):
         self._watch = FileViewBuilder(policy, around)
         self._on_notice = around.on_notice
         self._group = group
-        self._ways = ProxyPool(around.on_notice)
+        self._proxies = ProxyPool(around.on_notice)
         self._turn = Lock()
         self._running: dict[Process, _Running] = {}
         self._unsettled: dict[int, _Running] = {}
@@ -93,37 +93,37 @@ class BubblewrapRuntime(Runtime):
             del self._unsettled[id(running)]
             raise
         self._running[process] = running
-        if running.member is not None or running.way is not None or self._policy.time is not None:
+        if running.cgroup is not None or running.proxy is not None or self._policy.time is not None:
             self._begin(process, running)
         return process
 
     async def _started(self, program: Program, running: _Running) -> Process:
         allowed = (*self._policy.network, *program.domains)
-        way = running.way = await self._ways.to(allowed) if allowed else None
-        view = await asyncio.to_thread(self._view, program, () if way is None else way.readable, running)
-        env = {**environment(program.env, view), **({} if way is None else way.env)}
-        member = running.member = None if self._group is None else self._group.group.member()
-        running.heard = 0 if way is None else way.count
+        proxy = running.proxy = await self._proxies.to(allowed) if allowed else None
+        view = await asyncio.to_thread(self._view, program, () if proxy is None else proxy.readable, running)
+        env = {**environment(program.env, view), **({} if proxy is None else proxy.env)}
+        cgroup = running.cgroup = None if self._group is None else self._group.group.add_program()
+        running.heard = 0 if proxy is None else proxy.count
         try:
             return await self._launched(program, view, env, running)
         except BaseException:
-            if member is not None:
-                await member.remove()
+            if cgroup is not None:
+                await cgroup.remove()
             raise
 
     async def _launched(self, program: Program, view: View, env: Mapping[str, str], running: _Running) -> Process:
-        policy, way, member = self._policy, running.way, running.member
-        mounts, tmp = () if way is None else way.mounts, policy.tmp or DEFAULT_TMP
+        policy, proxy, cgroup = self._policy, running.proxy, running.cgroup
+        mounts, tmp = () if proxy is None else proxy.mounts, policy.tmp or DEFAULT_TMP
         with ExitStack() as held:
             handles = held.enter_context(open_mount_sources(view))
             given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=tmp, more=mounts, handles=handles)
             words, filters = held.enter_context(memory_files(given, seccomp()))
-            back = held.enter_context(paused_until_limited(pid_limit(policy, member)))
+            back = held.enter_context(paused_until_limited(pid_limit(policy, cgroup)))
             bound = () if back is None else back.words
             bwrap = (self._bwrap, *bound, "--args", str(words), "--seccomp", str(filters), "--")
-            within = (*rlimit_argv(policy, member), *(() if way is None else way.argv))
+            within = (*rlimit_argv(policy, cgroup), *(() if proxy is None else proxy.argv))
             process = await launch(
-                (*join_cgroup_argv(member), *bwrap, *within, *program.argv),
+                (*join_cgroup_argv(cgroup), *bwrap, *within, *program.argv),
                 cwd="/",
                 # Variables of bwrap itself, such as LD_PRELOAD, would take effect outside the sandbox.
                 env={},
@@ -143,7 +143,7 @@ class BubblewrapRuntime(Runtime):
         if running is None:
             return NOTHING_TO_SAY
         self._look(running)
-        refused = () if running.way is None else running.way.refused(running.heard)
+        refused = () if running.proxy is None else running.proxy.refused(running.heard)
         return Ending(running.limit, (*refused, *self._settled()))
 
     async def close(self) -> None:
@@ -153,7 +153,7 @@ class BubblewrapRuntime(Runtime):
         self._running.clear()
         if self._unsettled:
             await asyncio.to_thread(self._settled)
-        await self._ways.close()
+        await self._proxies.close()
         if self._group is not None:
             self._group.leave()
 
@@ -197,11 +197,11 @@ class BubblewrapRuntime(Runtime):
             if running.limit:
                 signal_group(process.pid, signal.SIGKILL)
         self._look(running)
-        if running.member is not None:
-            await running.member.remove()
+        if running.cgroup is not None:
+            await running.cgroup.remove()
 
     def _look(self, running: _Running) -> None:
-        over = None if running.limit or running.member is None else running.member.exceeded()
+        over = None if running.limit or running.cgroup is None else running.cgroup.exceeded()
         if over is not None:
             running.limit = describe_excess(over, self._policy)
 

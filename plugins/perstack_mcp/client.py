@@ -234,14 +234,14 @@ async def connect(
     Tries the server's connection attempts in order. Raises SkillError if none succeeds, or if the connection fails
     later.
     """
-    ways = server.ways()
+    attempts = server.attempts()
     refusals: list[str] = []
-    for number, way in enumerate(ways, 1):
-        talk = _Attempt(server, way, on_ready, leave, may_sample=may_sample)
+    for number, attempt in enumerate(attempts, 1):
+        connection = _AttemptedConnection(server, attempt, on_ready, leave, may_sample=may_sample)
         try:
-            await talk.run()
+            await connection.run()
         except Exception as error:
-            if talk.is_ready or number == len(ways) or not _is_refusal(error):
+            if connection.is_ready or number == len(attempts) or not _is_refusal(error):
                 refusals.append(_words(error))
                 raise SkillError("; then ".join(dict.fromkeys(refusals)), next_steps=next_steps_of(error)) from error
             refusals.append(_words(error))
@@ -293,20 +293,20 @@ def _is_fault(error: BaseException) -> bool:
     return is_wrong_code or not isinstance(error, (*_REFUSALS, ValueError, PerstackError))
 
 
-class _Attempt:
-    """One connection attempt."""
+class _AttemptedConnection:
+    """Connection by one of the attempts."""
 
     def __init__(
         self,
         server: Server,
-        way: ConnectionAttempt,
+        attempt: ConnectionAttempt,
         on_ready: Callable[[McpClient], None],
         leave: asyncio.Event,
         *,
         may_sample: bool,
     ) -> None:
         self._server = server
-        self._way = way
+        self._attempt = attempt
         self._may_sample = may_sample
         self._listing = Listing(server.show)
         self._on_ready = on_ready
@@ -316,12 +316,12 @@ class _Attempt:
 
     async def run(self) -> None:
         outputs = OutputSchemas()
-        transport = repairing(self._way.transport(), self._version, outputs, self._server.show, self._leave.set)
+        transport = repairing(self._attempt.transport(), self._version, outputs, self._server.show, self._leave.set)
         calls = OpenCalls(self._server.show)
         requests = Requests(calls, self._server.show)
         client = Client(
             transport,
-            mode=self._way.mode,
+            mode=self._attempt.mode,
             client_info=_PERSTACK,
             elicitation_callback=requests.elicit,
             sampling_callback=requests.sample if self._may_sample else None,
@@ -334,8 +334,8 @@ class _Attempt:
         self._client = client
         async with client:
             await self._listing.begin(client)
-            if self._way.on_success is not None:
-                await self._way.on_success(client.session.initialize_result is None)
+            if self._attempt.on_success is not None:
+                await self._attempt.on_success(client.session.initialize_result is None)
             self.is_ready = True
             async with asyncio.TaskGroup() as group:
                 following = [group.create_task(self._listing.follow(client))]

@@ -25,7 +25,7 @@ class LocalServer:
         self.workspace: Path = context.workspace
         self.show = RateLimitedOutput(context.on_stderr)
         self._launch = launch_of(definition, context)
-        self._eras = ServerProtocols.of_user(context.env)
+        self._protocols = ServerProtocols.of_user(context.env)
         self._child: Child | None = None
 
     @asynccontextmanager
@@ -35,21 +35,21 @@ class LocalServer:
         async with running(self._launch, self.show) as self._child:
             yield
 
-    def ways(self) -> Sequence[ConnectionAttempt]:
+    def attempts(self) -> Sequence[ConnectionAttempt]:
         """Return the attempts: the handshake first, unless the server is known to refuse it (see `transports`)."""
         from perstack_mcp.stdio import streams_of
 
         if self._child is None:
             raise SkillError("the server is not up")
         transport = partial(streams_of, self._child)
-        if self._eras.is_stateless(self._launch.argv):
+        if self._protocols.is_stateless(self._launch.argv):
             return [ConnectionAttempt(AUTO, transport)]
         return [ConnectionAttempt(LEGACY, transport), ConnectionAttempt(AUTO, transport, self._remember)]
 
     async def _remember(self, is_stateless: bool) -> None:
         if is_stateless:
-            await asyncio.to_thread(self._eras.remember_stateless, self._launch.argv)
+            await asyncio.to_thread(self._protocols.remember_stateless, self._launch.argv)
 
-    def last_words(self) -> str:
+    def exit_summary(self) -> str:
         """Return the exit status and the end of stderr."""
-        return self._child.last_words if self._child is not None else ""
+        return self._child.exit_summary if self._child is not None else ""

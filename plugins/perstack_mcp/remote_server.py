@@ -42,7 +42,7 @@ class RemoteServer:
         self._oauth = oauth_of(definition, context.env)
         self._place = place_of(definition, context.env)
         self._auth = auth
-        self._eras = ServerProtocols.of_user(context.env)
+        self._protocols = ServerProtocols.of_user(context.env)
         _check(definition)
 
     @asynccontextmanager
@@ -50,7 +50,7 @@ class RemoteServer:
         """Do nothing: a remote server need not be started."""
         yield
 
-    def ways(self) -> Sequence[ConnectionAttempt]:
+    def attempts(self) -> Sequence[ConnectionAttempt]:
         """Return the attempts: streamable HTTP, then SSE; the reverse for an address that ends in `/sse`."""
         from perstack_mcp.web import sse, streamable
 
@@ -58,12 +58,14 @@ class RemoteServer:
         arguments = (self._endpoint, self._headers, self._may_be_local, self._auth)
         http, older = partial(streamable, *arguments), ConnectionAttempt(LEGACY, partial(sse, *arguments))
         probing = ConnectionAttempt(AUTO, http, self._remember)
-        newer = [ConnectionAttempt(LEGACY, http), probing] if self._eras.takes_handshake(self._endpoint) else [probing]
+        newer = (
+            [ConnectionAttempt(LEGACY, http), probing] if self._protocols.takes_handshake(self._endpoint) else [probing]
+        )
         return [older, *newer] if urlsplit(self._endpoint).path.rstrip("/").endswith("/sse") else [*newer, older]
 
     async def _remember(self, is_stateless: bool) -> None:
         if not is_stateless:
-            await asyncio.to_thread(self._eras.remember_handshake, self._endpoint)
+            await asyncio.to_thread(self._protocols.remember_handshake, self._endpoint)
 
     def _unattended(self) -> httpx2.Auth:
         from perstack_mcp.oauth import GivenHeaders, StoredLogin, client_credentials
@@ -74,7 +76,7 @@ class RemoteServer:
             return client_credentials(self._endpoint, self._oauth)
         return StoredLogin(self._endpoint, self._oauth, self.name, self._place)
 
-    def last_words(self) -> str:
+    def exit_summary(self) -> str:
         """Return an empty text: the end of a remote server is not observed."""
         return ""
 

@@ -129,7 +129,7 @@ class Child:
             self.show(line)
 
     @property
-    def last_words(self) -> str:
+    def exit_summary(self) -> str:
         """Failure, exit status and the end of stderr."""
         status = self.process.returncode
         ended = "" if status is None else f"it ended with {_status(status)}"

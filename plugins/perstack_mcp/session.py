@@ -134,7 +134,7 @@ class _Connection:
     async def failure_summary(self) -> str:
         """Wait for the end and describe it, as a suffix of another message."""
         await asyncio.wait({self._task})
-        known = "; ".join(part for part in (self._failure, self._server.last_words()) if part)
+        known = "; ".join(part for part in (self._failure, self._server.exit_summary()) if part)
         return f": {known}" if known else ""
 
     async def _stop(self) -> None:

@@ -66,11 +66,11 @@ class Server(Protocol):
         """
         ...
 
-    def ways(self) -> Sequence[ConnectionAttempt]:
+    def attempts(self) -> Sequence[ConnectionAttempt]:
         """Return the connection attempts, the most likely first. Imports the SDK."""
         ...
 
-    def last_words(self) -> str:
+    def exit_summary(self) -> str:
         """Describe how the server ended; empty if that is unknown."""
         ...
 

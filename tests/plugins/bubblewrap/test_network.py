@@ -175,15 +175,15 @@ def test_what_is_refused_to_one_program_does_not_hide_what_is_refused_to_the_nex
     shown: list[str] = []
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    way = Proxy(Path("/nowhere"), (), shown.append, reading)
+    proxy = Proxy(Path("/nowhere"), (), shown.append, reading)
     try:
         for number in range(300):
             os.write(writing, json.dumps(f"{number}.example:80").encode() + b"\n")
-            way.take()
-        before = way.count
+            proxy.take()
+        before = proxy.count
         os.write(writing, b'"other.example:80"\n"299.example:80"\n{}\nnot json\n')
-        assert way.refused(before) == ("other.example:80", "299.example:80")
-        assert len(way.refused(0)) == 100
+        assert proxy.refused(before) == ("other.example:80", "299.example:80")
+        assert len(proxy.refused(0)) == 100
     finally:
         os.close(reading)
         os.close(writing)
@@ -400,16 +400,16 @@ def test_what_nobody_takes_does_not_fill_the_memory_of_the_host(box: Box, servic
 
 def test_a_proxy_that_has_ended_is_started_again(usable: None) -> None:
     async def work() -> list[bool]:
-        ways = ProxyPool(lambda line: None)
+        proxies = ProxyPool(lambda line: None)
         try:
-            first = await ways.to(("a.example",))
-            same = await ways.to(("a.example",))
+            first = await proxies.to(("a.example",))
+            same = await proxies.to(("a.example",))
             assert first.process is not None
             first.process.kill()
             await first.process.wait()
-            second = await ways.to(("a.example",))
+            second = await proxies.to(("a.example",))
             return [same is first, second is first, first.is_up, second.is_up, second.socket.exists()]
         finally:
-            await ways.close()
+            await proxies.close()
 
     assert wait_for(work()) == [True, False, False, True, True]

@@ -155,8 +155,8 @@ def test_a_server_that_goes_away_is_an_error_of_the_call_and_of_no_more(bed: Bed
 class _HandshakeOnly(RemoteServer):
     """A server whose tools send their questions, which there is no way for in the stateless era."""
 
-    def ways(self) -> Sequence[ConnectionAttempt]:
-        return [replace(way, mode=LEGACY) for way in super().ways()]
+    def attempts(self) -> Sequence[ConnectionAttempt]:
+        return [replace(one, mode=LEGACY) for one in super().attempts()]
 
 
 def test_over_http_a_question_is_of_the_call_it_came_with_however_many_there_are(bed: Bed) -> None:
@@ -180,12 +180,12 @@ class _Broken(RemoteServer):
     error: Exception
     tried: int
 
-    def ways(self) -> Sequence[ConnectionAttempt]:
+    def attempts(self) -> Sequence[ConnectionAttempt]:
         def transport():
             self.tried += 1
             raise self.error
 
-        return [replace(way, transport=transport) for way in super().ways()]
+        return [replace(one, transport=transport) for one in super().attempts()]
 
 
 @pytest.mark.parametrize(
