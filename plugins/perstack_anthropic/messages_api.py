@@ -65,8 +65,8 @@ VENDOR = "anthropic"
 DEFAULT_MAX_TOKENS = 32_000
 """Maximum reply tokens that every current model supports; the API requires a number."""
 
-_ROOM_BESIDE_THINKING = 8_192
-_LEAST_BUDGET = 1_024
+_ANSWER_TOKENS = 8_192
+_MIN_BUDGET_TOKENS = 1_024
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 
 _CLAUDE_UP_TO_4_6 = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-6])?(?=$|[-@:](\d{6,}|v\d|latest)))")
@@ -145,16 +145,16 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
         return most, {}
     counts_tokens = _counts_tokens(model, settings)
     # the minimum budget is 1,024, and the API rejects a budget that is not below `max_tokens`
-    if budget == "none" or budget == 0 or (counts_tokens and most <= _LEAST_BUDGET):
+    if budget == "none" or budget == 0 or (counts_tokens and most <= _MIN_BUDGET_TOKENS):
         return most, {"thinking": {"type": "disabled"}}
     if not counts_tokens:
         return most, {
             "thinking": {"type": "adaptive", "display": "summarized"},
             "output_config": {"effort": effort_of(budget)},
         }
-    tokens = max(_LEAST_BUDGET, budget if isinstance(budget, int) else BUDGET_TOKENS[budget])
+    tokens = max(_MIN_BUDGET_TOKENS, budget if isinstance(budget, int) else BUDGET_TOKENS[budget])
     if settings.max_tokens is None:
-        most = max(most, tokens + _ROOM_BESIDE_THINKING)
+        most = max(most, tokens + _ANSWER_TOKENS)
     return most, {"thinking": {"type": "enabled", "budget_tokens": min(tokens, most - 1)}}
 
 

@@ -18,7 +18,7 @@ from perstack_base.files import identity, kind_of, printable, status_at
 from perstack_base.tool_io import boolean, text
 from perstack_base.workspace import ResolvedPath, Workspace
 
-_DEEPEST = 200
+_MAX_DEPTH = 200
 """Maximum depth in levels; each level holds one handle."""
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -58,8 +58,8 @@ def _below(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tupl
         yield (*way, name), (device, inode)
         if not is_directory:
             continue
-        if depth == _DEEPEST:
-            raise SkillError(f"{printable('/'.join((*way, name)))} is more than {_DEEPEST} levels deep; use exec")
+        if depth == _MAX_DEPTH:
+            raise SkillError(f"{printable('/'.join((*way, name)))} is more than {_MAX_DEPTH} levels deep; use exec")
         handle = os.open(name, _OPEN, dir_fd=directory)
         try:
             yield from _below(handle, (*way, name), depth + 1)

@@ -32,7 +32,7 @@ MOST_BYTES = 64 * 1024 * 1024
 """Bytes of output that are kept; more is only counted, and the model sees the count."""
 
 _HALF = SHOWN_BYTES // 2
-_IN_MEMORY = 256 * 1024
+_MAX_MEMORY_BYTES = 256 * 1024
 
 
 class Output:
@@ -44,7 +44,7 @@ class Output:
     def __init__(self, most: int = MOST_BYTES) -> None:
         """Keep at most `most` bytes."""
         self._most = most
-        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
+        self._file = tempfile.SpooledTemporaryFile(max_size=_MAX_MEMORY_BYTES)  # noqa: SIM115 - closed by __exit__
         self._head = b""
         self._tail = b""
         self._newlines = 0
@@ -165,8 +165,8 @@ def _refuse_name(text: str, *, change: bool) -> None:
 
 DEFAULT_TIMEOUT = 60_000
 
-_PIECE = 1 << 16
-_DRAIN = 0.5
+_PIECE_BYTES = 1 << 16
+_DRAIN_TIMEOUT_S = 0.5
 """Seconds to wait for the end of the output after the process group has ended: a process that left it may hold it open.
 """
 
@@ -228,7 +228,7 @@ class Executor:
                 async with owned(process):
                     yield process
             finally:
-                await asyncio.wait({pump}, timeout=_DRAIN)
+                await asyncio.wait({pump}, timeout=_DRAIN_TIMEOUT_S)
         finally:
             pump.cancel()
 
@@ -300,11 +300,11 @@ def _kill(starting: asyncio.Task[Process]) -> None:
 
 async def _pump(reading: int, output: Output) -> None:
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_PIECE)
+    reader = asyncio.StreamReader(limit=_PIECE_BYTES)
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading, "rb", buffering=0))
     try:
-        while piece := await reader.read(_PIECE):
+        while piece := await reader.read(_PIECE_BYTES):
             output.add(piece)
     finally:
         transport.close()

@@ -27,8 +27,8 @@ MOST_BYTES = 100_000
 MOST_COUNTED = 64 << 20
 """Bytes in which lines are counted, which takes some tenths of a second."""
 
-_PIECE = 1 << 16
-_FOR_SNIFFING = 8192
+_PIECE_BYTES = 1 << 16
+_SNIFFED_BYTES = 8192
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Lines:
 def read_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     """Run `readTextFile` on a file of the workspace."""
     with workspace.place(text(args, "path")) as place, open_regular(place) as file:
-        if b"\0" in file.read(_FOR_SNIFFING):
+        if b"\0" in file.read(_SNIFFED_BYTES):
             message = f"{place.shown} is not a text file; use readImageFile or readPdfFile if it is one, or exec"
             raise SkillError(message)
         file.seek(0)
@@ -73,7 +73,7 @@ def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
         opened = os.fstat(handle)
         _refuse_special(place, opened)
         place.check_opened(opened)
-        return os.fdopen(handle, "rb" if flags == os.O_RDONLY else "ab", buffering=_PIECE)
+        return os.fdopen(handle, "rb" if flags == os.O_RDONLY else "ab", buffering=_PIECE_BYTES)
     except SkillError:
         os.close(handle)
         raise
@@ -89,7 +89,7 @@ def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYT
     line = 0
     stop: int | None = None
     counted = 0
-    while counted < MOST_COUNTED and (piece := file.readline(_PIECE)):
+    while counted < MOST_COUNTED and (piece := file.readline(_PIECE_BYTES)):
         counted += len(piece)
         wanted = line >= start and (end is None or line < end)
         if wanted and stop is None:
@@ -170,7 +170,7 @@ def _refuse_special(place: ResolvedPath, status: os.stat_result) -> None:
 
 
 _MEGABYTE = 1024 * 1024
-_BIG = 256 * 1024
+_THREAD_FROM_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ async def read_medium(workspace: Workspace, call: ToolCall, medium: Medium) -> T
             message = f"{place.shown} has {size} bytes, more than the {medium.most} allowed; make it smaller with exec"
             raise SkillError(message)
         read = file.read
-        data = await asyncio.to_thread(read, medium.most + 1) if size > _BIG else read(medium.most + 1)
+        data = await asyncio.to_thread(read, medium.most + 1) if size > _THREAD_FROM_BYTES else read(medium.most + 1)
         kind = medium.sniff(data)
         if kind is None:
             raise SkillError(f"{place.shown} is not a {medium.what}; use another tool for this file")

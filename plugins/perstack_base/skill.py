@@ -38,7 +38,7 @@ _FILE_TOOLS: Mapping[str, FileTool] = {
     "deleteDirectory": delete_directory,
 }
 
-_BIG = 256 * 1024
+_THREAD_FROM_BYTES = 256 * 1024
 """Bytes from which file operations run in a thread; below, a thread costs more than blocking other Runs briefly."""
 
 _TOOLSET = Toolset(SPECS)
@@ -102,13 +102,13 @@ class BaseSession(SkillSession):
             data = await call.blobs.get(blob[1])
         except NotFound:
             raise SkillError(f"{name} is not there; copy the name exactly from the result that has it") from None
-        if len(data) < _BIG:
+        if len(data) < _THREAD_FROM_BYTES:
             return answer(read_blob(name, data, call.args))
         return answer(await self._in_thread(lambda: read_blob(name, data, call.args)))
 
     async def _in_place(self, tool: FileTool, call: ToolCall) -> JsonObject:
         workspace, args = self._workspace.opening(call.opens), call.args
-        if tool not in (delete_directory, move_file) and self._weight(args) < _BIG:
+        if tool not in (delete_directory, move_file) and self._weight(args) < _THREAD_FROM_BYTES:
             return tool(workspace, args)
         if tool is read_text_file:
             return await self._in_thread(lambda: tool(workspace, args))

@@ -40,7 +40,7 @@ from perstack_base.files import (
 )
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 
 PROTECTED_WAYS: tuple[Parts, ...] = (
     (".env",),
@@ -516,8 +516,8 @@ class _Walk:
 
     def _redirect(self, target: str) -> Parts:
         self._links += 1
-        if self._links > _MOST_LINKS:
-            raise SkillError(f"{self._shown} goes through more than {_MOST_LINKS} symbolic links; use another path")
+        if self._links > _MAX_LINKS:
+            raise SkillError(f"{self._shown} goes through more than {_MAX_LINKS} symbolic links; use another path")
         if not target.startswith("/"):
             return tuple(part for part in target.split("/") if part not in ("", "."))
         return self._from(target)

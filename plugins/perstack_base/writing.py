@@ -18,7 +18,7 @@ from perstack_base.reading import open_regular, refuse_git_head
 from perstack_base.tool_io import encoded, text
 from perstack_base.workspace import ResolvedPath, Workspace
 
-_LONGEST_ECHO = 200
+_MAX_ECHO_CHARS = 200
 
 
 def write_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
@@ -88,9 +88,9 @@ def replace(place: ResolvedPath, data: bytes) -> None:
 
 def echo(written: str) -> str:
     """Return only the beginning of a text for a result: the call contains it already, and results cost tokens."""
-    if len(written) <= _LONGEST_ECHO:
+    if len(written) <= _MAX_ECHO_CHARS:
         return written
-    return f"{written[:_LONGEST_ECHO]}… ({len(written)} characters)"
+    return f"{written[:_MAX_ECHO_CHARS]}… ({len(written)} characters)"
 
 
 def _replaceable(place: ResolvedPath) -> os.stat_result | None:

@@ -19,12 +19,12 @@ from perstack.system.process_groups import process_start_time
 
 Controller = Literal["memory", "pids", "cpu"]
 
-_PERIOD = 100_000
+_PERIOD_US = 100_000
 """Microseconds of the period in which CPU time is limited."""
-_LEAST = 1_000
+_MIN_QUOTA_US = 1_000
 _PREFIX = "perstack-"
-_LOOK_AGAIN = 0.02
-_PATIENCE = 2.0
+_POLL_INTERVAL_S = 0.02
+_REMOVAL_TIMEOUT_S = 2.0
 """Seconds to wait for the last processes of a group to end."""
 
 
@@ -133,11 +133,11 @@ class JobCgroup:
         if limits.processes is not None and "pids" in named:
             (folder / "pids.max").write_text(str(limits.processes))
         if limits.cpu is not None and "cpu" in named:
-            quota = max(_LEAST, round(limits.cpu * _PERIOD))
+            quota = max(_MIN_QUOTA_US, round(limits.cpu * _PERIOD_US))
             if place.is_second:
-                (folder / "cpu.max").write_text(f"{quota} {_PERIOD}")
+                (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
             else:
-                (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
+                (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
                 (folder / "cpu.cfs_quota_us").write_text(str(quota))
 
 
@@ -162,12 +162,12 @@ class ProgramCgroup:
         return None
 
     async def remove(self) -> None:
-        """Remove the group after its program has ended, waiting up to _PATIENCE seconds for the last processes."""
+        """Remove the group after its program has ended, waiting for the last processes for _REMOVAL_TIMEOUT_S."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _PATIENCE
+        until = loop.time() + _REMOVAL_TIMEOUT_S
         left = [folder for _, folder in self.parts]
         while (left := [one for one in left if not _remove(one)]) and loop.time() < until:  # noqa: ASYNC110 - polled
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 def _own() -> Iterator[tuple[str, str]]:

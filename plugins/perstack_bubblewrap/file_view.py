@@ -34,7 +34,7 @@ from perstack_bubblewrap.mounts import View, opened
 
 MOST_FOLDERS = 50_000
 
-_FRESH = 50_000_000
+_TIMESTAMP_GRAIN_NS = 50_000_000
 """Nanoseconds in which a directory may change again without a new timestamp."""
 
 _HEAD = "HEAD"
@@ -124,7 +124,7 @@ class ProtectedFileScanner:
         if known is not None and known.is_settled and known.changed == changed:
             return known
         now = time.time_ns()
-        one = _Folder(changed, is_settled=changed < now - _FRESH)
+        one = _Folder(changed, is_settled=changed < now - _TIMESTAMP_GRAIN_NS)
         with os.scandir(path) as entries:
             names = {entry.name: entry for entry in entries}
         for entry in names.values():
@@ -186,7 +186,7 @@ def _hide(entry: os.DirEntry[str], one: _Folder) -> None:
 
 Identity = tuple[int, int]
 
-_MOST_LOOKS = 50
+_MAX_SCANS = 50
 """Maximum number of scans after a program, as many as `.git` directories may be nested."""
 
 
@@ -275,7 +275,7 @@ class FileViewBuilder:
         said: dict[str, str] = {}
         is_whole = True
         known, moved = self._known or {}, frozenset((self._known or {}).values())
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MAX_SCANS):
             look = self._look(may_be_partial=True)
             is_whole = look.is_whole
             new = [

@@ -26,11 +26,11 @@ from perstack_bubblewrap.cgroups import Controller, JobCgroup, Limits, ProgramCg
 from perstack_bubblewrap.machine import run_trusted
 
 SPARE = 300
-_SINCE = (6, 14)
+_MIN_KERNEL = (6, 14)
 _CAP_SYS_ADMIN = 1 << 21
-_PATIENCE = 10
+_REPORT_TIMEOUT_S = 10
 """Seconds to wait for bwrap to report the process it has started."""
-_PIECE = 4096
+_PIECE_BYTES = 4096
 _CHILD = re.compile(rb'"child-pid": (\d+)\D')
 _SET = 'echo "$0" > /proc/sys/kernel/pid_max'
 
@@ -39,7 +39,7 @@ _SET = 'echo "$0" > /proc/sys/kernel/pid_max'
 def is_possible() -> bool:
     """Return whether this process may set `pid_max`, and the kernel has one per PID namespace."""
     release = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
-    return os.geteuid() == 0 and release >= _SINCE and _may_administer() and _nsenter() is not None
+    return os.geteuid() == 0 and release >= _MIN_KERNEL and _may_administer() and _nsenter() is not None
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class PausedProgram:
         """
         self.let_go()
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_REPORT_TIMEOUT_S):
                 child = await self._child()
         except TimeoutError:
             child = None
@@ -91,7 +91,7 @@ class PausedProgram:
                 await ready.wait()
             finally:
                 loop.remove_reader(self.said)
-            piece = os.read(self.said, _PIECE)
+            piece = os.read(self.said, _PIECE_BYTES)
             if not piece:
                 return None
             heard += piece

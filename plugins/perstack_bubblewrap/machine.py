@@ -37,10 +37,10 @@ def memory_files(*contents: bytes) -> Generator[tuple[int, ...]]:
         yield tuple(found)
 
 
-_OLDEST = (0, 8)
-_NEEDED = "--ro-bind-fd"
+_MIN_VERSION = (0, 8)
+_REQUIRED_OPTION = "--ro-bind-fd"
 """Option that mounts a descriptor: added in 0.10, and backported to older versions as a fix."""
-_PATIENCE = 10
+_TRIAL_TIMEOUT_S = 10
 """Seconds that a trivial program may take to start and end."""
 
 _FILES = Path(__file__).parent / "files"
@@ -113,10 +113,10 @@ async def check(bwrap: str) -> None:
     status, words = await run_trusted(bwrap, "--version")
     version = tuple(int(part) for part in re.findall(r"\d+", words)[:2])
     _, options = await run_trusted(bwrap, "--help")
-    if status != 0 or version < _OLDEST or _NEEDED not in options:
+    if status != 0 or version < _MIN_VERSION or _REQUIRED_OPTION not in options:
         raise UsageError(
             f"{bwrap} is {words.strip() or 'of no known version'}: bubblewrap 0.10 is needed, or an older one with the"
-            f" option {_NEEDED}, as distributions have it: update it"
+            f" option {_REQUIRED_OPTION}, as distributions have it: update it"
         )
     with memory_files(arguments(system(), View(), cwd="/", env={}), seccomp()) as (given, filters):
         status, words = await run_trusted(
@@ -138,10 +138,10 @@ async def run_trusted(*argv: str, keep: tuple[int, ...] = ()) -> tuple[int, str]
         *argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env={}, pass_fds=keep, start_new_session=True
     )
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TRIAL_TIMEOUT_S):
             out, err = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
-        return 1, f"no answer within {_PATIENCE} s"
+        return 1, f"no answer within {_TRIAL_TIMEOUT_S} s"
     return process.returncode or 0, (out + err).decode("utf-8", "replace")

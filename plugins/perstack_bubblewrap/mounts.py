@@ -16,7 +16,7 @@ from perstack.dataclass import dataclass
 _MIB = 1 << 20
 DEFAULT_TMP = 1024 * _MIB
 """Default size of /tmp in bytes."""
-_SHARED_MEMORY = 64 * _MIB
+_SHARED_MEMORY_BYTES = 64 * _MIB
 _SHM = "shm"
 TMP = "/tmp"  # noqa: S108 - each program has its own
 """Also the home directory inside."""
@@ -103,7 +103,7 @@ def arguments(
         *_each("--ro-bind", system.folders),
         *(word for source, place in system.files for word in ("--ro-bind", source, place)),
         *_proc(system),
-        *("--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY), "--tmpfs", f"/dev/{_SHM}"),
+        *("--dev", "/dev", "--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", f"/dev/{_SHM}"),
         *("--perms", "1777", "--size", str(tmp), "--tmpfs", TMP, "--dir", "/run"),
         *("--dir", "/var", "--symlink", TMP, f"/var{TMP}"),
         *_person(system, view, handles),

@@ -11,11 +11,11 @@ from perstack.dataclass import dataclass
 _WEB = frozenset({80, 443})
 """Ports of an entry that names none."""
 LOCAL = "localhost"
-_LONGEST = 253
+_MAX_HOST_CHARS = 253
 """Characters of a host name in messages; a program may send a longer one."""
 MOST_PORTS = 64
 """Maximum number of listed host ports: each needs a listener before each program."""
-_LOWEST_PORT = 1024
+_MIN_PORT = 1024
 """Ports below this one need an administrator."""
 _PROXY_PORT = 3128
 
@@ -69,12 +69,12 @@ def wrong_ports(allowed: Iterable[str]) -> str:
     ports = local_ports(allowed)
     if len(ports) > MOST_PORTS:
         return f"`network`: {len(ports)} ports of this machine are listed, and at most {MOST_PORTS} can be"
-    low = next((port for port in ports if port < _LOWEST_PORT), None)
+    low = next((port for port in ports if port < _MIN_PORT), None)
     return "" if low is None else f"`network`: localhost:{low} cannot be listened on inside, where ports begin at 1024"
 
 
 def _short(host: str) -> str:
-    return host if len(host) <= _LONGEST else f"{host[:_LONGEST]}…"
+    return host if len(host) <= _MAX_HOST_CHARS else f"{host[:_MAX_HOST_CHARS]}…"
 
 
 def _names(entry: str, host: str, port: int) -> bool:

@@ -21,11 +21,11 @@ from perstack.system.processes import launch, owned, python_argv, started
 from perstack_bubblewrap.machine import memory_files
 from perstack_bubblewrap.network import local_ports, proxy_port
 
-_PATIENCE = 30
+_START_TIMEOUT_S = 30
 """Seconds to wait until a proxy is ready."""
-_MOST_NOTED = 100
+_MAX_REFUSALS = 100
 """Maximum number of refused places that are remembered, each with its latest refusal."""
-_PIECE = 1 << 16
+_PIECE_BYTES = 1 << 16
 _INSIDE = "/run/perstack"
 
 _BRIDGE = Path(__file__).with_name("bridge.py")
@@ -94,7 +94,7 @@ class Proxy:
     def take(self) -> None:
         """Read the refusals that the proxy has reported by now."""
         with suppress(BlockingIOError):
-            while piece := os.read(self.reading, _PIECE):
+            while piece := os.read(self.reading, _PIECE_BYTES):
                 *lines, self._rest = (self._rest + piece).split(b"\n")
                 for line in lines:
                     self._note(line)
@@ -108,16 +108,16 @@ class Proxy:
             self.count += 1
             self._refused.pop(words, None)
             self._refused[words] = self.count
-            if len(self._refused) > _MOST_NOTED:
+            if len(self._refused) > _MAX_REFUSALS:
                 del self._refused[next(iter(self._refused))]
             self._show(words)
 
     def _show(self, words: str) -> None:
         """Show each refused place to the person once, up to a maximum number of places."""
-        if words in self._shown or len(self._shown) > _MOST_NOTED:
+        if words in self._shown or len(self._shown) > _MAX_REFUSALS:
             return
         self._shown.add(words)
-        more = "; what else is refused is in the results alone" if len(self._shown) > _MOST_NOTED else ""
+        more = "; what else is refused is in the results alone" if len(self._shown) > _MAX_REFUSALS else ""
         self.on_refused(f"refused by the sandbox: {words}{more}")
 
 
@@ -189,11 +189,11 @@ async def _ready(reading: int) -> None:
 
     def look() -> None:
         if not said.done():
-            said.set_result(os.read(reading, _PIECE))
+            said.set_result(os.read(reading, _PIECE_BYTES))
 
     loop.add_reader(reading, look)
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_START_TIMEOUT_S):
             if not await said:
                 raise OSError("the proxy ended while it was starting")
     finally:

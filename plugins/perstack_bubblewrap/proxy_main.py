@@ -28,7 +28,7 @@ from proxy.http.proxy import HttpProxyBasePlugin
 
 from perstack_bubblewrap.network import LOCAL, Refused, check_address, check_named
 
-_PATIENCE = 2
+_PROBE_TIMEOUT_S = 2
 """Seconds of a connection attempt to an address of this machine."""
 _MOST_HEAD = 64 << 10
 _MOST_BODY = 64 << 20
@@ -122,7 +122,7 @@ def address_of(host: str, port: int, allowed: tuple[str, ...]) -> str:
 def _answers(address: str, port: int) -> bool:
     """Return whether a service listens at this address; one of this machine may use one IP version only."""
     try:
-        socket.create_connection((address, port), _PATIENCE).close()
+        socket.create_connection((address, port), _PROBE_TIMEOUT_S).close()
     except OSError:
         return False
     return True

@@ -42,7 +42,7 @@ from perstack_bubblewrap.machine import memory_files, seccomp, system
 from perstack_bubblewrap.mounts import DEFAULT_TMP, View, arguments, environment, open_mount_sources
 from perstack_bubblewrap.proxy import Proxy, ProxyPool
 
-_LOOK_AGAIN = 0.1
+_CHECK_INTERVAL_S = 0.1
 """Seconds between two checks whether a program has exceeded a limit."""
 
 
@@ -190,7 +190,7 @@ class BubblewrapRuntime(Runtime):
         time = self._policy.time
         until = None if time is None else loop.time() + time / 1000
         waiting = asyncio.create_task(process.wait())
-        while not (await asyncio.wait({waiting}, timeout=_LOOK_AGAIN))[0]:
+        while not (await asyncio.wait({waiting}, timeout=_CHECK_INTERVAL_S))[0]:
             self._look(running)
             if not running.limit and until is not None and loop.time() >= until:
                 running.limit = f"it ran longer than {time} ms"

@@ -25,7 +25,7 @@ from perstack_google.request import VENDOR
 
 _CALL_LAYERS = 7
 """Nesting levels of an event down to its calls: candidates, content, parts, functionCall."""
-_MOST_DIGITS = 4_000
+_MAX_DIGITS = 4_000
 """Digits of an integer that are parsed; `int` accepts 4,300 at most."""
 
 
@@ -221,7 +221,7 @@ def _without_unreadable_arguments(data: str) -> _Response | None:
 
 def _finite(digits: str) -> float:
     """Parse an integer; one of thousands of digits becomes infinite, which is rejected as an argument."""
-    return int(digits) if len(digits) < _MOST_DIGITS else math.inf
+    return int(digits) if len(digits) < _MAX_DIGITS else math.inf
 
 
 def _finished(piece: _Part, text: str) -> list[ReplyPart]:

@@ -11,7 +11,7 @@ from perstack.core.base.secrets import masked_error
 from perstack.errors import PerstackError, SkillError
 from perstack.next_steps import NextStep
 
-_LONGEST = 10_000
+_MAX_ERROR_CHARS = 10_000
 """Characters of an error's text that are processed."""
 
 
@@ -41,14 +41,14 @@ def describe(error: BaseException) -> str:
     """Describe the root error on one line, without its next steps and with secrets in addresses masked."""
     found = root_cause(error)
     said = found.message if isinstance(found, PerstackError) else str(found)
-    text = masked_error(" ".join(said.split())[:_LONGEST])
+    text = masked_error(" ".join(said.split())[:_MAX_ERROR_CHARS])
     return text[:500] if text else type(found).__name__
 
 
 MOST_LINES = 1000
 """Maximum lines per time window; further ones are only counted."""
 
-_WINDOW = 10.0
+_WINDOW_S = 10.0
 """Length of the window in seconds."""
 
 LONGEST_LINE = 1000
@@ -61,14 +61,14 @@ class RateLimitedOutput:
         """Send lines to `show`."""
         self._show = show
         self._clock = clock
-        self._until = clock() + _WINDOW
+        self._until = clock() + _WINDOW_S
         self._lines = 0
 
     def __call__(self, line: str) -> None:
         """Show a line, or count it."""
         now = self._clock()
         if now >= self._until:
-            self._until, left_out, self._lines = now + _WINDOW, self._lines - MOST_LINES, 0
+            self._until, left_out, self._lines = now + _WINDOW_S, self._lines - MOST_LINES, 0
             if left_out > 0:
                 self._show(f"({left_out} lines were not shown)")
         self._lines += 1

@@ -89,8 +89,8 @@ class PersonalLogin(TokenFlow):
 
 PATH = "/callback"
 
-_LONGEST = 16_384
-_PATIENCE = 10.0
+_MAX_REQUEST_BYTES = 16_384
+_REQUEST_TIMEOUT_S = 10.0
 """Seconds that a browser may take to send its request."""
 
 _PAGE = "<!doctype html><meta charset=utf-8><title>Perstack</title><p>{}</p>"
@@ -111,7 +111,7 @@ class CallbackServer:
     async def listening(cls) -> AsyncGenerator[CallbackServer]:
         """Listen on a free port of 127.0.0.1."""
         loopback = cls()
-        server = await asyncio.start_server(loopback._serve, "127.0.0.1", 0, limit=_LONGEST)
+        server = await asyncio.start_server(loopback._serve, "127.0.0.1", 0, limit=_MAX_REQUEST_BYTES)
         async with server:
             port = server.sockets[0].getsockname()[1]
             loopback.redirect_uri = f"http://127.0.0.1:{port}{PATH}"
@@ -123,7 +123,7 @@ class CallbackServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 status, text = self._take(head.decode("latin-1").partition("\r\n")[0])
                 body = _PAGE.format(text).encode()
@@ -153,7 +153,7 @@ class CallbackServer:
 PATIENCE = 300
 """Seconds that a person has to log in."""
 
-_CONNECT = 60
+_CONNECT_TIMEOUT_S = 60
 """Seconds for the rest of the connection."""
 
 
@@ -179,7 +179,7 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
         auth = PersonalLogin(
             definition.endpoint, settings, loopback.redirect_uri, ask, place_of(definition, context.env)
         )
-        session = McpSession(RemoteServer(definition, context, auth), (PATIENCE + _CONNECT) * 1000)
+        session = McpSession(RemoteServer(definition, context, auth), (PATIENCE + _CONNECT_TIMEOUT_S) * 1000)
         try:
             await session.tools()
         except SkillError as error:

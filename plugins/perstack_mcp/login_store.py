@@ -21,7 +21,7 @@ from perstack.system.files import replace_private_file
 from perstack.system.regular_files import open_regular, read_regular
 from perstack.system.user import user_directory
 
-_WAIT = 30.0
+_LOCK_TIMEOUT_S = 30.0
 """Seconds to wait for another process that renews a login."""
 
 
@@ -60,7 +60,7 @@ class Logins:
         return LoginFile(self._folder, endpoint, sha256(f"{endpoint}\0{client_id or ''}".encode()).hexdigest())
 
 
-_MOST_BYTES = 8 << 20
+_MAX_BYTES = 8 << 20
 
 
 class LoginFile:
@@ -75,7 +75,7 @@ class LoginFile:
     def read(self) -> Login | None:
         """Return the login; None if the file is missing, unreadable, or of another server."""
         try:
-            login = Login.model_validate_json(read_regular(self._path, _MOST_BYTES))
+            login = Login.model_validate_json(read_regular(self._path, _MAX_BYTES))
         except (OSError, ValidationError):
             return None
         return login if login.endpoint == self._endpoint else None
@@ -121,8 +121,8 @@ class LoginFile:
 
 async def _lock(handle: int) -> None:
     try:
-        async with asyncio.timeout(_WAIT):
+        async with asyncio.timeout(_LOCK_TIMEOUT_S):
             while not try_lock(handle):  # noqa: ASYNC110 - the holder is another process, which sets no Event
                 await asyncio.sleep(0.02)
     except TimeoutError as error:
-        raise SkillError(f"another process has been renewing the login for {_WAIT:g} s") from error
+        raise SkillError(f"another process has been renewing the login for {_LOCK_TIMEOUT_S:g} s") from error

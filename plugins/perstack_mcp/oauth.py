@@ -255,7 +255,7 @@ def _algorithm(pem: str) -> str:
     return "EdDSA" if isinstance(key, Ed25519PrivateKey) else "RS256"
 
 
-_EARLY = 30.0
+_EXPIRY_MARGIN_S = 30.0
 """Maximum seconds before its expiry from which a token is no longer used."""
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -318,7 +318,7 @@ class StoredLogin(OAuthFlow):
         client.client_secret = client.client_secret or self._settings.client_secret
         self.context.oauth_metadata = _or_none(OAuthMetadata, login.server)
         self.context.protected_resource_metadata = _or_none(ProtectedResourceMetadata, login.resource)
-        early = min(_EARLY, (tokens.expires_in or 0) / 10)
+        early = min(_EXPIRY_MARGIN_S, (tokens.expires_in or 0) / 10)
         self.context.token_expiry_time = None if login.expires_at is None else login.expires_at - early
         self.context.current_tokens = tokens
 

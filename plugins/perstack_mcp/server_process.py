@@ -35,7 +35,7 @@ from perstack.system.process_groups import end_group
 from perstack.system.processes import owned
 from perstack_mcp.errors import LONGEST_LINE
 
-_SHORTEST_SECRET = 6
+_MIN_SECRET_CHARS = 6
 """Minimum characters of a secret that is masked; shorter ones would occur in ordinary words."""
 
 
@@ -69,7 +69,7 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
     filled_in = definition.model_copy(update={"args": tuple(args.values()), "env": given})
     variables = variables_in((*definition.args, *definition.env.values()))
     named = {context.env[name] for name in variables if is_secret_name(name)}
-    secrets = {secret for secret in (*secrets_of(filled_in), *named) if len(secret) >= _SHORTEST_SECRET}
+    secrets = {secret for secret in (*secrets_of(filled_in), *named) if len(secret) >= _MIN_SECRET_CHARS}
     return Launch(
         _argv(filled_in),
         {**inherited(context.env, (*definition.required_env, *context.variables)), **given},
@@ -92,11 +92,11 @@ def _argv(definition: McpStdioSkill) -> tuple[str, ...]:
 GRACE = 1.0
 """Seconds for a server to exit after its stdin has been closed."""
 
-_DRAIN = 0.2
+_DRAIN_TIMEOUT_S = 0.2
 """Seconds to wait for the last stderr lines: a process that left the group may hold stderr open."""
 
 _KEPT_LINES = 10
-_BUFFER = 1 << 20
+_BUFFER_BYTES = 1 << 20
 
 
 class Child:
@@ -189,7 +189,7 @@ async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stder
 @asynccontextmanager
 async def _reading(pipe: BinaryIO) -> AsyncGenerator[asyncio.StreamReader]:
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_BUFFER)
+    reader = asyncio.StreamReader(limit=_BUFFER_BYTES)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     try:
         yield reader
@@ -217,7 +217,7 @@ async def _end(child: Child, pump: asyncio.Task[None]) -> None:
     finally:
         try:
             await end_group(child.process)
-            await asyncio.wait({pump}, timeout=_DRAIN)
+            await asyncio.wait({pump}, timeout=_DRAIN_TIMEOUT_S)
         finally:
             child.stdin.transport.abort()
             pump.cancel()

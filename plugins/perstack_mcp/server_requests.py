@@ -170,7 +170,7 @@ class OpenCalls:
         self._changed = asyncio.Event()
 
 
-_SCHEMA_STEPS = 20_000
+_MAX_SCHEMA_STEPS = 20_000
 """Validation steps for a question's schema, whose fields are few and flat."""
 
 _STOPS = {"stop": "endTurn", "length": "maxTokens"}
@@ -187,7 +187,7 @@ class Requests:
     async def elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Answer a question: with the person's recorded answer, by ending the call to ask, or by declining."""
         question = question_of(params)
-        problem = schema_problem(question.requested_schema, Meter(_SCHEMA_STEPS))
+        problem = schema_problem(question.requested_schema, Meter(_MAX_SCHEMA_STEPS))
         if problem is not None:
             return ErrorData(code=INVALID_PARAMS, message=f"the question cannot be asked: {problem}")
         if not any(one.call.may_ask or one.call.answers for one in self._calls.candidates()):

@@ -27,8 +27,8 @@ MOST_GARBAGE = 16 << 20
 MOST_GARBAGE_LINES = 100_000
 """Number of such lines: parsing endless ones would block the event loop."""
 
-_PIECE = 1 << 18
-_WAITING = 64
+_PIECE_BYTES = 1 << 18
+_MAX_QUEUED = 64
 """Queued messages for a server that does not read."""
 
 
@@ -36,7 +36,7 @@ _WAITING = 64
 async def streams_of(child: Child) -> AsyncGenerator[TransportStreams]:
     """Yield the streams that the SDK uses for this process."""
     arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    sent, outgoing = anyio.create_memory_object_stream[SessionMessage](_WAITING)
+    sent, outgoing = anyio.create_memory_object_stream[SessionMessage](_MAX_QUEUED)
     pumps = (asyncio.create_task(_read(child, arrived)), asyncio.create_task(_write(child, outgoing)))
     try:
         yield received, sent
@@ -76,7 +76,7 @@ def _parsed(line: bytes) -> SessionMessage | None:
 async def _lines(child: Child) -> AsyncGenerator[bytes]:
     parts: list[bytes] = []
     size = 0
-    while piece := await child.stdout.read(_PIECE):
+    while piece := await child.stdout.read(_PIECE_BYTES):
         *whole, rest = piece.split(b"\n")
         for line in whole:
             yield b"".join((*parts, line))

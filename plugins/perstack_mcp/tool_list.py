@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from perstack_mcp.sdk import ReadStream, TransportStreams
 
 
-_MOST_PAGES = 100
+_MAX_PAGES = 100
 
-_TOGETHER = 0.1
+_CHANGE_DELAY_S = 0.1
 """Seconds in which several change notifications count as one."""
 
-_PATIENCE = 30.0
+_LIST_TIMEOUT_S = 30.0
 """Seconds for a new list; the first one is part of connecting."""
 
 
@@ -76,7 +76,7 @@ class Listing:
         try:
             while True:
                 await self._stale.wait()
-                await asyncio.sleep(_TOGETHER)
+                await asyncio.sleep(_CHANGE_DELAY_S)
                 self._stale.clear()
                 await self._list(client)
                 self._settled.set()
@@ -94,7 +94,7 @@ class Listing:
 
     async def _list(self, client: Client) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_LIST_TIMEOUT_S):
                 found = await _toolset_of(client)
         except Exception as error:  # noqa: BLE001 - whatever the server sends, the list that is there stays
             self._show(f"(its tools have changed, but the new list cannot be used: {describe(error)})")
@@ -113,13 +113,13 @@ async def _listed(client: Client) -> tuple[ToolSpec, ...]:
         return ()
     found: list[ToolSpec] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         found += [_spec(tool) for tool in page.tools]
         cursor = page.next_cursor
         if cursor is None:
             return tuple({spec.name: spec for spec in found}.values())
-    raise SkillError(f"the list of its tools has no end: more than {_MOST_PAGES} pages")
+    raise SkillError(f"the list of its tools has no end: more than {_MAX_PAGES} pages")
 
 
 def _spec(tool: Tool) -> ToolSpec:
@@ -172,9 +172,9 @@ class OutputSchemas:
         return f"the server's structured output breaks the tool's own output schema{place}: {found.message[:200]}"
 
 
-_STEPS = 4 * FULL
+_MAX_SCHEMA_STEPS = 4 * FULL
 """Validation steps for all schemas of one list."""
-_MOST_TOOLS = 2_000
+_MAX_TOOLS = 2_000
 
 
 class RepairingReader:
@@ -242,19 +242,19 @@ class RepairingReader:
         await self.aclose()
 
     def _usable(self, tools: list[JsonValue], result: JsonObject) -> list[JsonValue]:
-        meter = Meter(_STEPS)
+        meter = Meter(_MAX_SCHEMA_STEPS)
         # only short values, since they are validated again with each tool
         around = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
         usable: list[JsonValue] = []
-        for tool in tools[:_MOST_TOOLS]:
+        for tool in tools[:_MAX_TOOLS]:
             problem = _problem(tool, {**around, "tools": [tool]}, self._version(), meter)
             if problem is None and isinstance(tool, dict):
                 usable.append(self._outputs.take(tool))
             else:
                 name = tool.get("name") if isinstance(tool, dict) else None
                 self._on_dropped(f"tool {name or '?'} is left out: {problem}")
-        if len(tools) > _MOST_TOOLS:
-            self._on_dropped(f"{len(tools) - _MOST_TOOLS} tools are left out: more than {_MOST_TOOLS} at once")
+        if len(tools) > _MAX_TOOLS:
+            self._on_dropped(f"{len(tools) - _MAX_TOOLS} tools are left out: more than {_MAX_TOOLS} at once")
         return usable
 
 

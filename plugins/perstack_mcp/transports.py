@@ -75,8 +75,8 @@ class Server(Protocol):
         ...
 
 
-_MOST = 500
-_MOST_BYTES = 1 << 20
+_MAX_ENTRIES = 500
+_MAX_BYTES = 1 << 20
 
 
 class ServerProtocols:
@@ -108,7 +108,7 @@ class ServerProtocols:
         self._remember(_digest(("handshake", endpoint)))
 
     def _remember(self, digest: str) -> None:
-        known = [*self._read(), digest][-_MOST:]
+        known = [*self._read(), digest][-_MAX_ENTRIES:]
         # a cache that cannot be written is not an error
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ class ServerProtocols:
 
     def _read(self) -> list[str]:
         try:
-            found: object = json.loads(read_regular(self._path, _MOST_BYTES))
+            found: object = json.loads(read_regular(self._path, _MAX_BYTES))
         except (OSError, ValueError):
             return []
         return [str(one) for one in found] if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON: whatever it is, it becomes text

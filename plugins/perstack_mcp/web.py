@@ -54,10 +54,10 @@ async def public_addresses(host: str, port: int) -> list[str]:
     return addresses
 
 
-_CONNECT = 30.0
-_LARGEST_EVENT = 64 << 20
+_CONNECT_TIMEOUT_S = 30.0
+_MAX_EVENT_BYTES = 64 << 20
 
-_NO_READ_LIMIT = 24 * 3600.0
+_READ_TIMEOUT_S = 24 * 3600.0
 """Seconds; the session limits how long a call may be silent."""
 
 
@@ -69,10 +69,10 @@ async def streamable(
 
     Once connected, an unauthorized request fails alone, without ending the connection.
     """
-    client = _Client(_transport(may_be_local), dict(headers), httpx2.Timeout(_CONNECT, read=None), auth)
+    client = _Client(_transport(may_be_local), dict(headers), httpx2.Timeout(_CONNECT_TIMEOUT_S, read=None), auth)
     async with (
         client,
-        streamable_http_client(endpoint, http_client=client, max_sse_event_size=_LARGEST_EVENT) as streams,
+        streamable_http_client(endpoint, http_client=client, max_sse_event_size=_MAX_EVENT_BYTES) as streams,
     ):
         yield streams
 
@@ -91,8 +91,8 @@ async def sse(
     async with sse_client(
         endpoint,
         dict(headers),
-        timeout=_CONNECT,
-        sse_read_timeout=_NO_READ_LIMIT,
+        timeout=_CONNECT_TIMEOUT_S,
+        sse_read_timeout=_READ_TIMEOUT_S,
         httpx_client_factory=client,
         auth=auth,
     ) as streams:

@@ -26,7 +26,7 @@ from perstack.support.http.messages import (
 )
 from perstack.support.http.structured_output import requires_all, schema_for
 
-_MEDIUM_TOKENS = 12_288
+_MAX_MEDIUM_TOKENS = 12_288
 """Highest budget in tokens for which a model gets medium effort."""
 
 _TAKES_SCHEMAS = re.compile(r"^(gpt-4o(?!-2024-05)|gpt-4\.|gpt-[5-9]|o1(?!-mini|-preview)|o[3-9])")
@@ -118,7 +118,7 @@ def effort_of(model: str, budget: ReasoningBudget | None, dialect: Dialect) -> s
     """Return the nearest reasoning effort that the model has; None to omit it."""
     if budget is None or not dialect.reasons(model):
         return None
-    word = budget_word(budget, medium=_MEDIUM_TOKENS)
+    word = budget_word(budget, medium=_MAX_MEDIUM_TOKENS)
     if not dialect.is_openai:
         return _EFFORTS_ELSEWHERE.get(dialect.vendor, {}).get(word, word)
     for family, nearest in _NEAREST_EFFORT:

@@ -12,8 +12,8 @@ from perstack.ports.provider import OfferedModel, ProviderConfig
 from perstack.support.http.endpoint import is_loopback
 from perstack_openai.endpoints import ollama_connection
 
-_SECONDS = 2.0
-_MOST_BYTES = 4_000_000
+_TIMEOUT_S = 2.0
+_MAX_BYTES = 4_000_000
 
 
 class _Model(BaseModel):
@@ -45,12 +45,12 @@ def _body(url: str, headers: Mapping[str, str]) -> bytes:
     """Return the response body, truncated above the maximum size of a model list."""
     body = b""
     with (
-        httpx.Client(timeout=_SECONDS, trust_env=not is_loopback(url)) as client,
+        httpx.Client(timeout=_TIMEOUT_S, trust_env=not is_loopback(url)) as client,
         client.stream("GET", url, headers=dict(headers)) as answer,
     ):
         answer.raise_for_status()
         for piece in answer.iter_bytes():
             body += piece
-            if len(body) > _MOST_BYTES:
+            if len(body) > _MAX_BYTES:
                 break
     return body

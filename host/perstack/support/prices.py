@@ -12,7 +12,7 @@ from perstack.ports.provider import OfferedModel, PriceList, PriceSource
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
 
-_SOME = 1_000
+_QUERY_TOKENS = 1_000
 """Tokens per price query: few enough to stay in every vendor's first price tier."""
 
 
@@ -51,10 +51,10 @@ class PublishedPrices(PriceSource):
 
     def _offered(self, model: ModelInfo) -> OfferedModel:
         price = self.load()
-        each = (Usage(input_tokens=_SOME), Usage(output_tokens=_SOME))
+        each = (Usage(input_tokens=_QUERY_TOKENS), Usage(output_tokens=_QUERY_TOKENS))
         into, out = (price(model.id, usage)[0] for usage in each)
         return OfferedModel(model.id, model.context_window, _of_million(into), _of_million(out))
 
 
 def _of_million(price: float | None) -> float | None:
-    return None if price is None else round(price * 1_000_000 / _SOME, 6)
+    return None if price is None else round(price * 1_000_000 / _QUERY_TOKENS, 6)

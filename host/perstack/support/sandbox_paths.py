@@ -18,7 +18,7 @@ from perstack.ports.runtime import Surroundings
 
 _NOBODYS = ("/proc", "/sys", "/dev", "/run")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/boot", "/var")
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _real(path: str, changeable: Sequence[str]) -> str | None:
         links += 1
         if is_below(at, changeable):
             raise _Led(step)
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             return None
         target = os.readlink(step)  # noqa: PTH115 - pathlib would drop parts that matter
         at = "/" if target.startswith("/") else at

@@ -8,7 +8,7 @@ from perstack.ports.dispatcher import Order
 
 MOST_PRIORITY = (1 << 31) - 1
 """Highest priority that all engines support; the lowest is its negative."""
-_REASON = 500
+_MAX_REASON_CHARS = 500
 """Characters kept of the reason why a worker cannot serve a work item."""
 
 
@@ -41,7 +41,9 @@ def order_of(stored: object) -> Order | None:
 def stored(order: Order) -> dict[str, JsonValue]:
     """Return the stored form of a work item."""
     labels: dict[str, JsonValue] = {storable(key): storable(value) for key, value in order.labels.items()}
-    refused: dict[str, JsonValue] = {storable(key): storable(value)[:_REASON] for key, value in order.refused.items()}
+    refused: dict[str, JsonValue] = {
+        storable(key): storable(value)[:_MAX_REASON_CHARS] for key, value in order.refused.items()
+    }
     known = (("run_id", order.run_id), ("storage", order.storage))
     more: dict[str, JsonValue] = {key: value for key, value in known if value is not None}
     return {

@@ -91,10 +91,10 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
 
 # For storages: the speed of the medium.
 
-_SLOW = 0.001
+_SLOW_FROM_S = 0.001
 """Seconds. Switching threads costs about a tenth of it."""
 
-_SHARE = 0.3
+_LATEST_WEIGHT = 0.3
 """Weight of the latest measurement."""
 
 
@@ -112,7 +112,7 @@ class LatencyMonitor:
     @property
     def is_slow(self) -> bool:
         """True if the next operation should run in a thread."""
-        return self._mean > _SLOW
+        return self._mean > _SLOW_FROM_S
 
     @contextmanager
     def measure(self) -> Generator[None]:
@@ -121,12 +121,12 @@ class LatencyMonitor:
         try:
             yield
         finally:
-            self._mean += _SHARE * (time.perf_counter() - began - self._mean)
+            self._mean += _LATEST_WEIGHT * (time.perf_counter() - began - self._mean)
 
 
 # Background tasks.
 
-_AGAIN = 0.5
+_CANCEL_INTERVAL_S = 0.5
 """Seconds until a task is cancelled again: `asyncio.wait_for` of Python 3.11 can lose a cancellation."""
 
 
@@ -136,4 +136,4 @@ async def end(task: asyncio.Task[None] | None) -> None:
         return
     while not task.done():
         task.cancel()
-        await asyncio.wait({task}, timeout=_AGAIN)
+        await asyncio.wait({task}, timeout=_CANCEL_INTERVAL_S)

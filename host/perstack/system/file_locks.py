@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager, suppress
 
 from perstack.errors import Conflict, NotFound
 
-_TRIES = 5
-_LONGEST_HOLDER = 1000
+_LOCK_ATTEMPTS = 5
+_MAX_HOLDER_BYTES = 1000
 
 
 @asynccontextmanager
@@ -44,23 +44,23 @@ def lock_holder(fd: int) -> str | None:
     if try_lock(fd, shared=True):
         fcntl.flock(fd, fcntl.LOCK_UN)
         return None
-    return os.pread(fd, _LONGEST_HOLDER, 0).decode(errors="replace") or "another process"
+    return os.pread(fd, _MAX_HOLDER_BYTES, 0).decode(errors="replace") or "another process"
 
 
 def _sign(fd: int, holder: str) -> None:
     # the lock works without the text: a full disk must not end a Job because of it
     with suppress(OSError):
         os.ftruncate(fd, 0)
-        os.pwrite(fd, holder.encode()[:_LONGEST_HOLDER], 0)
+        os.pwrite(fd, holder.encode()[:_MAX_HOLDER_BYTES], 0)
 
 
 async def _lock(fd: int, job_id: str) -> None:
     # retry: a process in `lock_holder` has the lock for a moment
-    for attempt in range(_TRIES):
+    for attempt in range(_LOCK_ATTEMPTS):
         if try_lock(fd):
             return
         await asyncio.sleep(0.001 * attempt)
-    holder = os.pread(fd, _LONGEST_HOLDER, 0).decode(errors="replace") or "another process"
+    holder = os.pread(fd, _MAX_HOLDER_BYTES, 0).decode(errors="replace") or "another process"
     raise Conflict(f"job {job_id} is being driven by {holder}: wait until it ends, or stop it")
 
 

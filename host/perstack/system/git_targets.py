@@ -19,9 +19,9 @@ from enum import Enum
 
 from perstack.dataclass import dataclass
 
-_LARGEST = 1 << 20
+_MAX_BYTES = 1 << 20
 """Maximum bytes of a configuration file; typical ones have a few hundred."""
-_DEEPEST = 10
+_MAX_INCLUDE_DEPTH = 10
 """Maximum depth of nested includes; git's own limit."""
 
 _SECTION = re.compile(r'\s*\[\s*([^\]"\s]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
@@ -114,7 +114,7 @@ def _named_in(file: str, prefix: str) -> str | None:
 
 def _targets(file: str, top: str, home: str, depth: int) -> Iterator[GitTarget]:
     text = _read(file)
-    if text is None or depth == _DEEPEST:
+    if text is None or depth == _MAX_INCLUDE_DEPTH:
         return
     for section, name, value in _settings(text):
         key = f"{section}.{name}"
@@ -199,8 +199,8 @@ def _read(file: str) -> str | None:
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             status = os.fstat(handle)
-            if stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST:
-                return os.read(handle, _LARGEST).decode("utf-8", "surrogateescape")
+            if stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES:
+                return os.read(handle, _MAX_BYTES).decode("utf-8", "surrogateescape")
         finally:
             os.close(handle)
     return None

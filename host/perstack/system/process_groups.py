@@ -17,13 +17,13 @@ from typing import Literal
 GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL, and maximum seconds to wait for killed processes."""
 
-_FINISHING = 0.1
+_FLUSH_TIME_S = 0.1
 """Seconds for processes that only flush output after their parent ended, such as the end of a shell's `> >(tee
 log)`."""
 
-_LOOK_SOON = 0.0005
-"""First pause between two checks, in seconds; each pause doubles up to `_LOOK_AGAIN`."""
-_LOOK_AGAIN = 0.01
+_FIRST_CHECK_INTERVAL_S = 0.0005
+"""First pause between two checks, in seconds; each pause doubles up to `_MAX_CHECK_INTERVAL_S`."""
+_MAX_CHECK_INTERVAL_S = 0.01
 
 _DEAD = ("Z", "X")
 
@@ -38,7 +38,7 @@ async def end_group(process: Process) -> None:
     left: _Left = "living"
     try:
         if process.returncode is not None:
-            left = await _left(process.pid, _FINISHING)
+            left = await _left(process.pid, _FLUSH_TIME_S)
         if left == "living":
             signal_group(process.pid, signal.SIGTERM)
             left = await _left(process.pid, GRACE)
@@ -89,14 +89,14 @@ async def _left(group: int, patience: float) -> _Left:
     noticed soon; the slower check for zombies comes only after the first pauses.
     """
     loop = asyncio.get_running_loop()
-    until, pause = loop.time() + patience, _LOOK_SOON
+    until, pause = loop.time() + patience, _FIRST_CHECK_INTERVAL_S
     while signal_group(group, 0):
-        if pause > 2 * _LOOK_SOON and not _has_living(group):
+        if pause > 2 * _FIRST_CHECK_INTERVAL_S and not _has_living(group):
             return "dead"
         if loop.time() >= until:
             return "living"
         await asyncio.sleep(pause)
-        pause = min(2 * pause, _LOOK_AGAIN)
+        pause = min(2 * pause, _MAX_CHECK_INTERVAL_S)
     return "nobody"
 
 

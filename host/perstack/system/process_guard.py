@@ -30,8 +30,8 @@ from perstack.system.process_groups import MARK, boot_identity, end_orphaned, gr
 # The guard ends those too, within seconds. The records are for a process that resumes sooner, and for a killed guard.
 # While a program runs it has a file, named by its mark, with the identity of its host process and of its own process.
 
-_MOST_FILES = 10_000
-_LONGEST = 1000
+_MAX_FILES = 10_000
+_MAX_RECORD_BYTES = 1000
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ def _all_left(folder: Path) -> dict[Path, set[int]]:
     """Return the remaining groups of each record that may be ended from here."""
     groups: dict[Path, set[int]] = {}
     with suppress(OSError):
-        for path in islice(folder.iterdir(), _MOST_FILES):
+        for path in islice(folder.iterdir(), _MAX_FILES):
             found = _left(path)
             if found is not None:
                 groups[path] = found
@@ -95,7 +95,7 @@ def _left(path: Path) -> set[int] | None:
     """Return the remaining groups of a recorded program; None if it may not be ended from here."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
-            lines = [line.split(" ") for line in file.read(_LONGEST).splitlines()]
+            lines = [line.split(" ") for line in file.read(_MAX_RECORD_BYTES).splitlines()]
     except (OSError, ValueError):
         return None
     if not lines or len(lines[0]) != 3 or lines[0][0] != boot_identity():

@@ -20,7 +20,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 REAL_FOLDER = FOLDER | os.O_NOFOLLOW
 """Flags to open a folder that must not be a link."""
 _SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_PIECE = 1 << 20
+_PIECE_BYTES = 1 << 20
 
 
 class NotRegular(OSError):
@@ -102,7 +102,7 @@ def read_below(folder: Path, path: str, most: int) -> bytes:
 def read_rest(file: int, most: int) -> bytes:
     """Return the rest of an open file. Raises TooLarge if that is more than `most` bytes."""
     data = bytearray()
-    while len(data) <= most and (piece := os.read(file, min(_PIECE, most + 1 - len(data)))):
+    while len(data) <= most and (piece := os.read(file, min(_PIECE_BYTES, most + 1 - len(data)))):
         data += piece
     if len(data) > most:
         raise TooLarge(errno.EFBIG, f"it has more than {most:,} bytes")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from botocore.session import Session
 
 _SERVICE = "bedrock"
-_SECONDS = 60.0
+_LOOKUP_TIMEOUT_S = 60.0
 """Seconds for finding credentials: a login may start a program, or query servers of AWS."""
 _SOURCES = (
     "AWS_ACCESS_KEY_ID",
@@ -63,10 +63,10 @@ class AwsAccount:
     async def _looked_up(self) -> ReadOnlyCredentials:
         async with self._one_at_a_time:
             try:
-                async with asyncio.timeout(_SECONDS):
+                async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
                     return await in_daemon_thread(self._credentials, "AWS credentials")
             except TimeoutError:
-                message = f"AWS gave no credentials within {_SECONDS:.0f} s"
+                message = f"AWS gave no credentials within {_LOOKUP_TIMEOUT_S:.0f} s"
                 raise ProviderError(message, name="Timeout", is_retryable=True) from None
 
     def _credentials(self) -> ReadOnlyCredentials:

@@ -37,7 +37,7 @@ TASK = "perstack.job"
 PLAIN = "perstack"
 """Queue of the orders without labels and refusals."""
 
-_LATEST = 253_402_300_799_000
+_MAX_TIME_MS = 253_402_300_799_000
 """End of the year 9999 in milliseconds, the last year that datetime supports."""
 
 
@@ -78,7 +78,7 @@ def labels_of(labels: Mapping[str, str]) -> tuple[str, ...]:
 
 def time_of(milliseconds: int) -> datetime | None:
     """Convert milliseconds since 1970 to a datetime; None for 0 or less (due at once)."""
-    return datetime.fromtimestamp(min(milliseconds, _LATEST) / 1000, UTC) if milliseconds > 0 else None
+    return datetime.fromtimestamp(min(milliseconds, _MAX_TIME_MS) / 1000, UTC) if milliseconds > 0 else None
 
 
 T = TypeVar("T")
@@ -86,9 +86,9 @@ T = TypeVar("T")
 CONNECTIONS = 2
 """Connections per process; each worker has one more, for LISTEN."""
 
-_SECONDS = 10.0
+_CALL_TIMEOUT_S = 10.0
 """Seconds that one call may take."""
-_ROUNDS = 10
+_SUBMIT_ATTEMPTS = 10
 """Attempts to queue an order while workers claim the waiting one, before that is an error."""
 
 
@@ -133,7 +133,7 @@ class Engine(Pool):
         """Return the result of work on a connection, with retries. Raises DispatcherError."""
 
         async def attempt(_: bool) -> T:
-            async with self.connection(_SECONDS) as connection:
+            async with self.connection(_CALL_TIMEOUT_S) as connection:
                 return await attempted(work(connection))
 
         return await self.patiently(attempt)
@@ -144,7 +144,7 @@ class Engine(Pool):
 
     async def row_once(self, query: LiteralString, values: Mapping[str, object] | None = None) -> TupleRow | None:
         """Return a query's first row without retries. Raises psycopg's errors."""
-        async with self.connection(_SECONDS) as connection:
+        async with self.connection(_CALL_TIMEOUT_S) as connection:
             return await row_on(connection, query, values)
 
     async def submit_on(self, connection: Connection, order: Order) -> None:
@@ -163,7 +163,7 @@ class Engine(Pool):
                     statements.KEEP_QUEUE,
                     {"name": queue.name, "labels": [*queue.labels], "refused": [*queue.refused]},
                 )
-            for _ in range(_ROUNDS):
+            for _ in range(_SUBMIT_ATTEMPTS):
                 try:
                     async with connection.transaction():
                         await manager.defer_job_async(job, connection=connection)
@@ -210,5 +210,5 @@ class _BorrowedPool(AsyncConnectionPool[Any]):
     @asynccontextmanager
     async def connection(self, timeout: float | None = None) -> AsyncGenerator[Connection]:
         """Borrow a connection."""
-        async with self._ours.connection(timeout or _SECONDS) as connection:
+        async with self._ours.connection(timeout or _CALL_TIMEOUT_S) as connection:
             yield connection

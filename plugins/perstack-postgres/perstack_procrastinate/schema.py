@@ -24,8 +24,8 @@ from perstack_postgres.schema import APPLICATION, key_of
 VERSION = 2
 """Version of our tables. Lower ones were never released."""
 _PRE = re.compile(r"\d+\.\d+\.\d+_\d+_pre_")
-_MOST_NAMED = 5
-_GONE_AFTER = 60.0
+_MAX_NAMED = 5
+_GONE_AFTER_S = 60.0
 """Seconds without a heartbeat after which a worker counts as gone; if it comes back later it finds newer tables."""
 
 # One index for each query of a claim: procrastinate's own index goes by number alone, so that with many waiting orders
@@ -146,7 +146,7 @@ async def _apply_migrations(connection: Connection, address: Address, engine: st
         older = [] if _PRE.match(step.name) else await _older(connection, step.name)
         if older and any(_PRE.match(later.name) for later in left):
             raise DispatcherError(
-                f"{address.shown}: workers of an older procrastinate are at work ({', '.join(older[:_MOST_NAMED])}),"
+                f"{address.shown}: workers of an older procrastinate are at work ({', '.join(older[:_MAX_NAMED])}),"
                 " and it does not work beside the one that is installed here: let these leave first"
             )
         if older:
@@ -164,7 +164,7 @@ async def _older(connection: Connection, name: str) -> list[str]:
         " WHERE w.last_heartbeat >= clock_timestamp() - make_interval(secs => %s)"
         " AND coalesce(s.engine, '') < %s ORDER BY s.name"
     )
-    return [str(row[0]) for row in await (await connection.execute(query, [_GONE_AFTER, name])).fetchall()]
+    return [str(row[0]) for row in await (await connection.execute(query, [_GONE_AFTER_S, name])).fetchall()]
 
 
 def _migrations() -> list[Path]:

@@ -22,12 +22,12 @@ from perstack_procrastinate import statements
 from perstack_procrastinate.engine import PLAIN, Engine, attempted, labels_of, row_on
 from perstack_procrastinate.schema import engine_here
 
-_LEAVE_SECONDS = 5.0
-_FORGOTTEN_AFTER = 3600.0
+_LEAVE_TIMEOUT_S = 5.0
+_DELETE_AFTER_S = 3600.0
 """Seconds without a heartbeat after which a worker's row is deleted."""
-_PAUSE = 1.0
+_LISTEN_RETRY_INTERVAL_S = 1.0
 """Seconds between two attempts to listen after a failure."""
-_LOOK_EACH = BEATS_EACH
+_POLL_INTERVAL_S = BEATS_EACH
 """Maximum seconds between two queries of the queue, since nobody sends a notification for a silent worker."""
 
 
@@ -51,17 +51,17 @@ class ProcrastinateSeat(Seat):
 
     async def __aenter__(self) -> Self:
         """Register the worker and start listening."""
-        await self._engine.call(lambda manager: manager.prune_stalled_workers(_FORGOTTEN_AFTER))
+        await self._engine.call(lambda manager: manager.prune_stalled_workers(_DELETE_AFTER_S))
         await self._engine.row(statements.SWEEP, {"plain": PLAIN})
         await self._register()
         self._listening = asyncio.create_task(self._listen())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Unregister the worker, for at most _LEAVE_SECONDS; if that fails its heartbeat times out."""
+        """Unregister the worker, for at most _LEAVE_TIMEOUT_S; if that fails its heartbeat times out."""
         try:
             with suppress(DispatcherError, TimeoutError):
-                await uninterrupted(asyncio.wait_for(self._unregister(), _LEAVE_SECONDS))
+                await uninterrupted(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
         finally:
             await end(self._listening)
 
@@ -82,7 +82,7 @@ class ProcrastinateSeat(Seat):
         self._news.clear()
         if self._heard != self._seen:
             return
-        seconds = min(seconds, _LOOK_EACH)
+        seconds = min(seconds, _POLL_INTERVAL_S)
         with suppress(*FAILURES, DispatcherError):
             row = await self._engine.row_once(statements.NEXT_DUE)
             if row is not None and row[0] is not None:
@@ -201,7 +201,7 @@ class ProcrastinateSeat(Seat):
                 manager = await self._engine.manager()
                 await manager.listen_for_jobs(on_notification=self._on_notification)
             self._hear()
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_LISTEN_RETRY_INTERVAL_S)
 
     async def _on_notification(self, *, channel: str, notification: Notification) -> None:
         self._hear()

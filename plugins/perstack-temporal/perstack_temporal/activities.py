@@ -34,8 +34,8 @@ from perstack.ports.dispatcher import SILENT_AFTER, WorkerInfo
 from perstack.support.work_items import storable
 from perstack_temporal import names
 
-_POLL_SECONDS = 30
-_CALL = timedelta(seconds=5)
+_POLL_TIMEOUT_S = 30
+_CALL_TIMEOUT = timedelta(seconds=5)
 """Timeout of one attempt of a call."""
 
 
@@ -79,7 +79,7 @@ async def poll_activity(client: Client, queue: str, worker: str) -> PolledActivi
     )
     try:
         found = await client.workflow_service.poll_activity_task_queue(
-            request, timeout=timedelta(seconds=_POLL_SECONDS)
+            request, timeout=timedelta(seconds=_POLL_TIMEOUT_S)
         )
     except RPCError as error:
         if error.status == RPCStatusCode.DEADLINE_EXCEEDED:
@@ -107,7 +107,7 @@ async def poll_activity(client: Client, queue: str, worker: str) -> PolledActivi
 async def beat(client: Client, token: bytes) -> bool:
     """Send a heartbeat. Return False if the activity is no longer held. Raises RPCError."""
     request = RecordActivityTaskHeartbeatRequest(namespace=client.namespace, task_token=token)
-    answer = await client.workflow_service.record_activity_task_heartbeat(request, retry=True, timeout=_CALL)
+    answer = await client.workflow_service.record_activity_task_heartbeat(request, retry=True, timeout=_CALL_TIMEOUT)
     return not answer.cancel_requested
 
 
@@ -118,7 +118,7 @@ async def complete(client: Client, token: bytes, seen: Mapping[str, JsonValue]) 
         task_token=token,
         result=Payloads(payloads=await client.data_converter.encode([seen])),
     )
-    await client.workflow_service.respond_activity_task_completed(request, retry=True, timeout=_CALL)
+    await client.workflow_service.respond_activity_task_completed(request, retry=True, timeout=_CALL_TIMEOUT)
 
 
 async def give_back(client: Client, token: bytes) -> None:
@@ -139,15 +139,15 @@ async def _fail(client: Client, token: bytes, why: ApplicationFailureInfo) -> No
         task_token=token,
         failure=Failure(message=why.type, source="perstack", application_failure_info=why),
     )
-    await client.workflow_service.respond_activity_task_failed(request, retry=True, timeout=_CALL)
+    await client.workflow_service.respond_activity_task_failed(request, retry=True, timeout=_CALL_TIMEOUT)
 
 
 # List of workers, from the worker heartbeats that the server keeps in memory. For display only: no claim depends on it.
 
 _NAME = "perstack"
-_PAGE = 200
-_PAGES = 50
-_JOBS = 200
+_PAGE_SIZE = 200
+_MAX_PAGES = 50
+_MAX_JOBS = 200
 """Maximum number of Jobs shown per worker."""
 _NOT_KEPT = (RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.PERMISSION_DENIED)
 """Status of a server that is too old for worker heartbeats, or has them disabled."""
@@ -181,7 +181,7 @@ class Presence:
     async def report(self, client: Client, jobs: Sequence[str], *, leaves: bool = False) -> None:
         """Publish the Jobs that the worker holds now, or that it leaves. Raises RPCError."""
         status = WorkerStatus.WORKER_STATUS_SHUTDOWN if leaves else WorkerStatus.WORKER_STATUS_RUNNING
-        identity = self._identity.model_copy(update={"jobs": tuple(jobs[:_JOBS])})
+        identity = self._identity.model_copy(update={"jobs": tuple(jobs[:_MAX_JOBS])})
         beat = WorkerHeartbeat(
             worker_instance_key=self._key,
             worker_identity=identity.model_dump_json(),
@@ -193,7 +193,7 @@ class Presence:
         beat.heartbeat_time.FromMilliseconds(round(time.time() * 1000))
         request = RecordWorkerHeartbeatRequest(namespace=client.namespace, identity=self._key, worker_heartbeat=[beat])
         try:
-            await client.workflow_service.record_worker_heartbeat(request, retry=True, timeout=_CALL)
+            await client.workflow_service.record_worker_heartbeat(request, retry=True, timeout=_CALL_TIMEOUT)
         except RPCError as error:
             if error.status not in _NOT_KEPT:
                 raise
@@ -202,10 +202,12 @@ class Presence:
 async def list_workers(client: Client, queue: str) -> list[WorkerInfo]:
     """Return the workers with a recent heartbeat, by name; none if the server keeps no heartbeats. Raises RPCError."""
     found: list[WorkerInfo] = []
-    request = ListWorkersRequest(namespace=client.namespace, page_size=_PAGE, query=f"TaskQueue={json.dumps(queue)}")
-    for _ in range(_PAGES):
+    request = ListWorkersRequest(
+        namespace=client.namespace, page_size=_PAGE_SIZE, query=f"TaskQueue={json.dumps(queue)}"
+    )
+    for _ in range(_MAX_PAGES):
         try:
-            page = await client.workflow_service.list_workers(request, retry=True, timeout=_CALL)
+            page = await client.workflow_service.list_workers(request, retry=True, timeout=_CALL_TIMEOUT)
         except RPCError as error:
             if error.status in _NOT_KEPT:
                 return []

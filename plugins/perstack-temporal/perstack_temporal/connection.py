@@ -29,16 +29,16 @@ T = TypeVar("T")
 
 PATIENCE = 10.0
 """Maximum seconds of one call with all its attempts."""
-_PAUSE = 0.1
+_RETRY_INTERVAL_S = 0.1
 """Seconds between two attempts when the server is not ready."""
-_STICKY = timedelta(seconds=1)
+_STICKY_TIMEOUT = timedelta(seconds=1)
 """Time that a workflow waits for the worker that has it cached; short, so that a dead one does not delay a takeover."""
-_REMEMBERED = 200
+_MAX_CACHED_WORKFLOWS = 200
 """Workflows that a process keeps in memory and need not replay."""
-_END_SECONDS = 5.0
-_LONGEST = 300
+_SHUTDOWN_TIMEOUT_S = 5.0
+_MAX_MESSAGE_CHARS = 300
 """Maximum characters of a server's message in ours."""
-_PASSING = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
+_TRANSIENT = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
 """Status of a server that is not ready, or of a broken connection. All our calls can be repeated safely."""
 
 
@@ -67,9 +67,9 @@ class Connection:
                     try:
                         return await work(client)
                     except RPCError as error:
-                        if error.status not in _PASSING:
+                        if error.status not in _TRANSIENT:
                             raise
-                    await asyncio.sleep(_PAUSE)
+                    await asyncio.sleep(_RETRY_INTERVAL_S)
         except RPCError as error:
             if is_gone(error):
                 raise LookupError(error.message) from None
@@ -81,7 +81,7 @@ class Connection:
 
     def failure(self, error: BaseException) -> DispatcherError:
         """Return the exception for a failure, with a message of one line."""
-        said = one_line(str(error))[:_LONGEST] or f"no answer within {PATIENCE:g} s"
+        said = one_line(str(error))[:_MAX_MESSAGE_CHARS] or f"no answer within {PATIENCE:g} s"
         if isinstance(error, RPCError):
             said = f"{error.status.name.lower().replace('_', ' ')}: {said}"
         return DispatcherError(f"{self.address.shown}: {said}: see whether the server runs, and its namespace exists")
@@ -92,7 +92,7 @@ class Connection:
             worker, task = self._worker
             self._worker = None
             ending = asyncio.ensure_future(worker.shutdown())
-            await asyncio.wait({ending, task}, timeout=_END_SECONDS)
+            await asyncio.wait({ending, task}, timeout=_SHUTDOWN_TIMEOUT_S)
             for one in (ending, task):
                 one.cancel()
             await asyncio.gather(ending, task, return_exceptions=True)
@@ -133,8 +133,8 @@ class Connection:
             client,
             task_queue=self.address.queue,
             workflows=[JobWorkflow],
-            max_cached_workflows=_REMEMBERED,
-            sticky_queue_schedule_to_start_timeout=_STICKY,
+            max_cached_workflows=_MAX_CACHED_WORKFLOWS,
+            sticky_queue_schedule_to_start_timeout=_STICKY_TIMEOUT,
         )
         self._worker = worker, asyncio.create_task(worker.run())
 

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TASK_SECONDS = 3
+_WORKFLOW_TASK_TIMEOUT_S = 3
 """Seconds that one step of a workflow may take, since the process that runs it may have died."""
-_MOST_LISTED = 20_000
-_PAGE = 1_000
+_MAX_LISTED = 20_000
+_PAGE_SIZE = 1_000
 
 
 class TemporalDispatcher(Dispatcher):
@@ -67,7 +67,7 @@ class TemporalDispatcher(Dispatcher):
                 WorkflowState(prefix=self._address.queue, silent_after=SILENT_AFTER, longest_history=LONGEST_HISTORY),
                 id=self._address.workflow_id(order.key),
                 task_queue=self._address.queue,
-                task_timeout=timedelta(seconds=_TASK_SECONDS),
+                task_timeout=timedelta(seconds=_WORKFLOW_TASK_TIMEOUT_S),
                 memo={names.FACTS: facts_of_waiting(order.due, order.submitted_at)},
                 start_signal=names.SUBMIT,
                 start_signal_args=[stored(order)],
@@ -160,7 +160,7 @@ class TemporalDispatcher(Dispatcher):
         queue = self._address.queue
         found: list[Facts] = []
         query = f"WorkflowType='{names.WORKFLOW}' AND TaskQueue='{queue}' AND ExecutionStatus='Running'"
-        async for execution in client.list_workflows(query, page_size=_PAGE, limit=_MOST_LISTED):
+        async for execution in client.list_workflows(query, page_size=_PAGE_SIZE, limit=_MAX_LISTED):
             facts = await execution.memo_value(names.FACTS, None, type_hint=Facts)
             if facts is not None:
                 found.append(facts)

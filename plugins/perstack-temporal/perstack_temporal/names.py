@@ -31,7 +31,7 @@ LONGEST_HISTORY = 2_000
 LONGEST_TIMER = 30 * 86_400.0
 """Maximum seconds of one timer."""
 
-_LONGEST_QUEUE = 200
+_MAX_QUEUE_CHARS = 200
 
 
 def queue_of_all(prefix: str) -> str:
@@ -45,7 +45,7 @@ def queue_of_label(prefix: str, key: str, value: str) -> str:
     Readable where its length permits, for users of the server's interface; a digest otherwise.
     """
     text = json.dumps([key, value])
-    name = text if len(text) <= _LONGEST_QUEUE else sha256(text.encode()).hexdigest()
+    name = text if len(text) <= _MAX_QUEUE_CHARS else sha256(text.encode()).hexdigest()
     return f"{prefix}:{name}"
 
 

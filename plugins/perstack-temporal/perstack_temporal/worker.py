@@ -24,13 +24,13 @@ from perstack_temporal.activities import PolledActivity, Presence, poll_activity
 from perstack_temporal.connection import Connection
 from perstack_temporal.job_workflow import ClaimReply
 
-_GRACE = 0.25
+_CLAIM_TIMEOUT_S = 0.25
 """Seconds to wait for an order in a claim, since the server does not report an empty queue."""
-_TOGETHER = 0.05
+_OTHER_QUEUES_TIMEOUT_S = 0.05
 """Seconds that a session with several queues waits for the others, to take the most urgent order."""
-_UNCLAIMED_AFTER = 1.5 * BEATS_EACH
+_UNCLAIMED_TIMEOUT_S = 1.5 * BEATS_EACH
 """Seconds after which an unclaimed activity is returned to other workers."""
-_LEAVE_SECONDS = 5.0
+_LEAVE_TIMEOUT_S = 5.0
 
 
 @dataclass
@@ -73,18 +73,18 @@ class TemporalSeat(Seat):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Release the claims and unregister, for at most _LEAVE_SECONDS; if that fails the heartbeats time out."""
+        """Release the claims and unregister, for at most _LEAVE_TIMEOUT_S; if that fails the heartbeats time out."""
         for poll in self._polls.values():
             poll.cancel()
         await asyncio.gather(*self._polls.values(), return_exceptions=True)
         with suppress(DispatcherError, TimeoutError):
-            await uninterrupted(asyncio.wait_for(self._unregister(), _LEAVE_SECONDS))
+            await uninterrupted(asyncio.wait_for(self._unregister(), _LEAVE_TIMEOUT_S))
 
     async def claim(self) -> Claim | None:
         """Claim the most urgent order that arrives soon; None if none does."""
         async with self._claiming:
             self._failure = None  # from an earlier moment
-            while (ticket := await self._next(time.monotonic() + _GRACE)) is not None:
+            while (ticket := await self._next(time.monotonic() + _CLAIM_TIMEOUT_S)) is not None:
                 if (claim := await self._claimed(ticket)) is not None:
                     with suppress(DispatcherError):
                         await self._connection.use(self._report)
@@ -115,7 +115,7 @@ class TemporalSeat(Seat):
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + until - time.monotonic()):
                     await self._news.wait()
         if self._polls and len(self._queues) > 1:
-            await asyncio.wait(self._polls.values(), timeout=_TOGETHER)
+            await asyncio.wait(self._polls.values(), timeout=_OTHER_QUEUES_TIMEOUT_S)
         ticket = min(self._inbox, key=lambda one: (not one.is_unsure, one.urgency, one.offered_at))
         self._inbox.remove(ticket)
         return ticket
@@ -189,7 +189,7 @@ class TemporalSeat(Seat):
         for id in lost:
             del self._had[id]
         await self._connection.use(self._report)
-        await self._give_back(_UNCLAIMED_AFTER)
+        await self._give_back(_UNCLAIMED_TIMEOUT_S)
         return lost
 
     async def change(self, claim: Claim, order: Order) -> Claim:

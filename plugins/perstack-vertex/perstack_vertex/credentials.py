@@ -24,8 +24,8 @@ INSTALL = "pip install 'perstack[vertex]'"
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _LOGIN = f"run `gcloud auth application-default login`, or set {FILE} to the file of a service account's key"
-_REFRESH_SECONDS = 30.0
-_REQUEST_SECONDS = 10
+_REFRESH_TIMEOUT_S = 30.0
+_REQUEST_TIMEOUT_S = 10
 """Timeout of each request of a refresh: a thread cannot be cancelled, so it must end by itself."""
 
 
@@ -93,10 +93,10 @@ class Identity:
 
     async def _made(self) -> Token:
         try:
-            async with asyncio.timeout(_REFRESH_SECONDS):
+            async with asyncio.timeout(_REFRESH_TIMEOUT_S):
                 return await asyncio.to_thread(self._refresh)
         except TimeoutError:
-            message = f"Google gave no access token within {_REFRESH_SECONDS:.0f} s"
+            message = f"Google gave no access token within {_REFRESH_TIMEOUT_S:.0f} s"
             raise ProviderError(message, name="Timeout", is_retryable=True) from None
 
     def _refresh(self) -> Token:
@@ -155,7 +155,7 @@ def _send_for(google: GoogleCredentials) -> None:
     from google.auth.transport.requests import Request
 
     with requests.Session() as session:
-        google.refresh(partial(Request(session), timeout=_REQUEST_SECONDS))
+        google.refresh(partial(Request(session), timeout=_REQUEST_TIMEOUT_S))
 
 
 def _unusable(file: Path | None, error: Exception | None = None) -> MissingCredential:

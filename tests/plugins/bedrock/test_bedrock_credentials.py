@@ -205,7 +205,7 @@ def test_credentials_of_a_container_come_from_its_own_server(monkeypatch: pytest
 
 
 def test_credentials_that_do_not_come_are_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perstack_bedrock.credentials, "_SECONDS", 0.05)
+    monkeypatch.setattr(perstack_bedrock.credentials, "_LOOKUP_TIMEOUT_S", 0.05)
     may_end = threading.Event()
     monkeypatch.setattr(AwsAccount, "_credentials", lambda self: may_end.wait(30))
     threading.Timer(1, may_end.set).start()
@@ -218,7 +218,7 @@ def test_a_program_that_hangs_keeps_no_process_from_its_end(tmp_path: Path) -> N
     env = _files(tmp_path, f"[default]\nregion = eu-west-1\ncredential_process = {program}\n")
     code = f"""
 import asyncio, perstack_bedrock.credentials as credentials
-credentials._SECONDS = 1
+credentials._LOOKUP_TIMEOUT_S = 1
 account = credentials.AwsAccount(None, {env!r}, "eu-west-1")
 asyncio.run(account.signature("https://a.example", b"", {{}}))
 """

@@ -337,7 +337,7 @@ def test_a_process_that_looks_and_leaves_takes_nothing_from_one_that_writes(path
 
 
 def test_a_step_on_a_quick_disk_changes_no_threads(storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack.system.concurrency._SLOW", 60.0)  # whatever else this machine does
+    monkeypatch.setattr("perstack.system.concurrency._SLOW_FROM_S", 60.0)  # whatever else this machine does
 
     async def work() -> None:
         writer = await new_writer(storage)

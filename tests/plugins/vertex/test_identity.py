@@ -154,7 +154,7 @@ async def test_a_token_server_that_cannot_be_reached_is_worth_another_try(tmp_pa
 async def test_a_token_that_does_not_come_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(perstack_vertex.credentials, "_REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(perstack_vertex.credentials, "_REFRESH_TIMEOUT_S", 0.05)
     may_end = threading.Event()
     monkeypatch.setattr(Identity, "_refresh", lambda self: may_end.wait(30))
     async with FakeEndpoint(HELLO) as model:

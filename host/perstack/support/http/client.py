@@ -36,12 +36,12 @@ def _whole(found: re.Match[str]) -> str:
     return found.group() if found[1] is None else "\\ufffd"
 
 
-_CONNECT_SECONDS = 15.0
-_DRAIN_SECONDS = 1.0
-_KEEP_SECONDS = 60.0
+_CONNECT_TIMEOUT_S = 15.0
+_DRAIN_TIMEOUT_S = 1.0
+_KEEP_ALIVE_S = 60.0
 """Seconds that an idle connection is kept: a step's tools often take longer than httpx's default of 5 s."""
-_ERROR_BODY_BYTES = 65_536
-_DOCUMENT_BYTES = 64 * 1024 * 1024
+_MAX_ERROR_BYTES = 65_536
+_MAX_REPLY_BYTES = 64 * 1024 * 1024
 
 OnData = Callable[[str], bool]
 """Receives the data of one event; returns whether it was the last."""
@@ -108,8 +108,8 @@ class StreamClient:
             headers = {"user-agent": "perstack", "accept": "text/event-stream", "content-type": "application/json"}
             self._client = httpx.AsyncClient(
                 headers=headers,
-                timeout=httpx.Timeout(self._endpoint.read_seconds, connect=_CONNECT_SECONDS, pool=None),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_KEEP_SECONDS),
+                timeout=httpx.Timeout(self._endpoint.read_seconds, connect=_CONNECT_TIMEOUT_S, pool=None),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_KEEP_ALIVE_S),
                 # a proxy would see the key of a request that must not leave this machine
                 trust_env=not self._endpoint.is_plain,
                 # loading the certificate authorities takes 20 ms; without TLS none is needed, and this one trusts none
@@ -161,8 +161,8 @@ async def _bounded(response: httpx.Response, stall_seconds: float | None) -> Asy
     parts = response.aiter_bytes()
     while (part := await _next(parts, stall_seconds if size else None)) is not None:
         size += len(part)
-        if size > _DOCUMENT_BYTES:
-            raise bad_response(f"the reply is longer than {_DOCUMENT_BYTES >> 20} MiB", retryable=False)
+        if size > _MAX_REPLY_BYTES:
+            raise bad_response(f"the reply is longer than {_MAX_REPLY_BYTES >> 20} MiB", retryable=False)
         yield part
 
 
@@ -187,7 +187,7 @@ async def _receive_events(found: AsyncGenerator[str], on_data: OnData) -> None:
 async def _drain(events: AsyncIterator[object]) -> None:
     """Read to the end so that the connection can be reused; give up if the server takes too long."""
     try:
-        async with asyncio.timeout(_DRAIN_SECONDS):
+        async with asyncio.timeout(_DRAIN_TIMEOUT_S):
             async for _ in events:
                 pass
     except (TimeoutError, httpx.HTTPError, ProviderError):
@@ -195,7 +195,7 @@ async def _drain(events: AsyncIterator[object]) -> None:
 
 
 async def _refused(response: httpx.Response, url: str) -> ProviderError:
-    body = await _read(response, _ERROR_BODY_BYTES)
+    body = await _read(response, _MAX_ERROR_BYTES)
     return status_error(response.status_code, _lower(response.headers), body, url)
 
 

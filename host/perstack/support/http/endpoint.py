@@ -22,8 +22,8 @@ from perstack.ports.environment import refuse_redirected
 _PUBLIC_HEADERS = frozenset(
     {"accept", "anthropic-beta", "anthropic-version", "content-type", "user-agent", "x-amz-date"}
 )
-_SHORTEST_SECRET = 6
-STALL_TIMEOUT = 60_000
+_MIN_SECRET_CHARS = 6
+_STALL_TIMEOUT_MS = 60_000
 """Maximum milliseconds of silence within a reply."""
 _SALT = os.urandom(32)
 
@@ -50,7 +50,7 @@ class EndpointSettings(Fact, extra="forbid"):
 
     def silences(self, *, thinks_silently: bool = False) -> tuple[float, float]:
         """Return the maximum seconds of silence before a reply begins, and within it."""
-        usual = self.read_timeout if thinks_silently else min(STALL_TIMEOUT, self.read_timeout)
+        usual = self.read_timeout if thinks_silently else min(_STALL_TIMEOUT_MS, self.read_timeout)
         return self.read_timeout / 1000, (self.stall_timeout or usual) / 1000
 
     def reply_settings(self) -> JsonObject:
@@ -97,7 +97,7 @@ class Endpoint:
         values = {value for name, value in self.headers.items() if _is_private(name)}
         values |= {value.removeprefix("Bearer ") for value in values}
         values |= set(secrets_in(lambda stand: masked_words(self.base_url, stand)))
-        return tuple(sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
+        return tuple(sorted((value for value in values if len(value) >= _MIN_SECRET_CHARS), key=len, reverse=True))
 
     def with_headers(self, headers: Mapping[str, str]) -> Endpoint:
         """Return the endpoint with additional headers. Headers that it already has take precedence."""

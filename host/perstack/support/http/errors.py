@@ -55,8 +55,8 @@ _WINDOW = re.compile(
 """The model's context size in tokens, in the wording of documented errors."""
 _OVERFLOW_CODE = re.compile(r'"(?:code|type)"\s*:\s*"(?:context_length_exceeded|exceed_context_size_error)"')
 """Error codes of OpenAI's format and of llama.cpp's server: some servers report an overflow only by code."""
-_LONGEST_WORDS = 2000
-_LONGEST_BODY = 20_000
+_MAX_MESSAGE_CHARS = 2000
+_MAX_SEARCHED_CHARS = 20_000
 _RETRY_INFO = "google.rpc.RetryInfo"
 _DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
@@ -122,7 +122,7 @@ def error_from_status(
 
 def window_in(text: str) -> int | None:
     """Return a model's context size in tokens as stated in an error's text; None if it is not."""
-    found = _WINDOW.search(text[:_LONGEST_BODY])
+    found = _WINDOW.search(text[:_MAX_SEARCHED_CHARS])
     if found is None:
         return None
     return int(re.sub(r"[,_]", "", next(group for group in found.groups() if group is not None)))
@@ -207,4 +207,4 @@ def _words_in(document: JsonValue) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_WORDS else f"{text[:_LONGEST_WORDS]}…"
+    return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}…"

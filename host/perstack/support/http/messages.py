@@ -119,7 +119,7 @@ _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yam
 TOO_DEEP = f"(they have more than {DEEPEST} levels)"
 """Replacement for arguments that are nested too deep."""
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
-_LONGEST_ID = 64
+_MAX_ID_CHARS = 64
 """Source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`."""
 
 
@@ -148,7 +148,7 @@ def blob_placeholder(part: BlobPart, why: str = "this model cannot be shown this
 
 def legal_id(call_id: str) -> str:
     """Return a tool call id that every vendor accepts: other vendors' ids may have dots and colons, or be longer."""
-    if call_id and len(call_id) <= _LONGEST_ID and not _ILLEGAL_IN_ID.search(call_id):
+    if call_id and len(call_id) <= _MAX_ID_CHARS and not _ILLEGAL_IN_ID.search(call_id):
         return call_id
     digest = hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:8]
     return f"{_ILLEGAL_IN_ID.sub('_', call_id)[:50]}_{digest}"

@@ -28,11 +28,11 @@ _REMARKS = frozenset(
     ("$comment", "$id", "$schema", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly")
 )
 
-_DEEPEST = 5
-_MOST_PROPERTIES = 100
-_MOST_OPTIONAL = 24
-_MOST_UNIONS = 16
-_MOST_VALUES = 500
+_MAX_DEPTH = 5
+_MAX_PROPERTIES = 100
+_MAX_OPTIONAL = 24
+_MAX_UNIONS = 16
+_MAX_VALUES = 500
 
 
 class _NotSendable(Exception):
@@ -81,7 +81,7 @@ class _Narrowing:
 
     def of(self, schema: JsonValue, depth: int) -> JsonObject:
         """Return the narrowed schema. Raises _NotSendable."""
-        if not isinstance(schema, dict) or depth > _DEEPEST or set(schema) - _STRUCTURE - _BOUNDS - _REMARKS:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or set(schema) - _STRUCTURE - _BOUNDS - _REMARKS:
             raise _NotSendable
         found: JsonObject = {"description": schema["description"]} if "description" in schema else {}
         if "anyOf" in schema:
@@ -94,7 +94,7 @@ class _Narrowing:
             found |= self._object(schema, depth)
         if "items" in schema:
             found["items"] = self.of(schema["items"], depth + 1)
-        if self._unions > _MOST_UNIONS or self._values > _MOST_VALUES:
+        if self._unions > _MAX_UNIONS or self._values > _MAX_VALUES:
             raise _NotSendable
         return found
 
@@ -128,7 +128,7 @@ class _Narrowing:
             raise _NotSendable
         self._properties += len(properties)
         self._optional += len(properties) - len(required)
-        if self._properties > _MOST_PROPERTIES or self._optional > _MOST_OPTIONAL:
+        if self._properties > _MAX_PROPERTIES or self._optional > _MAX_OPTIONAL:
             raise _NotSendable
         return {
             "properties": {name: self.of(one, depth + 1) for name, one in properties.items()},
