@@ -67,7 +67,7 @@ def _below(directory: int, way: Parts, depth: int) -> Iterator[tuple[Parts, tupl
             os.close(handle)
 
 
-MOST_ENTRIES = 500
+MAX_ENTRIES = 500
 """Maximum number of entries per listing."""
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
@@ -81,14 +81,14 @@ def list_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
         with os.scandir(handle) as entries:
             found = sorted((not entry.is_dir(follow_symlinks=False), entry.name) for entry in entries)
         items: list[JsonValue] = []
-        for _, name in found[: MOST_ENTRIES + 1]:
+        for _, name in found[: MAX_ENTRIES + 1]:
             status = status_at(name, handle)
             way = (*place.parts, name)
             if status is not None and identity(status) not in hidden and not home.is_state(way):
                 items.append(_item(name, home.shown(way), status))
-    result: JsonObject = {"path": place.shown, "items": items[:MOST_ENTRIES]}
-    if len(found) > MOST_ENTRIES + 1:
-        result["notice"] = f"The first {MOST_ENTRIES} of {len(found)}; for the others use exec, such as find or ls."
+    result: JsonObject = {"path": place.shown, "items": items[:MAX_ENTRIES]}
+    if len(found) > MAX_ENTRIES + 1:
+        result["notice"] = f"The first {MAX_ENTRIES} of {len(found)}; for the others use exec, such as find or ls."
     return result
 
 

@@ -28,7 +28,7 @@ from perstack_base.workspace import Workspace
 SHOWN_BYTES = 30_000
 """Bytes of output that the model sees at once."""
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_KEPT_BYTES = 64 * 1024 * 1024
 """Bytes of output that are kept; more is only counted, and the model sees the count."""
 
 _HALF = SHOWN_BYTES // 2
@@ -41,7 +41,7 @@ class Output:
     Close it as a context manager.
     """
 
-    def __init__(self, most: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_KEPT_BYTES) -> None:
         """Keep at most `most` bytes."""
         self._most = most
         self._file = tempfile.SpooledTemporaryFile(max_size=_MAX_MEMORY_BYTES)  # noqa: SIM115 - closed by __exit__
@@ -163,7 +163,7 @@ def _refuse_name(text: str, *, change: bool) -> None:
         raise SkillError(f"{printable(text)} is {what}, which is off limits to tools; ask a person to see to it")
 
 
-DEFAULT_TIMEOUT = 60_000
+DEFAULT_TIMEOUT_MS = 60_000
 
 _PIECE_BYTES = 1 << 16
 _DRAIN_TIMEOUT_S = 0.5
@@ -199,7 +199,7 @@ class Executor:
         if may_redirect(words):
             opening = self._workspace.opening(call.opens)
             await asyncio.to_thread(refuse_redirects, opening, words, text(call.args, "cwd") or ".")
-        timeout = integer(call.args, "timeout") or DEFAULT_TIMEOUT
+        timeout = integer(call.args, "timeout") or DEFAULT_TIMEOUT_MS
         with Output() as output:
             status: int | None = None
             process: Process | None = None

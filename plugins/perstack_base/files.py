@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perstack.core.base.file_names import GIT_CONTENT, Parts
 
-MOST_SEEN = 20_000
+MAX_SCANNED_NAMES = 20_000
 """Maximum number of names scanned to find another name of a file."""
 
 Identity = tuple[int, int]
@@ -70,7 +70,7 @@ def leads_into(way: Parts, ways: Iterable[Parts]) -> bool:
 def inodes(starts: Iterable[Path]) -> Iterator[int]:
     """Yield the inode numbers of all files below some directories, nearest first, for at most MOST_SEEN names."""
     waiting, seen = deque(starts), 0
-    while waiting and seen < MOST_SEEN:
+    while waiting and seen < MAX_SCANNED_NAMES:
         with suppress(OSError), os.scandir(waiting.popleft()) as entries:
             for entry in entries:
                 seen += 1

@@ -21,10 +21,10 @@ from perstack.ports.skill import ToolCall, ToolResult
 from perstack_base.tool_io import compact, integer, text
 from perstack_base.workspace import ResolvedPath, Workspace
 
-MOST_BYTES = 100_000
+MAX_READ_BYTES = 100_000
 """Bytes of text per call, some 25,000 tokens."""
 
-MOST_COUNTED = 64 << 20
+MAX_COUNTED_BYTES = 64 << 20
 """Bytes in which lines are counted, which takes some tenths of a second."""
 
 _PIECE_BYTES = 1 << 16
@@ -79,7 +79,7 @@ def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
         raise
 
 
-def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYTES) -> Lines:
+def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MAX_READ_BYTES) -> Lines:
     """Return the lines from `start` to `end` (exclusive), or as many as fit into `most` bytes.
 
     This number bounds the memory too.
@@ -89,7 +89,7 @@ def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYT
     line = 0
     stop: int | None = None
     counted = 0
-    while counted < MOST_COUNTED and (piece := file.readline(_PIECE_BYTES)):
+    while counted < MAX_COUNTED_BYTES and (piece := file.readline(_PIECE_BYTES)):
         counted += len(piece)
         wanted = line >= start and (end is None or line < end)
         if wanted and stop is None:
@@ -98,7 +98,7 @@ def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYT
             if size > most:
                 stop = line
         line += piece.endswith(b"\n")
-    total = line + 1 if counted < MOST_COUNTED or not file.read(1) else None
+    total = line + 1 if counted < MAX_COUNTED_BYTES or not file.read(1) else None
     content = b"".join(kept)
     if stop is None and total is None:
         return _up_to_where_counting_ended(content, start, line if end is None else min(end, line))
@@ -114,7 +114,7 @@ def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MOST_BYT
 
 def _up_to_where_counting_ended(content: bytes, start: int, end: int) -> Lines:
     if end <= start:
-        most = f"{MOST_COUNTED >> 20} MiB"
+        most = f"{MAX_COUNTED_BYTES >> 20} MiB"
         raise SkillError(f"line {start} is not in the first {most}, which is as far as this tool reads; use exec sed")
     return Lines(content[: content.rfind(b"\n") + 1], start, end, None)
 

@@ -146,7 +146,7 @@ def _remove_placeholder(place: ResolvedPath, *, is_directory: bool) -> None:
 
 # Edits work on bytes, so that the rest of the file keeps its encoding.
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_EDITED_BYTES = 64 * 1024 * 1024
 """Maximum bytes of a file that can be edited."""
 
 _CRLF = b"\r\n"
@@ -158,9 +158,9 @@ def edit_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     old, new = encoded(args, "oldText"), encoded(args, "newText")
     with workspace.place(text(args, "path"), change=True) as place:
         with open_regular(place) as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise SkillError(f"{place.shown} is larger than {MOST_BYTES} bytes; edit it with exec sed")
+            data = file.read(MAX_EDITED_BYTES + 1)
+        if len(data) > MAX_EDITED_BYTES:
+            raise SkillError(f"{place.shown} is larger than {MAX_EDITED_BYTES} bytes; edit it with exec sed")
         replace(place, edited(data, old, new, place.shown))
         return {"path": place.shown, "oldText": echo(text(args, "oldText")), "newText": echo(text(args, "newText"))}
 

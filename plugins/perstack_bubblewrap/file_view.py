@@ -32,7 +32,7 @@ from perstack_bubblewrap.mounts import View, opened
 # that has not changed since the last scan is not read again. Changes are detected by ctime, because a program can set
 # every other timestamp back.
 
-MOST_FOLDERS = 50_000
+MAX_FOLDERS = 50_000
 
 _TIMESTAMP_GRAIN_NS = 50_000_000
 """Nanoseconds in which a directory may change again without a new timestamp."""
@@ -91,7 +91,7 @@ class ProtectedFileScanner:
         found, is_whole = self._folders()
         if not is_whole and not may_be_partial:
             raise SkillError(
-                f"{self._root} has more than {MOST_FOLDERS:,} folders, too many to find every file in them that a"
+                f"{self._root} has more than {MAX_FOLDERS:,} folders, too many to find every file in them that a"
                 " sandbox has to hide: use a smaller workspace"
             )
         self._known = found
@@ -111,7 +111,7 @@ class ProtectedFileScanner:
             path = waiting.popleft()
             if path in self._without:
                 continue
-            if len(found) == MOST_FOLDERS:
+            if len(found) == MAX_FOLDERS:
                 return found, False
             with suppress(OSError):
                 found[path] = one = self._looked_at(path)

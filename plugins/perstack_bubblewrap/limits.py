@@ -25,7 +25,7 @@ from perstack.errors import SkillError
 from perstack_bubblewrap.cgroups import Controller, JobCgroup, Limits, ProgramCgroup, cgroup_parents, enforceable
 from perstack_bubblewrap.machine import run_trusted
 
-SPARE = 300
+SPARE_PIDS = 300
 _MIN_KERNEL = (6, 14)
 _CAP_SYS_ADMIN = 1 << 21
 _REPORT_TIMEOUT_S = 10
@@ -71,7 +71,7 @@ class PausedProgram:
         if child is None:
             return  # the program has ended, and reports why itself
         argv = (_nsenter() or "nsenter", f"--pid=/proc/{child}/ns/pid", "--", "/bin/sh", "-c", _SET)
-        status, words = await run_trusted(*argv, str(self.processes + SPARE))
+        status, words = await run_trusted(*argv, str(self.processes + SPARE_PIDS))
         if status != 0:
             raise SkillError(f"the limit `processes` of [sandbox] cannot be set: {words.strip()}")
         with suppress(BrokenPipeError):
@@ -159,7 +159,7 @@ def enforcement() -> dict[str, str]:
         if version is not None:
             found[key] = f"holds for all programs of a Job together (cgroups {version})"
         elif key == "processes" and _by_number():
-            found[key] = f"holds for each program, give or take {SPARE} (pid_max): no cgroup can be made here"
+            found[key] = f"holds for each program, give or take {SPARE_PIDS} (pid_max): no cgroup can be made here"
         elif _by_rlimit(key):
             what = "address space of each process" if key == "memory" else "processes of each program"
             found[key] = f"holds for the {what} (rlimit): no cgroup can be made here"

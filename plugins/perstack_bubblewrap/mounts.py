@@ -14,7 +14,7 @@ from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
 
 _MIB = 1 << 20
-DEFAULT_TMP = 1024 * _MIB
+DEFAULT_TMP_BYTES = 1024 * _MIB
 """Default size of /tmp in bytes."""
 _SHARED_MEMORY_BYTES = 64 * _MIB
 _SHM = "shm"
@@ -87,7 +87,7 @@ def arguments(
     *,
     cwd: str,
     env: Mapping[str, str],
-    tmp: int = DEFAULT_TMP,
+    tmp: int = DEFAULT_TMP_BYTES,
     more: Sequence[str] = (),
     handles: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:

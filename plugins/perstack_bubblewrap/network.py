@@ -13,7 +13,7 @@ _WEB = frozenset({80, 443})
 LOCAL = "localhost"
 _MAX_HOST_CHARS = 253
 """Characters of a host name in messages; a program may send a longer one."""
-MOST_PORTS = 64
+MAX_PORTS = 64
 """Maximum number of listed host ports: each needs a listener before each program."""
 _MIN_PORT = 1024
 """Ports below this one need an administrator."""
@@ -61,14 +61,14 @@ def local_ports(allowed: Iterable[str]) -> tuple[int, ...]:
 def proxy_port(allowed: Iterable[str]) -> int:
     """Return the proxy's port inside, which is none of the listed ports."""
     taken = local_ports(allowed)
-    return next(port for port in range(_PROXY_PORT, _PROXY_PORT + MOST_PORTS + 1) if port not in taken)
+    return next(port for port in range(_PROXY_PORT, _PROXY_PORT + MAX_PORTS + 1) if port not in taken)
 
 
 def wrong_ports(allowed: Iterable[str]) -> str:
     """Describe the listed host ports that cannot be offered to a program; empty if there are none."""
     ports = local_ports(allowed)
-    if len(ports) > MOST_PORTS:
-        return f"`network`: {len(ports)} ports of this machine are listed, and at most {MOST_PORTS} can be"
+    if len(ports) > MAX_PORTS:
+        return f"`network`: {len(ports)} ports of this machine are listed, and at most {MAX_PORTS} can be"
     low = next((port for port in ports if port < _MIN_PORT), None)
     return "" if low is None else f"`network`: localhost:{low} cannot be listened on inside, where ports begin at 1024"
 

@@ -39,7 +39,7 @@ from perstack_bubblewrap.limits import (
     rlimit_argv,
 )
 from perstack_bubblewrap.machine import memory_files, seccomp, system
-from perstack_bubblewrap.mounts import DEFAULT_TMP, View, arguments, environment, open_mount_sources
+from perstack_bubblewrap.mounts import DEFAULT_TMP_BYTES, View, arguments, environment, open_mount_sources
 from perstack_bubblewrap.proxy import Proxy, ProxyPool
 
 _CHECK_INTERVAL_S = 0.1
@@ -113,7 +113,7 @@ class BubblewrapRuntime(Runtime):
 
     async def _launched(self, program: Program, view: View, env: Mapping[str, str], running: _Running) -> Process:
         policy, proxy, cgroup = self._policy, running.proxy, running.cgroup
-        mounts, tmp = () if proxy is None else proxy.mounts, policy.tmp or DEFAULT_TMP
+        mounts, tmp = () if proxy is None else proxy.mounts, policy.tmp or DEFAULT_TMP_BYTES
         with ExitStack() as held:
             handles = held.enter_context(open_mount_sources(view))
             given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=tmp, more=mounts, handles=handles)

@@ -45,7 +45,7 @@ from perstack_mcp.server_requests import OpenCall, OpenCalls, Requests, required
 from perstack_mcp.tool_list import Listing, OutputSchemas, repairing
 from perstack_mcp.transports import ConnectionAttempt, Server
 
-SHOWN = 30_000
+MAX_SHOWN_CHARS = 30_000
 """Characters of text that the model sees at once."""
 
 _UNTYPED = "application/octet-stream"
@@ -109,10 +109,10 @@ def _says_one_of(text: str, values: Sequence[JsonValue]) -> bool:
 async def _shortened(parts: Sequence[ResultContent], blobs: BlobStore) -> tuple[ResultContent, ...]:
     """Cut the longest texts until all of them together are short enough."""
     lengths = sorted(len(part.text) for part in parts if isinstance(part, TextPart))
-    share = SHOWN
+    share = MAX_SHOWN_CHARS
     for place, length in enumerate(lengths):
         # space that short texts leave is shared among the longer ones
-        share = max((SHOWN - sum(lengths[:place])) // (len(lengths) - place), 0)
+        share = max((MAX_SHOWN_CHARS - sum(lengths[:place])) // (len(lengths) - place), 0)
         if length > share:
             break
     else:

@@ -45,13 +45,13 @@ def describe(error: BaseException) -> str:
     return text[:500] if text else type(found).__name__
 
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 """Maximum lines per time window; further ones are only counted."""
 
 _WINDOW_S = 10.0
 """Length of the window in seconds."""
 
-LONGEST_LINE = 1000
+MAX_LINE_CHARS = 1000
 
 
 class RateLimitedOutput:
@@ -68,11 +68,11 @@ class RateLimitedOutput:
         """Show a line, or count it."""
         now = self._clock()
         if now >= self._until:
-            self._until, left_out, self._lines = now + _WINDOW_S, self._lines - MOST_LINES, 0
+            self._until, left_out, self._lines = now + _WINDOW_S, self._lines - MAX_LINES, 0
             if left_out > 0:
                 self._show(f"({left_out} lines were not shown)")
         self._lines += 1
-        if self._lines <= MOST_LINES:
-            self._show(line[:LONGEST_LINE].rstrip())
-        elif self._lines == MOST_LINES + 1:
-            self._show(f"(more than {MOST_LINES} lines at once: the next are not shown)")
+        if self._lines <= MAX_LINES:
+            self._show(line[:MAX_LINE_CHARS].rstrip())
+        elif self._lines == MAX_LINES + 1:
+            self._show(f"(more than {MAX_LINES} lines at once: the next are not shown)")

@@ -150,7 +150,7 @@ class CallbackServer:
         return "200 OK", _DONE
 
 
-PATIENCE = 300
+LOGIN_TIMEOUT_S = 300
 """Seconds that a person has to log in."""
 
 _CONNECT_TIMEOUT_S = 60
@@ -179,7 +179,7 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
         auth = PersonalLogin(
             definition.endpoint, settings, loopback.redirect_uri, ask, place_of(definition, context.env)
         )
-        session = McpSession(RemoteServer(definition, context, auth), (PATIENCE + _CONNECT_TIMEOUT_S) * 1000)
+        session = McpSession(RemoteServer(definition, context, auth), (LOGIN_TIMEOUT_S + _CONNECT_TIMEOUT_S) * 1000)
         try:
             await session.tools()
         except SkillError as error:
@@ -194,10 +194,10 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
 
 async def _bounded(answer: asyncio.Future[dict[str, str]]) -> dict[str, str]:
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LOGIN_TIMEOUT_S):
             return await answer
     except TimeoutError as error:
-        raise SkillError(f"nobody has logged in within {PATIENCE} s") from error
+        raise SkillError(f"nobody has logged in within {LOGIN_TIMEOUT_S} s") from error
 
 
 def _checked(answer: dict[str, str]) -> AuthorizationCodeResult:

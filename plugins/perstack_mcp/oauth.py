@@ -49,7 +49,7 @@ def _is_not_logged(record: logging.LogRecord) -> bool:
 # The SDK logs what it also raises, and the text may contain a token.
 logging.getLogger("mcp.client.auth.oauth2").addFilter(_is_not_logged)
 
-PATIENCE = 30.0
+AUTHORIZATION_TIMEOUT_S = 30.0
 """Seconds that an authorization server may take to answer."""
 
 
@@ -89,7 +89,7 @@ class GivenHeaders(httpx2.Auth):
 
 def with_timeout(request: httpx2.Request) -> httpx2.Request:
     """Return the request with a timeout; the SDK's token requests have none."""
-    request.extensions.setdefault("timeout", httpx2.Timeout(PATIENCE).as_dict())
+    request.extensions.setdefault("timeout", httpx2.Timeout(AUTHORIZATION_TIMEOUT_S).as_dict())
     return request
 
 

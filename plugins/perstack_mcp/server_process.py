@@ -33,7 +33,7 @@ from perstack.support.variables import check_known, filled, variables_in
 from perstack.system import processes
 from perstack.system.process_groups import end_group
 from perstack.system.processes import owned
-from perstack_mcp.errors import LONGEST_LINE
+from perstack_mcp.errors import MAX_LINE_CHARS
 
 _MIN_SECRET_CHARS = 6
 """Minimum characters of a secret that is masked; shorter ones would occur in ordinary words."""
@@ -89,7 +89,7 @@ def _argv(definition: McpStdioSkill) -> tuple[str, ...]:
     return (definition.command, *unasked, *package, *definition.args)
 
 
-GRACE = 1.0
+EXIT_TIMEOUT_S = 1.0
 """Seconds for a server to exit after its stdin has been closed."""
 
 _DRAIN_TIMEOUT_S = 0.2
@@ -119,13 +119,13 @@ class Child:
         """Show a line of stderr with secrets masked, and keep the last ones for errors."""
         for secret in self._secrets:
             line = line.replace(secret, "…")
-        self._last.append(line[:LONGEST_LINE].rstrip())
+        self._last.append(line[:MAX_LINE_CHARS].rstrip())
         self.show(line)
 
     def note_ending(self, ending: Ending) -> None:
         """Show the runtime's report on the process, and keep it for the error of a waiting call."""
         for line in (*ending.refused, *((f"ended by the sandbox: {ending.limit}",) if ending.limit else ())):
-            self._last.append(line[:LONGEST_LINE])
+            self._last.append(line[:MAX_LINE_CHARS])
             self.show(line)
 
     @property
@@ -203,7 +203,7 @@ async def _pump(errors: asyncio.StreamReader, child: Child) -> None:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             child.note_stderr(line.decode("utf-8", "replace"))
-        rest = rest[-LONGEST_LINE:]
+        rest = rest[-MAX_LINE_CHARS:]
     if rest:
         child.note_stderr(rest.decode("utf-8", "replace"))
 
@@ -212,7 +212,7 @@ async def _end(child: Child, pump: asyncio.Task[None]) -> None:
     try:
         child.stdin.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(GRACE):
+            async with asyncio.timeout(EXIT_TIMEOUT_S):
                 await child.process.wait()
     finally:
         try:

@@ -16,7 +16,7 @@ from perstack_mcp.transports import Server
 if TYPE_CHECKING:
     from perstack_mcp.client import McpClient
 
-DEFAULT_TIMEOUT = 60_000
+DEFAULT_TIMEOUT_MS = 60_000
 """Milliseconds for connecting, and for a call without any progress."""
 
 
@@ -27,7 +27,7 @@ class McpSession(SkillSession):
         """Connect to nothing yet; `timeout_ms` None means DEFAULT_TIMEOUT."""
         self._server = server
         self._may_sample = may_sample
-        self._patience = (timeout_ms or DEFAULT_TIMEOUT) / 1000
+        self._patience = (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
         self._lock = asyncio.Lock()
         self._connection: _Connection | None = None
         self._toolset: Toolset | None = None

@@ -21,10 +21,10 @@ from perstack_mcp.server_process import Child
 if TYPE_CHECKING:
     from perstack_mcp.sdk import TransportStreams
 
-LONGEST_MESSAGE = 64 << 20
-MOST_GARBAGE = 16 << 20
+MAX_MESSAGE_BYTES = 64 << 20
+MAX_GARBAGE_BYTES = 16 << 20
 """Bytes of invalid lines between two messages after which the server is given up."""
-MOST_GARBAGE_LINES = 100_000
+MAX_GARBAGE_LINES = 100_000
 """Number of such lines: parsing endless ones would block the event loop."""
 
 _PIECE_BYTES = 1 << 18
@@ -61,7 +61,7 @@ async def _read(child: Child, arrived: MemoryObjectSendStream[SessionMessage | E
                 child.show(f"(stdout, not a message) {line[:200].decode('utf-8', 'replace')}")
             garbage += len(line) + 1
             lines += 1
-            if garbage > MOST_GARBAGE or lines > MOST_GARBAGE_LINES:
+            if garbage > MAX_GARBAGE_BYTES or lines > MAX_GARBAGE_LINES:
                 child.failure = "it floods stdout with what is not an MCP message"
                 return
 
@@ -84,8 +84,8 @@ async def _lines(child: Child) -> AsyncGenerator[bytes]:
             size = 0
         parts.append(rest)
         size += len(rest)
-        if size > LONGEST_MESSAGE:
-            child.failure = f"it sent a message of more than {LONGEST_MESSAGE >> 20} MB"
+        if size > MAX_MESSAGE_BYTES:
+            child.failure = f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MB"
             return
 
 

@@ -10,11 +10,11 @@ from perstack.config.load import load_project
 from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill
 from perstack.ports.environment import INHERITED
 from perstack.ports.skill import SkillContext
-from perstack_mcp.login import PATH, PATIENCE
+from perstack_mcp.login import LOGIN_TIMEOUT_S, PATH
 from perstack_mcp.plugin import McpSkillFactory
 from perstack_mcp.remote_server import RemoteServer, headers_of, oauth_of
 from perstack_mcp.server_process import launch_of
-from perstack_mcp.session import DEFAULT_TIMEOUT
+from perstack_mcp.session import DEFAULT_TIMEOUT_MS
 
 PAGE = page("docs/mcp.md")
 
@@ -48,7 +48,7 @@ def test_the_example_of_a_login_loads_and_its_secret_is_a_variable(tmp_path: Pat
 
 
 def test_the_place_and_the_times_of_a_login_are_those_of_the_code() -> None:
-    assert f"waits {PATIENCE // 60:g} minutes".replace("5", "five") in PAGE
+    assert f"waits {LOGIN_TIMEOUT_S // 60:g} minutes".replace("5", "five") in PAGE
     assert f"http://127.0.0.1:PORT{PATH}" in PAGE
     assert "$XDG_CONFIG_HOME/perstack/logins" in PAGE
 
@@ -57,4 +57,4 @@ def test_the_variables_and_the_time_are_those_of_the_code() -> None:
     words = " ".join(PAGE.split())
     named = words.partition("Of the environment: ")[2].partition(", LC_")[0]
     assert set(named.split(", ")) == INHERITED
-    assert f"{DEFAULT_TIMEOUT:,} if not given" in words
+    assert f"{DEFAULT_TIMEOUT_MS:,} if not given" in words

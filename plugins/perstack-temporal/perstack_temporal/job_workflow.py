@@ -109,7 +109,7 @@ class JobWorkflow:
         """Continue with the orders of an earlier run, if there was one."""
         self._prefix = kept.get("prefix", "")
         self._silent_after = kept.get("silent_after", 0.0)
-        self._longest_history = kept.get("longest_history", names.LONGEST_HISTORY)
+        self._longest_history = kept.get("longest_history", names.MAX_HISTORY_EVENTS)
         self._waiting: StoredOrder | None = kept.get("waiting")
         self._lost: StoredOrder | None = kept.get("lost")
         """Claimed order whose worker timed out or left, until another takes it over."""
@@ -196,7 +196,7 @@ class JobWorkflow:
         if seconds <= 0:
             return True
         with suppress(TimeoutError):
-            await workflow.wait_condition(lambda: self._waiting is not order, timeout=min(seconds, names.LONGEST_TIMER))
+            await workflow.wait_condition(lambda: self._waiting is not order, timeout=min(seconds, names.MAX_TIMER_S))
         return False
 
     async def _offer(self, order: StoredOrder | None) -> None:

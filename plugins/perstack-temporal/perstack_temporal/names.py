@@ -26,9 +26,9 @@ NOT_REPEATED = ("TemporalTimeout:Heartbeat", "TemporalTimeout:StartToClose", LEF
 
 RETURN_DELAY_S = 1.0
 """Seconds until a returned activity is offered again."""
-LONGEST_HISTORY = 2_000
+MAX_HISTORY_EVENTS = 2_000
 """Events in a workflow's history after which it continues as a new run."""
-LONGEST_TIMER = 30 * 86_400.0
+MAX_TIMER_S = 30 * 86_400.0
 """Maximum seconds of one timer."""
 
 _MAX_QUEUE_CHARS = 200

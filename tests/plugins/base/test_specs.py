@@ -141,11 +141,11 @@ def test_the_page_names_the_limits_and_variables_that_the_code_has() -> None:
     megabyte = 1024 * 1024
     for limit in (
         f"sees | {output.SHOWN_BYTES:,} bytes",
-        f"kept | {output.MOST_BYTES // megabyte} MiB",
-        f"`readTextFile` | {reading.MOST_BYTES:,} bytes",
-        f"`listDirectory` | {directories.MOST_ENTRIES} |",
+        f"kept | {output.MAX_KEPT_BYTES // megabyte} MiB",
+        f"`readTextFile` | {reading.MAX_READ_BYTES:,} bytes",
+        f"`listDirectory` | {directories.MAX_ENTRIES} |",
         f"PDF | {media.IMAGE.most // megabyte} MiB · {media.PDF.most // megabyte} MiB",
-        f"`editTextFile` | {writing.MOST_BYTES // megabyte} MiB",
+        f"`editTextFile` | {writing.MAX_EDITED_BYTES // megabyte} MiB",
     ):
         assert limit in page
     assert {name for name in INHERITED if f"`{name}`" not in page} == set()

@@ -18,7 +18,7 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack_local.prompt import MAX_RESULT, Prompt, prompt_of, reply_of, shortened
+from perstack_local.prompt import MAX_RESULT_CHARS, Prompt, prompt_of, reply_of, shortened
 
 WRITE = ToolSpec(
     name="writeTextFile",
@@ -123,14 +123,14 @@ def test_a_reply_of_text_and_calls_is_shown_with_both_and_thinking_with_neither(
 def test_a_long_result_is_shown_with_its_head_and_its_tail() -> None:
     prompt = prompt_of("i", [_query("q"), _call(), _result("begin" + "x" * 10_000 + "end")], [WRITE])
     shown = prompt.messages[-1].content
-    assert len(shown) < MAX_RESULT + 100
+    assert len(shown) < MAX_RESULT_CHARS + 100
     assert shown.startswith("Result of writeTextFile: begin")
     assert shown.endswith("xend")
-    assert f"[{10_008 - MAX_RESULT} characters left out]" in shown
+    assert f"[{10_008 - MAX_RESULT_CHARS} characters left out]" in shown
 
 
 def test_what_is_short_enough_stays_whole() -> None:
-    assert shortened("x" * MAX_RESULT) == "x" * MAX_RESULT
+    assert shortened("x" * MAX_RESULT_CHARS) == "x" * MAX_RESULT_CHARS
 
 
 def test_bytes_are_named_for_a_model_that_reads_text() -> None:

@@ -18,7 +18,7 @@ from mcp_bed import Bed, words
 
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.errors import SkillError
-from perstack_mcp.errors import MOST_LINES, RateLimitedOutput
+from perstack_mcp.errors import MAX_LINES, RateLimitedOutput
 
 CONNECT = 20_000
 """Milliseconds: enough on a busy machine for a server that does connect."""
@@ -172,21 +172,21 @@ def test_a_server_that_talks_without_end_is_cut_short_and_its_answer_comes(bed: 
             return words(await bed.call(session, "chatter"))
 
     assert wait_for(run()) == "here"
-    assert MOST_LINES <= len(bed.shown) <= MOST_LINES + 10
+    assert MAX_LINES <= len(bed.shown) <= MAX_LINES + 10
     assert "(more than 1000 lines at once: the next are not shown)" in bed.shown
-    assert MOST_LINES <= len(bed.progress) <= MOST_LINES + 10
+    assert MAX_LINES <= len(bed.progress) <= MAX_LINES + 10
 
 
 def test_after_a_flood_lines_are_shown_again_with_the_number_of_those_that_were_not() -> None:
     seen: list[str] = []
     now = 0.0
     show = RateLimitedOutput(seen.append, lambda: now)
-    for number in range(MOST_LINES + 5):
+    for number in range(MAX_LINES + 5):
         show(str(number))
     now = 11.0
     show("x" * 5000)
-    assert seen[MOST_LINES - 1 :] == [
-        str(MOST_LINES - 1),
+    assert seen[MAX_LINES - 1 :] == [
+        str(MAX_LINES - 1),
         "(more than 1000 lines at once: the next are not shown)",
         "(5 lines were not shown)",
         "x" * 1000,
