@@ -338,8 +338,6 @@ _FINISH: dict[str, FinishReason] = {
 
 @dataclass(slots=True)
 class _Block:
-    """Content block under construction."""
-
     start: _ContentBlock
     text: list[str] = field(default_factory=list[str])
     json: list[str] = field(default_factory=list[str])

@@ -192,8 +192,6 @@ _MAX_SCANS = 50
 
 @dataclass(frozen=True, slots=True)
 class _Roots:
-    """Directories that a policy gives to programs."""
-
     named: tuple[str, ...]
     """Workspace and writable directories, under each of their names."""
     writable: tuple[str, ...]
@@ -203,8 +201,6 @@ class _Roots:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Result of one scan of these directories."""
-
     emptied: tuple[str, ...]
     covered: tuple[str, ...]
     kept: tuple[ProtectedFiles, ...]

@@ -48,8 +48,6 @@ _CHECK_INTERVAL_S = 0.1
 
 @dataclass(slots=True)
 class _Running:
-    """Program that is running or being started."""
-
     process: Process | None = None
     cgroup: ProgramCgroup | None = None
     proxy: Proxy | None = None

@@ -294,8 +294,6 @@ def _is_fault(error: BaseException) -> bool:
 
 
 class _AttemptedConnection:
-    """Connection by one of the attempts."""
-
     def __init__(
         self,
         server: Server,

@@ -196,7 +196,6 @@ def _words(error: OAuthFlowError) -> str:
 
 
 async def _refusal(response: httpx2.Response) -> str:
-    """Describe an error response (RFC 6749, section 5.2)."""
     try:
         answer = _Refusal.model_validate_json(await response.aread())
     except ValueError:

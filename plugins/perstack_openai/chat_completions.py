@@ -257,8 +257,6 @@ _FINISH: dict[str, FinishReason] = {
 
 @dataclass(slots=True)
 class _Call:
-    """Tool call under construction."""
-
     index: int | None
     id: str
     name: str = ""

@@ -182,7 +182,6 @@ def azure_connection(config: ProviderConfig) -> Connection:
 
 
 def _base_url(settings: AzureSettings, env: Mapping[str, str]) -> str:
-    """Return the address up to `/openai`."""
     resource = None if settings.base_url is not None else _resource(settings, env)
     address = f"https://{resource}.openai.azure.com" if resource else ""
     if resource and settings.resource_name is None:

@@ -121,7 +121,6 @@ def _items(message: Message, contents: ContentEncoder) -> list[JsonObject]:
 
 
 def _reply(message: ExpertMessage, vendor: str) -> list[JsonObject]:
-    """Encode the items of a reply in their original order."""
     found: list[JsonObject] = []
     phase: JsonObject = {}
     for part in message.contents:

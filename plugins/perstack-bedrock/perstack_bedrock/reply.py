@@ -38,8 +38,6 @@ class _Failure(Wire):
 
 
 class _Failures(Wire):
-    """Error events of both streams."""
-
     internal: _Failure | None = Field(default=None, alias="internalServerException")
     model_stream: _Failure | None = Field(default=None, alias="modelStreamErrorException")
     model_timeout: _Failure | None = Field(default=None, alias="modelTimeoutException")
@@ -135,8 +133,6 @@ _FINISH: dict[str, FinishReason] = {
 
 @dataclass(slots=True)
 class _Block:
-    """Content block under construction."""
-
     call: _ToolUse | None = None
     text: list[str] = field(default_factory=list[str])
     thinking: list[str] = field(default_factory=list[str])

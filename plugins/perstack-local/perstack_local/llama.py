@@ -102,8 +102,6 @@ class _Chunk(BaseModel):
 
 @dataclass(slots=True)
 class _Stream:
-    """Collector of a reply's chunks."""
-
     on_text: Callable[[str], None]
     stopped: threading.Event = field(default_factory=threading.Event)
     texts: list[str] = field(default_factory=list[str])

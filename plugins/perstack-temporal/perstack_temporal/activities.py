@@ -40,8 +40,6 @@ _CALL_TIMEOUT = timedelta(seconds=5)
 
 
 class _Input(BaseModel):
-    """Input of an activity."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     refused: tuple[str, ...] = ()

@@ -200,7 +200,6 @@ async def _refused(response: httpx.Response, url: str) -> ProviderError:
 
 
 async def _read(response: httpx.Response, limit: int) -> bytes:
-    """Return the first `limit` bytes of the body."""
     parts: list[bytes] = []
     size = 0
     async for chunk in response.aiter_bytes():
