@@ -84,11 +84,9 @@ def encode(
     *,
     opening: JsonObject | None = None,
 ) -> bytes:
-    """Encode the body of `POST /v1/messages`.
+    """Encode the body of `POST /v1/messages`. `blobs` need only contain what `turns_of` lacks.
 
-    A later request of a Run extends the bytes of an earlier one, except for the cache mark on the latest turn.
-    `opening` has the fields that other endpoints of the format require in place of `model` and `stream`. `blobs` need
-    only contain what `turns_of` lacks.
+    `opening` has the fields that other endpoints of the format require in place of `model` and `stream`.
     """
     opening = {"model": request.model, "stream": True} if opening is None else opening
     turns = turns_of(request)

@@ -236,9 +236,7 @@ class FileViewBuilder:
     """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
 
     def now(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> View:
-        """Return the file view of a program.
-
-        With `is_quiet` no program is running, so existing files belong to the person.
+        """Return the file view of a program. `is_quiet` means that no program runs: existing files are the person's.
 
         Raises SkillError for a directory that is too large to scan, or that a link redirects.
         """

@@ -60,11 +60,10 @@ def encode(
     with_signatures: bool = True,
     with_ids: bool = True,
 ) -> bytes:
-    """Encode the body of `:streamGenerateContent`.
+    """Encode the body of `:streamGenerateContent`. `blobs` need only contain what `contents_of` lacks.
 
-    A later request of a Run extends the bytes of an earlier one. Without signatures, replies of Google's models are
-    encoded like another vendor's. Without ids, calls and results are matched by their order. `blobs` need only
-    contain what `contents_of` lacks.
+    Without signatures, replies of Google's models are encoded like another vendor's. Without ids, calls and results
+    are matched by their order.
     """
     contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
     contents.extend(request.messages, blobs)

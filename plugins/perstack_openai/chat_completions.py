@@ -57,11 +57,7 @@ _TOOLS_ONLY_WITHOUT_REASONING = re.compile(r"^gpt-(5\.[4-9]|[6-9])")
 
 
 def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
-    """Encode the body of `POST /chat/completions`.
-
-    A later request of a Run extends the bytes of an earlier one, for the vendor's prompt cache. `blobs` need only
-    contain what `items_of_chat` lacks.
-    """
+    """Encode the body of `POST /chat/completions`. `blobs` need only contain what `items_of_chat` lacks."""
     items = items_of_chat(request, dialect)
     items.extend(request.messages, blobs)
     return request_body(request_prefix(request, "chat", dialect, lambda: _head(request, dialect)), items.parts)

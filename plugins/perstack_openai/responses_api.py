@@ -51,11 +51,7 @@ from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_e
 
 
 def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
-    """Encode the body of `POST /responses`.
-
-    A later request of a Run extends the bytes of an earlier one, for the vendor's prompt cache. `blobs` need only
-    contain what `items_of_responses` lacks.
-    """
+    """Encode the body of `POST /responses`. `blobs` need only contain what `items_of_responses` lacks."""
     items = items_of_responses(request, dialect)
     items.extend(request.messages, blobs)
     return request_body(request_prefix(request, "responses", dialect, lambda: _head(request, dialect)), items.parts)

@@ -1,6 +1,10 @@
 """Provider that gives each Run the reply that it received when the Job was recorded.
 
-Which reply comes next follows from the request alone: its Run, purpose, step and messages (`core.recordings.play`).
+`core.recordings.play` has the rules: the next reply follows from the request alone (its Run, purpose, step and
+messages), so that Runs may be played concurrently and resumed after a crash. This module reads the settings and
+converts recorded replies. The host asks the same player for results of tools and answers of persons (`player`).
+
+A request that differs from the recording fails with `NotRecorded` instead of getting some other reply.
 """
 
 from __future__ import annotations

@@ -74,9 +74,7 @@ async def wait_despite_cancellation(
 
 
 async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run the work in a separate task and return its result.
-
-    If the caller is cancelled, the work is cancelled, and its end awaited, before the cancellation propagates.
+    """Run the work in a separate task and return its result. If the caller is cancelled, so is the work.
 
     An error of the work takes precedence over the cancellation: a record that could not be written must be reported.
     Raises CancelledError if the work was cancelled, by this caller or another.

@@ -58,11 +58,7 @@ _DOCUMENT = b'{"document":'
 
 
 def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping[str, bytes]) -> bytes:
-    """Encode the body of `POST /model/MODEL/converse-stream`.
-
-    A later request of a Run extends the bytes of an earlier one, except for the cache mark on the latest turn. `blobs`
-    need only contain what `turns_of` lacks.
-    """
+    """Encode the body of `POST /model/MODEL/converse-stream`. `blobs` need only contain what `turns_of` lacks."""
     turns = turns_of(request, settings)
     turns.extend(request.messages, blobs)
     has_cache = caches(request.model, settings)

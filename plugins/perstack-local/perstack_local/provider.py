@@ -103,11 +103,7 @@ class LocalProvider(Provider):
 
 
 def create(config: ProviderConfig) -> Provider:
-    """Create the provider without loading the model.
-
-    Raises MissingCredential if the library is missing, DefinitionError for an invalid setting, ProviderError without a
-    file to load.
-    """
+    """Create the provider without loading the model. Raises as `LocalProviderFactory.create` does."""
     require_library()
     settings = read_settings(LocalSettings, config.setting)
     path = find_model(settings.model_path, config.env)

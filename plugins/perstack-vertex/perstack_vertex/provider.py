@@ -4,6 +4,9 @@
 the addresses, the settings and the tokens (`credentials`). A token that was created for an earlier request and is
 refused is replaced once.
 
+Vertex AI differs from the vendors' own endpoints in three things: Gemini's calls have no ids (`with_ids`), Claude's
+version is in the body (`opening`), and a result schema for Claude needs a permission, so it is off by default.
+
 Change together: `for_gemini` and `for_claude` with the settings of those codecs.
 """
 

@@ -40,10 +40,7 @@ class _NotSendable(Exception):
 
 
 def schema_for(request: GenerationRequest, setting: bool | None, *, is_known: bool) -> JsonObject | None:
-    """Return the schema to send for the Run's result; None to send none.
-
-    `setting` is the user's choice. If it is None, only a model that `is_known` to support schemas is sent one.
-    """
+    """Return the result's schema if it is to be sent: by `setting`, or without one if `is_known`; else None."""
     is_wanted = is_known if setting is None else setting
     return portable_schema(request.output) if is_wanted and request.output is not None else None
 
