@@ -92,7 +92,7 @@ def encode(
     turns = turns_of(request)
     turns.extend(request.messages, blobs)
     head = request_prefix(request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)})
-    return request_body(head, turns.parts(_marked))
+    return request_body(head, turns.parts(_add_cache_mark))
 
 
 def turns_of(request: GenerationRequest) -> TurnEncoder:
@@ -131,7 +131,7 @@ def takes_schemas(model: str) -> bool:
     return _CLAUDE_FROM_4_5.search(model) is not None
 
 
-def _marked(blocks: list[bytes]) -> list[bytes]:
+def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
     """Add a cache mark to the last block of the latest turn."""
     return [*blocks[:-1], blocks[-1].removesuffix(b"}") + _CACHED + b"}"]
 

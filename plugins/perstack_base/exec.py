@@ -20,7 +20,7 @@ from perstack.ports.environment import inherited
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program
 from perstack.ports.skill import SkillContext, ToolCall, ToolResult
 from perstack.system.process_groups import end_group, signal_group
-from perstack.system.processes import owned, started
+from perstack.system.processes import await_start, owned
 from perstack_base.files import printable
 from perstack_base.tool_io import answer, boolean, integer, string_map, strings, text
 from perstack_base.workspace import Workspace
@@ -79,12 +79,12 @@ class Output:
         """True if even the file lacks a part."""
         return self.size > self._most
 
-    def kept(self) -> bytes:
+    def read_all(self) -> bytes:
         """Return all bytes that were kept."""
         self._file.seek(0)
         return self._file.read()
 
-    def shown(self, whole: str) -> str:
+    def excerpt(self, whole: str) -> str:
         """Return the text for the model; `whole` names the blob with all of the output."""
         if not self.is_long:
             return self._head.decode("utf-8", "replace")
@@ -258,7 +258,7 @@ class Executor:
             )
             self._running = {starting, *(other for other in self._running if _is_up(other))}
             try:
-                return await started(starting)
+                return await await_start(starting)
             except (OSError, ValueError) as error:
                 raise SkillError(_why_not(command, error)) from error
 
@@ -322,10 +322,10 @@ def _why_not(command: str, error: OSError | ValueError) -> str:
 async def _result(call: ToolCall, output: Output, status: int | None, timeout: int, ending: Ending) -> ToolResult:
     result: JsonObject = {"output": _NO_OUTPUT if output.size == 0 and status == 0 else ""}
     if output.is_long:
-        name = f"blob:{await call.blobs.put(await asyncio.to_thread(output.kept))}"
-        result = {"output": output.shown(name), "outputFile": name}
+        name = f"blob:{await call.blobs.put(await asyncio.to_thread(output.read_all))}"
+        result = {"output": output.excerpt(name), "outputFile": name}
     elif output.size:
-        result["output"] = output.shown("")
+        result["output"] = output.excerpt("")
     if ending.refused:
         result["refused"] = list(ending.refused)
         for line in ending.refused:

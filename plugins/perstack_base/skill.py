@@ -83,7 +83,7 @@ class BaseSession(SkillSession):
             file_tool = _FILE_TOOLS.get(call.tool_name)
             if file_tool is None:
                 raise SkillError(f"{call.tool_name} is not a tool that this skill answers; use another one")
-            return answer(await self._in_place(file_tool, call))
+            return answer(await self._run_file_tool(file_tool, call))
         except SkillError as error:
             return ToolResult.text(str(error), is_error=True)
 
@@ -97,25 +97,25 @@ class BaseSession(SkillSession):
         name = text(call.args, "path")
         blob = _BLOB.fullmatch(name)
         if blob is None:
-            return answer(await self._in_place(read_text_file, call))
+            return answer(await self._run_file_tool(read_text_file, call))
         try:
             data = await call.blobs.get(blob[1])
         except NotFound:
             raise SkillError(f"{name} is not there; copy the name exactly from the result that has it") from None
         if len(data) < _THREAD_FROM_BYTES:
             return answer(read_blob(name, data, call.args))
-        return answer(await self._in_thread(lambda: read_blob(name, data, call.args)))
+        return answer(await self._run_in_thread(lambda: read_blob(name, data, call.args)))
 
-    async def _in_place(self, tool: FileTool, call: ToolCall) -> JsonObject:
+    async def _run_file_tool(self, tool: FileTool, call: ToolCall) -> JsonObject:
         workspace, args = self._workspace.opening(call.opens), call.args
         if tool not in (delete_directory, move_file) and self._weight(args) < _THREAD_FROM_BYTES:
             return tool(workspace, args)
         if tool is read_text_file:
-            return await self._in_thread(lambda: tool(workspace, args))
+            return await self._run_in_thread(lambda: tool(workspace, args))
         async with self._changing:
-            return await self._in_thread(lambda: tool(workspace, args))
+            return await self._run_in_thread(lambda: tool(workspace, args))
 
-    async def _in_thread(self, work: Callable[[], JsonObject]) -> JsonObject:
+    async def _run_in_thread(self, work: Callable[[], JsonObject]) -> JsonObject:
         """Run work in a thread and track it for `close`: after a cancellation the thread still uses the handles."""
         running = asyncio.ensure_future(asyncio.to_thread(work))
         self._threads.add(running)

@@ -26,7 +26,7 @@ def text(args: JsonObject, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def encoded(args: JsonObject, name: str) -> bytes:
+def utf8(args: JsonObject, name: str) -> bytes:
     """Return a string argument as UTF-8. Raises SkillError for invalid Unicode."""
     try:
         return text(args, name).encode()

@@ -65,9 +65,9 @@ class WorkspaceSet:
         for one in sorted(self._named, key=lambda one: len(one.real)):
             around = {self._real, *tops} - {one.real}
             if one.real not in self._added and one.real != self._real and not is_below(one.real, around):
-                self._added[one.real] = self._opened(one.real)
+                self._added[one.real] = self._open(one.real)
 
-    def _opened(self, real: str) -> Workspace:
+    def _open(self, real: str) -> Workspace:
         context, path = self._context, Path(real)
         state = () if context.state_dir is None else (context.workspace / context.state_dir,)
         return Workspace(
@@ -91,22 +91,22 @@ class WorkspaceSet:
             yield from (Path(folder).joinpath(*way) for way in PROTECTED_WAYS)
 
     def _elsewhere(self, path: str) -> tuple[Workspace, Parts] | None:
-        found = self._holding(path)
+        found = self._find(path)
         if found is None and len({*self._context.writable, *self._context.readable}) > len(self._named):
             self._look()
-            found = self._holding(path)
+            found = self._find(path)
         return found
 
-    def _holding(self, path: str) -> tuple[Workspace, Parts] | None:
+    def _find(self, path: str) -> tuple[Workspace, Parts] | None:
         plain = os.path.normpath(path)
-        for name in (plain, *self._led(plain)):
+        for name in (plain, *self._resolve(plain)):
             for one in (self.workspace, *self._added.values()):
                 parts = one.inside(name)
                 if parts is not None and (not one.only or parts[:1] == (one.only,)):
                     return one, parts
         return None
 
-    def _led(self, path: str) -> tuple[str, ...]:
+    def _resolve(self, path: str) -> tuple[str, ...]:
         """Return the path with an added directory's name replaced by its resolved form."""
         return tuple(
             one.real + path.removeprefix(one.name)

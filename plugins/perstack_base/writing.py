@@ -15,7 +15,7 @@ from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
 from perstack_base.directories import check_tree
 from perstack_base.reading import open_regular, refuse_git_head
-from perstack_base.tool_io import encoded, text
+from perstack_base.tool_io import text, utf8
 from perstack_base.workspace import ResolvedPath, Workspace
 
 _MAX_ECHO_CHARS = 200
@@ -23,7 +23,7 @@ _MAX_ECHO_CHARS = 200
 
 def write_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     """Run `writeTextFile`."""
-    data = encoded(args, "text")
+    data = utf8(args, "text")
     with workspace.place(text(args, "path"), create=True) as place:
         replace(place, data)
         return {"path": place.shown, "text": echo(text(args, "text"))}
@@ -31,7 +31,7 @@ def write_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
 
 def append_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     """Run `appendTextFile`."""
-    data = encoded(args, "text")
+    data = utf8(args, "text")
     with workspace.place(text(args, "path"), change=True) as place:
         if place.status() is None:
             raise SkillError(f"{place.shown} does not exist; use writeTextFile to make it")
@@ -155,7 +155,7 @@ _LF = b"\n"
 
 def edit_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
     """Run `editTextFile`."""
-    old, new = encoded(args, "oldText"), encoded(args, "newText")
+    old, new = utf8(args, "oldText"), utf8(args, "newText")
     with workspace.place(text(args, "path"), change=True) as place:
         with open_regular(place) as file:
             data = file.read(MAX_EDITED_BYTES + 1)
@@ -179,7 +179,7 @@ def edited(data: bytes, old: bytes, new: bytes, shown: str) -> bytes:
     if (at := data.find(found)) != data.rfind(found):
         lines = _lines_of(data, found)
         raise SkillError(f"oldText occurs more than once in {shown} (lines {lines}); give more of its surroundings")
-    return data[:at] + _with_endings(new, _ending(found, data)) + data[at + len(found) :]
+    return data[:at] + _with_endings(new, _line_ending(found, data)) + data[at + len(found) :]
 
 
 def _forms(old: bytes) -> tuple[bytes, ...]:
@@ -188,7 +188,7 @@ def _forms(old: bytes) -> tuple[bytes, ...]:
     return old, plain, plain.replace(_LF, _CRLF)
 
 
-def _ending(found: bytes, data: bytes) -> bytes:
+def _line_ending(found: bytes, data: bytes) -> bytes:
     sample = found if _LF in found else data
     return _CRLF if sample.count(_CRLF) * 2 > sample.count(_LF) else _LF
 

@@ -82,7 +82,7 @@ class ProtectedFileScanner:
         self._without = without
         self._known: dict[str, _Folder] = {}
 
-    def now(self, *, may_be_partial: bool = False) -> ProtectedFiles:
+    def scan(self, *, may_be_partial: bool = False) -> ProtectedFiles:
         """Return the protected files.
 
         Raises SkillError if there are too many directories to scan, since some files may then be missed; with
@@ -114,11 +114,11 @@ class ProtectedFileScanner:
             if len(found) == MAX_FOLDERS:
                 return found, False
             with suppress(OSError):
-                found[path] = one = self._looked_at(path)
+                found[path] = one = self._scan_folder(path)
                 waiting += one.folders
         return found, True
 
-    def _looked_at(self, path: str) -> _Folder:
+    def _scan_folder(self, path: str) -> _Folder:
         changed = Path(path).stat(follow_symlinks=False).st_ctime_ns
         known = self._known.get(path)
         if known is not None and known.is_settled and known.changed == changed:
@@ -200,7 +200,7 @@ class _Roots:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Scan:
     emptied: tuple[str, ...]
     covered: tuple[str, ...]
     kept: tuple[ProtectedFiles, ...]
@@ -235,24 +235,24 @@ class FileViewBuilder:
     _roots: _Roots = field(default_factory=lambda: _Roots((), (), ()))
     """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
 
-    def now(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> View:
+    def build(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> View:
         """Return the file view of a program. `is_quiet` means that no program runs: existing files are the person's.
 
         Raises SkillError for a directory that is too large to scan, or that a link redirects.
         """
         around = self.around
-        roots = self._roots = self._given()
-        look = self._look()
+        roots = self._roots = self._policy_roots()
+        look = self._scan()
         if is_quiet or self._known is None:
             self._known = self._executed(look)
         writable, readable = roots.writable, roots.readable
         linked = frozenset[tuple[int, int]]().union(*(one.linked for one in look.kept), _linked(around.hidden))
         further = (path for finder in self._finders.values() for path in finder.names_of(linked)) if linked else ()
         hidden = (*(path for one in look.kept for path in one.hidden), *look.covered, *further)
-        protected = _named(map(str, around.protected))
+        protected = _with_resolved(map(str, around.protected))
         within = (path for path in roots.named if path not in writable and is_below(path, readable))
         return View(
-            (*readable, *(path for path in _named(more_readable) if not is_below(path, writable))),
+            (*readable, *(path for path in _with_resolved(more_readable) if not is_below(path, writable))),
             writable,
             look.emptied,
             tuple(dict.fromkeys(path for path in hidden if path not in readable)),
@@ -270,7 +270,7 @@ class FileViewBuilder:
         is_whole = True
         known, moved = self._known or {}, frozenset((self._known or {}).values())
         for _ in range(_MAX_SCANS):
-            look = self._look(may_be_partial=True)
+            look = self._scan(may_be_partial=True)
             is_whole = look.is_whole
             new = [
                 path
@@ -285,25 +285,25 @@ class FileViewBuilder:
             said[""] = "there are too many folders to find every repository in them: look before you use git there"
         return tuple(said.values())
 
-    def _given(self) -> _Roots:
+    def _policy_roots(self) -> _Roots:
         given = places(self.around.workspace, self.policy.writable, self.policy.readable)
         changeable = (name for one in given if one.is_writable for name in one.names)
-        named = tuple(dict.fromkeys((*_named((str(self.around.workspace),)), *changeable)))
+        named = tuple(dict.fromkeys((*_with_resolved((str(self.around.workspace),)), *changeable)))
         only_read = (name for one in given if not one.is_writable for name in one.names)
         readable = tuple(path for path in dict.fromkeys(only_read) if path not in named)
         writable = tuple(path for path in named if not any(path != one and is_below(path, (one,)) for one in named))
         return _Roots(named, writable, readable)
 
-    def _look(self, *, may_be_partial: bool = False) -> _Look:
+    def _scan(self, *, may_be_partial: bool = False) -> _Scan:
         roots = self._roots
         emptied, covered = _existing(map(str, self.around.hidden), roots.writable)
         folders = [root for root in (*roots.writable, *roots.readable) if Path(root).is_dir()]
         finders = [self._finder(root, frozenset(emptied)) for root in folders]
-        kept = tuple(finder.now(may_be_partial=may_be_partial) for finder in finders)
+        kept = tuple(finder.scan(may_be_partial=may_be_partial) for finder in finders)
         targets = tuple(_targets(kept, roots.writable, self.around.env))
-        return _Look(tuple(emptied), tuple(covered), kept, targets)
+        return _Scan(tuple(emptied), tuple(covered), kept, targets)
 
-    def _executed(self, look: _Look) -> _Executed:
+    def _executed(self, look: _Scan) -> _Executed:
         """Return the executed paths that programs may change. Read-only paths always exist and need no check."""
         found = (
             *(path for one in look.kept for path in one.executed),
@@ -383,7 +383,7 @@ def _identity(path: str) -> Identity | None:
     return None if stat.S_ISLNK(status.st_mode) else (status.st_dev, status.st_ino)
 
 
-def _named(paths: Iterable[str]) -> tuple[str, ...]:
+def _with_resolved(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the existing paths, each also in its resolved form."""
     found: list[str] = []
     for path in paths:
@@ -402,5 +402,5 @@ def _linked(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
 
 def _existing(paths: Iterable[str], writable: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Return the existing directories and files, except ancestors of a writable root: these cannot be hidden."""
-    names = [path for path in _named(paths) if not any(is_below(root, (path,)) for root in writable)]
+    names = [path for path in _with_resolved(paths) if not any(is_below(root, (path,)) for root in writable)]
     return [path for path in names if Path(path).is_dir()], [path for path in names if not Path(path).is_dir()]

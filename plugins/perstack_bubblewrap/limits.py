@@ -53,7 +53,7 @@ class PausedProgram:
     """Descriptors that bwrap inherits; closed here afterwards."""
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def bwrap_argv(self) -> tuple[str, ...]:
         """Arguments of bwrap."""
         return "--info-fd", str(self.theirs[0]), "--block-fd", str(self.theirs[1])
 
@@ -62,7 +62,7 @@ class PausedProgram:
 
         Raises SkillError if that fails; the caller must then end the program.
         """
-        self.let_go()
+        self.close_inherited()
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
                 child = await self._child()
@@ -77,7 +77,7 @@ class PausedProgram:
         with suppress(BrokenPipeError):
             os.write(self.go, b"\n")
 
-    def let_go(self) -> None:
+    def close_inherited(self) -> None:
         """Close the descriptors that bwrap has inherited."""
         while self.theirs:
             os.close(self.theirs.pop())
@@ -110,7 +110,7 @@ def paused_until_limited(processes: int | None) -> Generator[PausedProgram | Non
     try:
         yield held
     finally:
-        held.let_go()
+        held.close_inherited()
         os.close(said)
         os.close(go)
 

@@ -17,7 +17,7 @@ from shutil import rmtree
 
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
-from perstack.system.processes import launch, owned, python_argv, started
+from perstack.system.processes import await_start, launch, owned, python_argv
 from perstack_bubblewrap.machine import memory_files
 from perstack_bubblewrap.network import local_ports, proxy_port
 
@@ -86,12 +86,12 @@ class Proxy:
         both = {one: proxy for name in names for one in (name, name.lower())}
         return {**both, "NO_PROXY": none, "no_proxy": none, "NODE_USE_ENV_PROXY": "1"}
 
-    def refused(self, since: int) -> tuple[str, ...]:
+    def refusals(self, since: int) -> tuple[str, ...]:
         """Return the messages of places refused since the count was `since`."""
-        self.take()
+        self.read_refusals()
         return tuple(words for words, at in self._refused.items() if at > since)
 
-    def take(self) -> None:
+    def read_refusals(self) -> None:
         """Read the refusals that the proxy has reported by now."""
         with suppress(BlockingIOError):
             while piece := os.read(self.reading, _PIECE_BYTES):
@@ -131,14 +131,14 @@ class ProxyPool:
         self._up: dict[tuple[str, ...], Proxy] = {}
         self._ends = AsyncExitStack()
 
-    async def to(self, allowed: tuple[str, ...]) -> Proxy:
+    async def proxy_for(self, allowed: tuple[str, ...]) -> Proxy:
         """Return the running proxy for these places, starting it if needed. Raises SkillError if that fails."""
         key = tuple(sorted(set(allowed)))
         async with self._turn:
             if key not in self._up or not self._up[key].is_up:
                 try:
                     check_library()
-                    self._up[key] = await self._opened(key)
+                    self._up[key] = await self._start(key)
                 except (OSError, TimeoutError, UsageError) as error:
                     raise SkillError(f"the network of the sandbox cannot be had: {error}") from error
             return self._up[key]
@@ -148,7 +148,7 @@ class ProxyPool:
         self._up.clear()
         await self._ends.aclose()
 
-    async def _opened(self, allowed: tuple[str, ...]) -> Proxy:
+    async def _start(self, allowed: tuple[str, ...]) -> Proxy:
         ends = self._ends
         folder = Path(tempfile.mkdtemp(prefix="perstack-"))
         ends.callback(rmtree, folder, ignore_errors=True)
@@ -170,14 +170,14 @@ class ProxyPool:
                     stderr=DEVNULL,
                     pass_fds=(listed,),
                 )
-                process = await started(asyncio.create_task(starting))
+                process = await await_start(asyncio.create_task(starting))
         finally:
             os.close(stdin)
             os.close(stdout)
         await ends.enter_async_context(owned(process))
         await _ready(reading)
         proxy = Proxy(folder / "proxy", allowed, self._on_refused, reading, process)
-        loop.add_reader(reading, proxy.take)
+        loop.add_reader(reading, proxy.read_refusals)
         ends.callback(loop.remove_reader, reading)
         return proxy
 

@@ -86,30 +86,30 @@ class BubblewrapRuntime(Runtime):
         running = _Running()
         self._unsettled[id(running)] = running
         try:
-            process = running.process = await self._started(program, running)
+            process = running.process = await self._start(program, running)
         except BaseException:
             del self._unsettled[id(running)]
             raise
         self._running[process] = running
         if running.cgroup is not None or running.proxy is not None or self._policy.time is not None:
-            self._begin(process, running)
+            self._start_watching(process, running)
         return process
 
-    async def _started(self, program: Program, running: _Running) -> Process:
+    async def _start(self, program: Program, running: _Running) -> Process:
         allowed = (*self._policy.network, *program.domains)
-        proxy = running.proxy = await self._proxies.to(allowed) if allowed else None
+        proxy = running.proxy = await self._proxies.proxy_for(allowed) if allowed else None
         view = await asyncio.to_thread(self._view, program, () if proxy is None else proxy.readable, running)
         env = {**environment(program.env, view), **({} if proxy is None else proxy.env)}
         cgroup = running.cgroup = None if self._group is None else self._group.group.add_program()
         running.heard = 0 if proxy is None else proxy.count
         try:
-            return await self._launched(program, view, env, running)
+            return await self._launch(program, view, env, running)
         except BaseException:
             if cgroup is not None:
                 await cgroup.remove()
             raise
 
-    async def _launched(self, program: Program, view: View, env: Mapping[str, str], running: _Running) -> Process:
+    async def _launch(self, program: Program, view: View, env: Mapping[str, str], running: _Running) -> Process:
         policy, proxy, cgroup = self._policy, running.proxy, running.cgroup
         mounts, tmp = () if proxy is None else proxy.mounts, policy.tmp or DEFAULT_TMP_BYTES
         with ExitStack() as held:
@@ -117,7 +117,7 @@ class BubblewrapRuntime(Runtime):
             given = arguments(system(), view, cwd=str(program.cwd), env=env, tmp=tmp, more=mounts, handles=handles)
             words, filters = held.enter_context(memory_files(given, seccomp()))
             back = held.enter_context(paused_until_limited(pid_limit(policy, cgroup)))
-            bound = () if back is None else back.words
+            bound = () if back is None else back.bwrap_argv
             bwrap = (self._bwrap, *bound, "--args", str(words), "--seccomp", str(filters), "--")
             within = (*rlimit_argv(policy, cgroup), *(() if proxy is None else proxy.argv))
             process = await launch(
@@ -132,7 +132,7 @@ class BubblewrapRuntime(Runtime):
                 pass_fds=(words, filters, *handles.values(), *(() if back is None else back.theirs)),
             )
             if back is not None:
-                await _bound(back, process)
+                await _bind(back, process)
         return process
 
     def ending(self, process: Process) -> Ending:
@@ -140,9 +140,9 @@ class BubblewrapRuntime(Runtime):
         running = self._running.pop(process, None)
         if running is None:
             return NOTHING_TO_SAY
-        self._look(running)
-        refused = () if running.proxy is None else running.proxy.refused(running.heard)
-        return Ending(running.limit, (*refused, *self._settled()))
+        self._check_limit(running)
+        refused = () if running.proxy is None else running.proxy.refusals(running.heard)
+        return Ending(running.limit, (*refused, *self._settle()))
 
     async def close(self) -> None:
         """Wait for the watchers, check created files, end the proxies and leave the cgroup."""
@@ -150,7 +150,7 @@ class BubblewrapRuntime(Runtime):
             await asyncio.wait(self._watching)
         self._running.clear()
         if self._unsettled:
-            await asyncio.to_thread(self._settled)
+            await asyncio.to_thread(self._settle)
         await self._proxies.close()
         if self._group is not None:
             self._group.leave()
@@ -158,11 +158,11 @@ class BubblewrapRuntime(Runtime):
     def _view(self, program: Program, more: tuple[str, ...], running: _Running) -> View:
         is_quiet = all(one is running for one in tuple(self._unsettled.values()))
         if not is_quiet:
-            self._settled()
+            self._settle()
         with self._turn:
-            return self._watch.now((*map(str, program.readable), *more), is_quiet=is_quiet)
+            return self._watch.build((*map(str, program.readable), *more), is_quiet=is_quiet)
 
-    def _settled(self) -> tuple[str, ...]:
+    def _settle(self) -> tuple[str, ...]:
         """Rename created files that a person's tools would execute. Return the lines that report them."""
         with self._turn:
             ended = [
@@ -177,34 +177,34 @@ class BubblewrapRuntime(Runtime):
             self._on_notice(line)
         return lines
 
-    def _begin(self, process: Process, running: _Running) -> None:
-        running.watching = asyncio.create_task(self._watched(process, running))
+    def _start_watching(self, process: Process, running: _Running) -> None:
+        running.watching = asyncio.create_task(self._watch_program(process, running))
         self._watching.add(running.watching)
         running.watching.add_done_callback(self._watching.discard)
 
-    async def _watched(self, process: Process, running: _Running) -> None:
+    async def _watch_program(self, process: Process, running: _Running) -> None:
         """Watch a program until it ends: kill it when it exceeds a limit, then remove its cgroup."""
         loop = asyncio.get_running_loop()
         time = self._policy.time
         until = None if time is None else loop.time() + time / 1000
         waiting = asyncio.create_task(process.wait())
         while not (await asyncio.wait({waiting}, timeout=_CHECK_INTERVAL_S))[0]:
-            self._look(running)
+            self._check_limit(running)
             if not running.limit and until is not None and loop.time() >= until:
                 running.limit = f"it ran longer than {time} ms"
             if running.limit:
                 signal_group(process.pid, signal.SIGKILL)
-        self._look(running)
+        self._check_limit(running)
         if running.cgroup is not None:
             await running.cgroup.remove()
 
-    def _look(self, running: _Running) -> None:
+    def _check_limit(self, running: _Running) -> None:
         over = None if running.limit or running.cgroup is None else running.cgroup.exceeded()
         if over is not None:
             running.limit = describe_excess(over, self._policy)
 
 
-async def _bound(back: PausedProgram, process: Process) -> None:
+async def _bind(back: PausedProgram, process: Process) -> None:
     """Set the limit of a program; end it if that fails, before it begins."""
     try:
         await back.bind()

@@ -135,7 +135,7 @@ class ReplyDecoder:
         if response.feedback is not None:
             self._blocked = response.feedback.block_reason or self._blocked
         for candidate in (response.candidates or ())[:1]:
-            self._take(candidate)
+            self._add_candidate(candidate)
         return self._is_whole and response.usage is not None
 
     def finish(self) -> Generation:
@@ -151,7 +151,7 @@ class ReplyDecoder:
         parts = (
             part
             for piece, texts in zip(self._parts, self._texts, strict=True)
-            for part in _finished(piece, "".join(texts))
+            for part in _to_parts(piece, "".join(texts))
         )
         reply = ExpertMessage(contents=tuple(parts))
         reason = _FINISH.get(self._ending.finish_reason, "other")
@@ -161,7 +161,7 @@ class ReplyDecoder:
     def _is_whole(self) -> bool:
         return self._ending is not None or bool(self._blocked)
 
-    def _take(self, candidate: _Candidate) -> None:
+    def _add_candidate(self, candidate: _Candidate) -> None:
         for part in (candidate.content or _Content()).parts or ():
             self._show(part)
             if self._continues(part):
@@ -224,7 +224,7 @@ def _finite(digits: str) -> float:
     return int(digits) if len(digits) < _MAX_DIGITS else math.inf
 
 
-def _finished(piece: _Part, text: str) -> list[ReplyPart]:
+def _to_parts(piece: _Part, text: str) -> list[ReplyPart]:
     signed: JsonObject = {"signature": piece.signature} if piece.signature else {}
     if piece.call is not None:
         return [_call(piece.call, {VENDOR: signed} if signed else None)]

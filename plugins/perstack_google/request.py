@@ -200,7 +200,7 @@ class _Contents:
                     pending = {}
                 case ToolCallPart():
                     call = {**self._id(part.tool_call_id), "name": legal_tool_name(part.tool_name)}
-                    written = _signed({**call, "args": arguments_of(part)}, ours, needs_signature)
+                    written = _add_signature({**call, "args": arguments_of(part)}, ours, needs_signature)
                     needs_signature = False
                 case _:
                     assert_never(part)
@@ -231,7 +231,7 @@ def _thinking(part: ThinkingPart, ours: JsonObject) -> tuple[JsonObject | None, 
             return {"text": part.thinking, "thought": True, **signed}, {}
 
 
-def _signed(call: JsonObject, ours: JsonObject, needs_signature: bool) -> JsonObject:
+def _add_signature(call: JsonObject, ours: JsonObject, needs_signature: bool) -> JsonObject:
     signature = ours.get("signature") or (UNSIGNED if needs_signature else None)
     return {"functionCall": call} if signature is None else {"functionCall": call, "thoughtSignature": signature}
 

@@ -42,7 +42,7 @@ from perstack.errors import PerstackError, SkillError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult, Toolset
 from perstack_mcp.errors import RateLimitedOutput, ServerEnded, describe, next_steps_of, root_cause
 from perstack_mcp.server_requests import OpenCall, OpenCalls, Requests, required_question
-from perstack_mcp.tool_list import Listing, OutputSchemas, repairing
+from perstack_mcp.tool_list import Listing, OutputSchemas, filter_tool_lists
 from perstack_mcp.transports import ConnectionAttempt, Server
 
 MAX_SHOWN_CHARS = 30_000
@@ -57,7 +57,7 @@ async def result_of(result: CallToolResult, blobs: BlobStore) -> ToolResult:
     structured: JsonValue = result.structured_content
     if structured is not None and not _is_shown(structured, result.content):
         parts.append(TextPart(text=json.dumps(structured, ensure_ascii=False)))
-    return ToolResult(await _shortened(parts, blobs), bool(result.is_error))
+    return ToolResult(await _shorten(parts, blobs), bool(result.is_error))
 
 
 async def _part(block: ContentBlock, blobs: BlobStore) -> ResultContent:
@@ -70,10 +70,10 @@ async def _part(block: ContentBlock, blobs: BlobStore) -> ResultContent:
             about = ", ".join(part for part in (block.mime_type, block.description) if part)
             return TextPart(text=f"[resource {block.name}: {block.uri}{f' ({about})' if about else ''}]")
         case EmbeddedResource():
-            return await _embedded(block, blobs)
+            return await _convert_embedded(block, blobs)
 
 
-async def _embedded(block: EmbeddedResource, blobs: BlobStore) -> ResultContent:
+async def _convert_embedded(block: EmbeddedResource, blobs: BlobStore) -> ResultContent:
     resource = block.resource
     if isinstance(resource, BlobResourceContents):
         return await _blob(resource.blob, resource.mime_type or _UNTYPED, str(resource.uri), blobs)
@@ -106,7 +106,7 @@ def _says_one_of(text: str, values: Sequence[JsonValue]) -> bool:
         return False
 
 
-async def _shortened(parts: Sequence[ResultContent], blobs: BlobStore) -> tuple[ResultContent, ...]:
+async def _shorten(parts: Sequence[ResultContent], blobs: BlobStore) -> tuple[ResultContent, ...]:
     """Cut the longest texts until all of them together are short enough."""
     lengths = sorted(len(part.text) for part in parts if isinstance(part, TextPart))
     share = MAX_SHOWN_CHARS
@@ -159,22 +159,22 @@ class McpClient:
         If the server's requests cannot be assigned to one of several calls, this and all later calls run one at a time.
         """
         if not self._is_in_turn:
-            result = await self._made(call, idle)
+            result = await self._attempt(call, idle)
             if result is not None:
                 return result
             self._is_in_turn = True
         while True:
             async with self._turn:
-                result = await self._made(call, idle)
+                result = await self._attempt(call, idle)
             if result is not None:
                 return result
 
-    async def _made(self, call: ToolCall, idle: float) -> ToolResult | Question | None:
+    async def _attempt(self, call: ToolCall, idle: float) -> ToolResult | Question | None:
         """Make a call; return None if it must be repeated while no other call is active."""
-        with self._calls.opened(call, idle) as one:
+        with self._calls.register(call, idle) as one:
             try:
                 async with one.limit:
-                    return await self._until_given_up(one)
+                    return await self._await_result(one)
             except TimeoutError as error:
                 if not one.limit.expired():
                     raise
@@ -183,8 +183,8 @@ class McpClient:
                     " have had its effect; a longer `timeout` of the skill would wait longer"
                 ) from error
 
-    async def _until_given_up(self, one: OpenCall) -> ToolResult | Question | None:
-        work = asyncio.create_task(self._sent(one))
+    async def _await_result(self, one: OpenCall) -> ToolResult | Question | None:
+        work = asyncio.create_task(self._send(one))
         try:
             both: set[asyncio.Future[Any]] = {work, one.abandoned}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -195,7 +195,7 @@ class McpClient:
                 work.cancel()
                 await asyncio.wait({work})
 
-    async def _sent(self, one: OpenCall) -> ToolResult | Question:
+    async def _send(self, one: OpenCall) -> ToolResult | Question:
         call = one.call
         show = RateLimitedOutput(call.on_progress)
 
@@ -242,14 +242,14 @@ async def connect(
             await connection.run()
         except Exception as error:
             if connection.is_ready or number == len(attempts) or not _is_refusal(error):
-                refusals.append(_words(error))
+                refusals.append(_describe(error))
                 raise SkillError("; then ".join(dict.fromkeys(refusals)), next_steps=next_steps_of(error)) from error
-            refusals.append(_words(error))
+            refusals.append(_describe(error))
         else:
             return
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Describe an error; a connection error also names the host, without the path, which may hold a secret."""
     found = root_cause(error)
     if _is_fault(found):
@@ -314,7 +314,9 @@ class _AttemptedConnection:
 
     async def run(self) -> None:
         outputs = OutputSchemas()
-        transport = repairing(self._attempt.transport(), self._version, outputs, self._server.show, self._leave.set)
+        transport = filter_tool_lists(
+            self._attempt.transport(), self._version, outputs, self._server.show, self._leave.set
+        )
         calls = OpenCalls(self._server.show)
         requests = Requests(calls, self._server.show)
         client = Client(
@@ -337,7 +339,7 @@ class _AttemptedConnection:
             self.is_ready = True
             async with asyncio.TaskGroup() as group:
                 following = [group.create_task(self._listing.follow(client))]
-                if _tells_of_changes_when_asked(client):
+                if _announces_changes_by_subscription(client):
                     following.append(group.create_task(self._listing.listen(client)))
                 self._on_ready(McpClient(client, self._listing, outputs, calls))
                 await self._leave.wait()
@@ -349,7 +351,7 @@ class _AttemptedConnection:
 
     async def _notice(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
-            self._listing.changed()
+            self._listing.note_change()
 
     async def _roots(self, context: ClientRequestContext) -> ListRootsResult:
         workspace = self._server.workspace
@@ -361,6 +363,6 @@ class _AttemptedConnection:
         self._server.show(f"[{params.level}] {text}")
 
 
-def _tells_of_changes_when_asked(client: Client) -> bool:
+def _announces_changes_by_subscription(client: Client) -> bool:
     tools = client.server_capabilities.tools
     return client.session.initialize_result is None and tools is not None and bool(tools.list_changed)

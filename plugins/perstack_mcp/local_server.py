@@ -12,7 +12,7 @@ from perstack.core.definitions.skills import McpStdioSkill
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.errors import RateLimitedOutput
-from perstack_mcp.server_process import Child, launch_of, running
+from perstack_mcp.server_process import Child, launch_of, run_server
 from perstack_mcp.transports import AUTO, LEGACY, ConnectionAttempt, ServerProtocols
 
 
@@ -32,7 +32,7 @@ class LocalServer:
     async def up(self) -> AsyncGenerator[None]:
         """Start the process, and end it on exit."""
         self._child = None
-        async with running(self._launch, self.show) as self._child:
+        async with run_server(self._launch, self.show) as self._child:
             yield
 
     def attempts(self) -> Sequence[ConnectionAttempt]:

@@ -18,7 +18,7 @@ from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.login_store import Login, LoginFile
 from perstack_mcp.oauth import ClientMetadata, NoTokenStorage, TokenFlow, login_of
-from perstack_mcp.remote_server import RemoteServer, oauth_of, place_of
+from perstack_mcp.remote_server import RemoteServer, login_file_of, oauth_of
 from perstack_mcp.session import McpSession
 
 
@@ -108,7 +108,7 @@ class CallbackServer:
 
     @classmethod
     @asynccontextmanager
-    async def listening(cls) -> AsyncGenerator[CallbackServer]:
+    async def listen(cls) -> AsyncGenerator[CallbackServer]:
         """Listen on a free port of 127.0.0.1."""
         loopback = cls()
         server = await asyncio.start_server(loopback._serve, "127.0.0.1", 0, limit=_MAX_REQUEST_BYTES)
@@ -125,7 +125,7 @@ class CallbackServer:
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, text = self._take(head.decode("latin-1").partition("\r\n")[0])
+                status, text = self._handle_request(head.decode("latin-1").partition("\r\n")[0])
                 body = _PAGE.format(text).encode()
                 length = f"Content-Length: {len(body)}\r\nConnection: close\r\nCache-Control: no-store"
                 writer.write(f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\n{length}\r\n\r\n".encode() + body)
@@ -135,7 +135,7 @@ class CallbackServer:
         finally:
             writer.close()
 
-    def _take(self, line: str) -> tuple[str, str]:
+    def _handle_request(self, line: str) -> tuple[str, str]:
         method, _, rest = line.partition(" ")
         target = urlsplit(rest.partition(" ")[0])
         answer = {name: values[0] for name, values in parse_qs(target.query).items()}
@@ -165,7 +165,7 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
         raise SkillError(f"skill {name!r} needs no login: it logs in by itself (clientCredentials)")
     if any(header.casefold() == "authorization" for header in definition.headers):
         raise SkillError(f"skill {name!r} needs no login: its `headers` have an Authorization")
-    async with CallbackServer.listening() as loopback:
+    async with CallbackServer.listen() as loopback:
 
         async def ask(url: str, state: str) -> AuthorizationCodeResult:
             if not definition.allow_local_network and urlsplit(url).scheme != "https":
@@ -174,10 +174,10 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
                 )
             answer = loopback.expect(state)
             await present(url)
-            return _checked(await _bounded(answer))
+            return _check_answer(await _await_answer(answer))
 
         auth = PersonalLogin(
-            definition.endpoint, settings, loopback.redirect_uri, ask, place_of(definition, context.env)
+            definition.endpoint, settings, loopback.redirect_uri, ask, login_file_of(definition, context.env)
         )
         session = McpSession(RemoteServer(definition, context, auth), (LOGIN_TIMEOUT_S + _CONNECT_TIMEOUT_S) * 1000)
         try:
@@ -192,7 +192,7 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
         raise SkillError(f"skill {name!r} needs no login: its server let us in without one")
 
 
-async def _bounded(answer: asyncio.Future[dict[str, str]]) -> dict[str, str]:
+async def _await_answer(answer: asyncio.Future[dict[str, str]]) -> dict[str, str]:
     try:
         async with asyncio.timeout(LOGIN_TIMEOUT_S):
             return await answer
@@ -200,7 +200,7 @@ async def _bounded(answer: asyncio.Future[dict[str, str]]) -> dict[str, str]:
         raise SkillError(f"nobody has logged in within {LOGIN_TIMEOUT_S} s") from error
 
 
-def _checked(answer: dict[str, str]) -> AuthorizationCodeResult:
+def _check_answer(answer: dict[str, str]) -> AuthorizationCodeResult:
     if "error" in answer:
         words = ": ".join(answer[name] for name in ("error", "error_description") if name in answer)
         raise SkillError(f"the authorization server refused the login: {words}")

@@ -142,7 +142,7 @@ class TokenFlow(OAuthFlow):
         except StopAsyncIteration:
             return
         except OAuthFlowError as error:
-            raise SkillError(_words(error)) from None
+            raise SkillError(_describe(error)) from None
         except ValueError:
             raise SkillError(_MALFORMED) from None
         finally:
@@ -185,7 +185,7 @@ def _secret_method(server: OAuthMetadata | None) -> Literal["client_secret_basic
 _MALFORMED = "the authorization server's answer is not as it should be"
 
 
-def _words(error: OAuthFlowError) -> str:
+def _describe(error: OAuthFlowError) -> str:
     """Describe an error. Errors about malformed answers quote them, tokens included, so these get a fixed text."""
     if isinstance(error, OAuthTokenError) or error.__cause__ is not None:
         return _MALFORMED
@@ -265,7 +265,7 @@ class StoredLogin(OAuthFlow):
 
     def __init__(self, endpoint: str, settings: OAuth, skill: str, place: LoginFile) -> None:
         """Use the login at `place`, which is read on the first request."""
-        super().__init__(endpoint, OAuthClientMetadata(redirect_uris=None), NoTokenStorage(self._keep))
+        super().__init__(endpoint, OAuthClientMetadata(redirect_uris=None), NoTokenStorage(self._store))
         self._settings = settings
         self._skill = skill
         self._place = place
@@ -275,42 +275,42 @@ class StoredLogin(OAuthFlow):
         """Send a request with the login's token, renewing it if needed. Raises Unauthorized if a login is needed."""
         self.context.protocol_version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
         if self.context.current_tokens is None:
-            self._take()
+            self._load()
         used = self._token()
         if used is None or self.context.is_token_valid():
-            response = yield self._signed(request)
+            response = yield self._sign(request)
             if response.status_code != 401:
                 await self._check_scope(response)
                 return
             if used is None and self._place.read() is None:
                 had_one = bool(self._login.tokens)
-                raise self._login_needed("its login has expired" if had_one else "the server asks for a login")
+                raise self._login_error("its login has expired" if had_one else "the server asks for a login")
         async with self._place.locked():
-            self._take()
+            self._load()
             if self._token() == used or not self.context.is_token_valid():
                 # no other process has renewed it meanwhile
-                self._check(await self._renewed((yield await self._renewal())))
-        response = yield self._signed(request)
+                self._check_renewal(await self._read_renewal((yield await self._renewal_request())))
+        response = yield self._sign(request)
         if response.status_code == 401:
-            raise self._login_needed("the server no longer accepts the login")
+            raise self._login_error("the server no longer accepts the login")
         await self._check_scope(response)
 
     def _token(self) -> str | None:
         tokens = self.context.current_tokens
         return None if tokens is None else tokens.access_token
 
-    def _signed(self, request: httpx2.Request) -> httpx2.Request:
+    def _sign(self, request: httpx2.Request) -> httpx2.Request:
         self.sign(request)
         return request
 
-    def _take(self) -> None:
+    def _load(self) -> None:
         login = self._place.read()
         self.context.clear_tokens()
         if login is not None:
             with suppress(ValidationError):  # an edited file with invalid content counts as no login
-                self._hold(login)
+                self._use(login)
 
-    def _hold(self, login: Login) -> None:
+    def _use(self, login: Login) -> None:
         self._login = login
         tokens = OAuthToken.model_validate(login.tokens)
         client = self.context.client_info = OAuthClientInformationFull.model_validate(login.client)
@@ -321,12 +321,12 @@ class StoredLogin(OAuthFlow):
         self.context.token_expiry_time = None if login.expires_at is None else login.expires_at - early
         self.context.current_tokens = tokens
 
-    async def _renewal(self) -> httpx2.Request:
+    async def _renewal_request(self) -> httpx2.Request:
         if not self.context.can_refresh_token():
-            raise self._login_needed("its login has expired")
+            raise self._login_error("its login has expired")
         return with_timeout(await self.renewal())
 
-    async def _renewed(self, response: httpx2.Response) -> bool:
+    async def _read_renewal(self, response: httpx2.Response) -> bool:
         if response.status_code == 429 or response.status_code >= 500:
             raise Unauthorized(
                 f"the login of skill {self._skill!r} could not be renewed: the authorization server answered"
@@ -334,10 +334,10 @@ class StoredLogin(OAuthFlow):
             )
         return await self.take_renewed(response)
 
-    def _check(self, is_renewed: bool) -> None:
+    def _check_renewal(self, is_renewed: bool) -> None:
         if not is_renewed:
             self._place.remove()
-            raise self._login_needed("its login has expired")
+            raise self._login_error("its login has expired")
 
     async def _check_scope(self, response: httpx2.Response) -> None:
         if not is_step_up(response):
@@ -347,12 +347,12 @@ class StoredLogin(OAuthFlow):
             login = self._place.read()
             if login is not None:
                 self._place.write(login.model_copy(update={"wanted": union_scopes(login.wanted, scope)}))
-        raise self._login_needed(f"the server asks for more rights ({scope or 'unnamed'})")
+        raise self._login_error(f"the server asks for more rights ({scope or 'unnamed'})")
 
-    def _login_needed(self, why: str) -> Unauthorized:
+    def _login_error(self, why: str) -> Unauthorized:
         return Unauthorized(why, next_steps=(LogIn(self._skill),))
 
-    async def _keep(self) -> None:
+    async def _store(self) -> None:
         self._place.write(login_of(self, self._login, self._settings))
 
 

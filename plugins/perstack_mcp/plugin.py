@@ -47,17 +47,17 @@ class McpSkillFactory(SkillFactory):
 
     async def logout(self, definition: Skill, context: SkillContext) -> bool:
         """Delete the stored login. Return False if there is none."""
-        from perstack_mcp.remote_server import place_of
+        from perstack_mcp.remote_server import login_file_of
 
-        return await place_of(_remote(definition, context), context.env).forget()
+        return await login_file_of(_remote(definition, context), context.env).forget()
 
 
 def _remote(definition: Skill, context: SkillContext) -> McpSseSkill:
-    from perstack_mcp.remote_server import filled_in
+    from perstack_mcp.remote_server import fill_endpoint
 
     if not isinstance(definition, McpSseSkill):
         raise SkillError(f"skill {definition.name!r} ({definition.type}) is not a server on the web: it has no login")
-    return filled_in(definition, context.env)
+    return fill_endpoint(definition, context.env)
 
 
 @hookimpl

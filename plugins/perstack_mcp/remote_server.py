@@ -15,7 +15,7 @@ from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.errors import SkillError, UsageError
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.skill import SkillContext
-from perstack.support.variables import check_known, filled, variables_in
+from perstack.support.variables import check_known, fill, variables_in
 from perstack_mcp.errors import RateLimitedOutput
 from perstack_mcp.login_store import LoginFile, Logins
 from perstack_mcp.transports import AUTO, LEGACY, ConnectionAttempt, ServerProtocols
@@ -40,7 +40,7 @@ class RemoteServer:
         self._may_be_local = definition.allow_local_network
         self._headers = headers_of(definition, context.env)
         self._oauth = oauth_of(definition, context.env)
-        self._place = place_of(definition, context.env)
+        self._place = login_file_of(definition, context.env)
         self._auth = auth
         self._protocols = ServerProtocols.of_user(context.env)
         _check(definition)
@@ -54,7 +54,7 @@ class RemoteServer:
         """Return the attempts: streamable HTTP, then SSE; the reverse for an address that ends in `/sse`."""
         from perstack_mcp.web import sse, streamable
 
-        self._auth = self._auth or self._unattended()
+        self._auth = self._auth or self._default_auth()
         arguments = (self._endpoint, self._headers, self._may_be_local, self._auth)
         http, older = partial(streamable, *arguments), ConnectionAttempt(LEGACY, partial(sse, *arguments))
         probing = ConnectionAttempt(AUTO, http, self._remember)
@@ -67,7 +67,7 @@ class RemoteServer:
         if not is_stateless:
             await asyncio.to_thread(self._protocols.remember_handshake, self._endpoint)
 
-    def _unattended(self) -> httpx2.Auth:
+    def _default_auth(self) -> httpx2.Auth:
         from perstack_mcp.oauth import GivenHeaders, StoredLogin, client_credentials
 
         if any(name.casefold() == "authorization" for name in self._headers):
@@ -81,7 +81,7 @@ class RemoteServer:
         return ""
 
 
-def filled_in(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
+def fill_endpoint(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
     """Return the definition with `${NAME}` in its address replaced from the environment.
 
     Raises SkillError if only a workspace's `.env` sets that name while a variable of the user's own would be sent
@@ -95,23 +95,23 @@ def filled_in(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
             refuse_redirected(env, name, sorted(sent))
     except UsageError as error:
         raise SkillError(f"skill {definition.name!r}: {error}") from error
-    endpoint = filled({"endpoint": definition.endpoint}, env, definition.name, "endpoint")
+    endpoint = fill({"endpoint": definition.endpoint}, env, definition.name, "endpoint")
     return definition.model_copy(update=endpoint)
 
 
 def headers_of(definition: McpSseSkill, env: Mapping[str, str]) -> dict[str, str]:
     """Return the headers with `${NAME}` replaced from the environment."""
-    return filled(definition.headers, env, definition.name, "headers")
+    return fill(definition.headers, env, definition.name, "headers")
 
 
 def oauth_of(definition: McpSseSkill, env: Mapping[str, str]) -> OAuth:
     """Return the OAuth settings with `${NAME}` replaced from the environment."""
     oauth = definition.oauth or OAuth()
     texts = {name: value for name in _TEXTS if isinstance(value := getattr(oauth, name), str)}
-    return oauth.model_copy(update=filled(texts, env, definition.name, "oauth"))
+    return oauth.model_copy(update=fill(texts, env, definition.name, "oauth"))
 
 
-def place_of(definition: McpSseSkill, env: Mapping[str, str]) -> LoginFile:
+def login_file_of(definition: McpSseSkill, env: Mapping[str, str]) -> LoginFile:
     """Return the file of a skill's login."""
     return Logins.of_user(env).at(definition.endpoint, oauth_of(definition, env).client_id)
 

@@ -29,7 +29,7 @@ from perstack.errors import SkillError
 from perstack.ports.environment import inherited
 from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Runtime
 from perstack.ports.skill import SkillContext
-from perstack.support.variables import check_known, filled, variables_in
+from perstack.support.variables import check_known, fill, variables_in
 from perstack.system import processes
 from perstack.system.process_groups import end_group
 from perstack.system.processes import owned
@@ -62,10 +62,8 @@ def launch_of(definition: McpStdioSkill, context: SkillContext) -> Launch:
         names = ", ".join(missing)
         raise SkillError(f"skill {definition.name!r} needs {names}: set it in the environment or in a .env file")
     check_known((*definition.args, *definition.env.values()), definition.name)
-    args = filled(
-        {str(number): arg for number, arg in enumerate(definition.args)}, context.env, definition.name, "args"
-    )
-    given = filled(definition.env, context.env, definition.name, "env")
+    args = fill({str(number): arg for number, arg in enumerate(definition.args)}, context.env, definition.name, "args")
+    given = fill(definition.env, context.env, definition.name, "env")
     filled_in = definition.model_copy(update={"args": tuple(args.values()), "env": given})
     variables = variables_in((*definition.args, *definition.env.values()))
     named = {context.env[name] for name in variables if is_secret_name(name)}
@@ -138,17 +136,17 @@ class Child:
 
 
 @asynccontextmanager
-async def running(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncGenerator[Child]:
+async def run_server(launch: Launch, on_stderr: Callable[[str], None]) -> AsyncGenerator[Child]:
     """Run a server's process. On exit, nothing of its group is left."""
     with ExitStack() as ends:
         stdin, their_stdin = map(ends.enter_context, socket.socketpair())
         stdout, their_stdout = map(ends.enter_context, _pipe())
         stderr, their_stderr = map(ends.enter_context, _pipe())
-        process = await _started(launch, their_stdin, their_stdout, their_stderr)
+        process = await _start(launch, their_stdin, their_stdout, their_stderr)
         for end in (their_stdin, their_stdout, their_stderr):
             end.close()
         child = Child(process, on_stderr, launch.secrets)
-        async with owned(process), _reading(stdout) as child.stdout, _reading(stderr) as errors:
+        async with owned(process), _open_reader(stdout) as child.stdout, _open_reader(stderr) as errors:
             _, child.stdin = await asyncio.open_connection(sock=stdin)
             pump = asyncio.create_task(_pump(errors, child))
             try:
@@ -163,7 +161,7 @@ def _pipe() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(read, "rb", buffering=0), os.fdopen(write, "wb", buffering=0)
 
 
-async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> Process:
+async def _start(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> Process:
     command = launch.argv[0]
     starting = launch.runtime.start(
         Program(
@@ -178,7 +176,7 @@ async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stder
         )
     )
     try:
-        return await processes.started(asyncio.create_task(starting))
+        return await processes.await_start(asyncio.create_task(starting))
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise SkillError(f"{command} was not found: install it, or correct `command`") from error
@@ -187,7 +185,7 @@ async def _started(launch: Launch, stdin: socket.socket, stdout: BinaryIO, stder
 
 
 @asynccontextmanager
-async def _reading(pipe: BinaryIO) -> AsyncGenerator[asyncio.StreamReader]:
+async def _open_reader(pipe: BinaryIO) -> AsyncGenerator[asyncio.StreamReader]:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_BUFFER_BYTES)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)

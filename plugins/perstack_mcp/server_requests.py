@@ -105,7 +105,7 @@ class OpenCalls:
         self._changed = asyncio.Event()
 
     @contextmanager
-    def opened(self, call: ToolCall, idle: float) -> Generator[OpenCall]:
+    def register(self, call: ToolCall, idle: float) -> Generator[OpenCall]:
         """Register a call for the duration of the block."""
         one = OpenCall(call, idle)
         before = _OWN.set(one)
@@ -116,7 +116,7 @@ class OpenCalls:
             _OWN.reset(before)
             self._calls.remove(one)
             one.is_over.set()
-            self._tell()
+            self._notify()
 
     def candidates(self) -> list[OpenCall]:
         """Return the calls to which a request that has just arrived may belong."""
@@ -136,16 +136,16 @@ class OpenCalls:
         self._waiting += is_question
         try:
             async with asyncio.timeout(candidates[0].idle / 2):
-                return await self._only(candidates)
+                return await self._wait_for_single(candidates)
         except TimeoutError:
             self._show("(what the server asks for is declined: it is not clear which of its calls it is for)")
             return None
         finally:
             self._waiting -= is_question
 
-    async def _only(self, candidates: list[OpenCall]) -> OpenCall | None:
+    async def _wait_for_single(self, candidates: list[OpenCall]) -> OpenCall | None:
         while True:
-            self._part()
+            self._abandon_all_if_waiting()
             left = [one for one in candidates if one in self._calls and not one.abandoned.done()]
             if len(left) == 1:
                 return left[0]
@@ -156,16 +156,16 @@ class OpenCalls:
                 return None
             await self._changed.wait()
 
-    def _part(self) -> None:
+    def _abandon_all_if_waiting(self) -> None:
         """End all calls if every one of them waits for a request that cannot be assigned."""
         at_work = [one for one in self._calls if not one.abandoned.done()]
         if self._waiting < len(at_work) or len(at_work) < 2:
             return
         for one in at_work:
             one.abandoned.set_result(None)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -52,7 +52,7 @@ async def _read(child: Child, arrived: MemoryObjectSendStream[SessionMessage | E
     garbage = lines = 0
     with arrived:
         async for line in _lines(child):
-            message = _parsed(line)
+            message = _parse(line)
             if message is not None:
                 garbage = lines = 0
                 await arrived.send(message)
@@ -66,7 +66,7 @@ async def _read(child: Child, arrived: MemoryObjectSendStream[SessionMessage | E
                 return
 
 
-def _parsed(line: bytes) -> SessionMessage | None:
+def _parse(line: bytes) -> SessionMessage | None:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:

@@ -66,7 +66,7 @@ class Listing:
         await self._settled.wait()
         return self._toolset
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         """Note that the server has announced a change."""
         self._stale.set()
         self._settled.clear()
@@ -88,7 +88,7 @@ class Listing:
         try:
             async with client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
-                    self.changed()
+                    self.note_change()
         except (MCPError, SubscriptionLost) as error:
             self._show(f"(changes of its tools will not be noticed: {describe(error)})")
 
@@ -104,10 +104,10 @@ class Listing:
 
 
 async def _toolset_of(client: Client) -> Toolset:
-    return Toolset(await _listed(client), client.instructions or "")
+    return Toolset(await _list_tools(client), client.instructions or "")
 
 
-async def _listed(client: Client) -> tuple[ToolSpec, ...]:
+async def _list_tools(client: Client) -> tuple[ToolSpec, ...]:
     capabilities = client.server_capabilities
     if client.session.initialize_result is not None and capabilities.tools is None:
         return ()
@@ -259,7 +259,7 @@ class RepairingReader:
 
 
 @asynccontextmanager
-async def repairing(
+async def filter_tool_lists(
     transport: Transport,
     version: Callable[[], str],
     outputs: OutputSchemas,

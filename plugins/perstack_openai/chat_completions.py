@@ -117,7 +117,7 @@ def _tool(spec: ToolSpec) -> JsonObject:
 def _message(message: Message, contents: ContentEncoder) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return [{"role": "user", "content": contents.of(message.contents)}]
+            return [{"role": "user", "content": contents.encode(message.contents)}]
         case ToolMessage():
             return _results(message, contents)
         case ExpertMessage():
@@ -159,7 +159,7 @@ def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]
     found: list[JsonObject] = []
     shown: list[JsonValue] = []
     for result in message.contents:
-        parts = contents.parts(result.contents)
+        parts = contents.encode_parts(result.contents)
         words = [part["text"] for part in parts if part["type"] == "text"]
         others = [part for part in parts if part["type"] != "text"]
         if others:

@@ -138,14 +138,14 @@ class ContentEncoder:
     attachment: Callable[[Literal["image", "file"], str, str], JsonObject]
     """Function that encodes a part from its kind, its data URL and its file name."""
 
-    def of(self, contents: Iterable[ResultContent]) -> JsonValue:
+    def encode(self, contents: Iterable[ResultContent]) -> JsonValue:
         """Encode text alone as a string, which every server accepts; else as parts."""
-        parts = self.parts(contents)
+        parts = self.encode_parts(contents)
         if all(part["type"] == self.text_type for part in parts):
             return "".join(str(part["text"]) for part in parts)
         return [*parts]
 
-    def parts(self, contents: Iterable[ResultContent]) -> list[JsonObject]:
+    def encode_parts(self, contents: Iterable[ResultContent]) -> list[JsonObject]:
         """Encode each content as a part."""
         return [self._text(part.text) if isinstance(part, TextPart) else self._blob(part) for part in contents]
 

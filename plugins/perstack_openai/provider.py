@@ -61,7 +61,7 @@ class OpenAIProvider(HttpProvider):
 
         dialect = self._connection.dialect
         blobs = await missing_blobs(request, items_of_chat(request, dialect))
-        return await self._posted(request.model, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
+        return await self._post_and_decode(request.model, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
 
     async def _responses(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.responses_api import ResponsesDecoder, encode_responses, items_of_responses
@@ -70,7 +70,7 @@ class OpenAIProvider(HttpProvider):
 
         async def send(dialect: Dialect) -> Generation:
             blobs = await missing_blobs(request, items_of_responses(request, dialect))
-            return await self._posted(request.model, encode_responses(request, dialect, blobs), decoder)
+            return await self._post_and_decode(request.model, encode_responses(request, dialect, blobs), decoder)
 
         try:
             return await send(self._connection.dialect)
@@ -80,7 +80,7 @@ class OpenAIProvider(HttpProvider):
                 raise
         return await send(plainer)
 
-    async def _posted(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
+    async def _post_and_decode(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
         await self.post(self._connection.path(model), body, decoder.feed)
         return decoder.finish()
 

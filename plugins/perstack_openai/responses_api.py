@@ -107,7 +107,7 @@ def _tool(spec: ToolSpec) -> JsonObject:
 def _items(message: Message, contents: ContentEncoder) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return [{"type": "message", "role": "user", "content": contents.of(message.contents)}]
+            return [{"type": "message", "role": "user", "content": contents.encode(message.contents)}]
         case ToolMessage():
             return [_result(result, contents) for result in message.contents]
         case ExpertMessage():
@@ -151,7 +151,7 @@ def _call(part: ToolCallPart) -> JsonObject:
 
 
 def _result(result: ToolResultPart, contents: ContentEncoder) -> JsonObject:
-    output = contents.of(result.contents)
+    output = contents.encode(result.contents)
     if isinstance(output, str):
         output = with_error_prefix(result, output)
     elif isinstance(output, list) and result.is_error:

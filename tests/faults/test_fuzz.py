@@ -213,7 +213,7 @@ def test_a_message_of_any_bytes_is_taken_or_passed_over_in_both_directions() -> 
         greeted = greet(data)
         if greeted is not None:
             assert json.loads(greeted.line)["id"] == greeted.request_id
-        taken = [client_side._parsed(data)]
+        taken = [client_side._parse(data)]
         with suppress(ValueError):  # which whoever reads the lines passes over
             taken.append(server_side._parsed(data))
         for message in filter(None, taken):

@@ -19,7 +19,7 @@ from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.ports.environment import inherited
 from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Surroundings
-from perstack.system.processes import owned, started
+from perstack.system.processes import await_start, owned
 from perstack.testing.scripted import ScriptedProvider
 from perstack_bubblewrap.plugin import BubblewrapFactory
 
@@ -71,7 +71,7 @@ class Box:
                 variables = {**inherited(self.around.env), "PWD": str(self.workspace), **env}
                 python = (Path(sys.base_prefix),)
                 program = Program(argv, self.workspace, variables, DEVNULL, file, file, readable=python)
-                process = await started(asyncio.create_task(runtime.start(program)))
+                process = await await_start(asyncio.create_task(runtime.start(program)))
                 async with owned(process):
                     status = await process.wait()
             return Ran(status, out.read_text(errors="replace"), runtime.ending(process))

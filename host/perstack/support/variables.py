@@ -14,20 +14,20 @@ from perstack.ports.environment import INHERITED, is_address_name, refuse_redire
 _VARIABLE = r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}"
 
 
-def filled(values: Mapping[str, str], env: Mapping[str, str], skill: str, what: str) -> dict[str, str]:
+def fill(values: Mapping[str, str], env: Mapping[str, str], skill: str, what: str) -> dict[str, str]:
     """Return the texts with their variables substituted. Raises SkillError naming each unset variable."""
     _check_set(variables_in(values.values()), env, skill, what)
     return {name: _with_values(text, env) for name, text in values.items()}
 
 
-def filled_address(address: str, env: Mapping[str, str], of: str = "storage") -> str:
+def fill_address(address: str, env: Mapping[str, str], of: str = "storage") -> str:
     """Return an address with its variables substituted; `of` names its setting. Raises UsageError naming unset ones."""
     if missing := ", ".join(sorted(name for name in variables_in([address]) if not env.get(name))):
         raise UsageError(f"`{of}` needs {missing}: set it in the environment or in a .env file")
     return _with_values(address, env)
 
 
-def filled_settings(settings: JsonObject, env: Mapping[str, str], skill: str) -> JsonObject:
+def fill_settings(settings: JsonObject, env: Mapping[str, str], skill: str) -> JsonObject:
     """Return the settings of a plugin's skill with variables in their texts substituted.
 
     Raises SkillError if a variable is unset, if a variable of the user's own would be used together with an address
@@ -75,7 +75,7 @@ def check_known(texts: Iterable[str], skill: str) -> None:
 _T = TypeVar("_T")
 
 
-def meant_by(address: str, find: Callable[[str], _T], filled: str) -> _T:
+def find_by_address(address: str, find: Callable[[str], _T], filled: str) -> _T:
     """Return `find(filled)`.
 
     Its UsageError is replaced by one without the variables' values, which may be a key that was never meant to be in an

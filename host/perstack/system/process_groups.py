@@ -38,30 +38,30 @@ async def end_group(process: Process) -> None:
     left: _Left = "living"
     try:
         if process.returncode is not None:
-            left = await _left(process.pid, _FLUSH_TIME_S)
+            left = await _wait_for_end(process.pid, _FLUSH_TIME_S)
         if left == "living":
             signal_group(process.pid, signal.SIGTERM)
-            left = await _left(process.pid, TERM_TIMEOUT_S)
+            left = await _wait_for_end(process.pid, TERM_TIMEOUT_S)
     finally:
         if left != "nobody":
             signal_group(process.pid, signal.SIGKILL)
     await process.wait()
     if left == "living":
-        await _left(process.pid, TERM_TIMEOUT_S)
+        await _wait_for_end(process.pid, TERM_TIMEOUT_S)
 
 
 async def kill_group(process: Process) -> None:
     """Kill the group at once and reap the leader."""
     signal_group(process.pid, signal.SIGKILL)
     await process.wait()
-    await _left(process.pid, TERM_TIMEOUT_S)
+    await _wait_for_end(process.pid, TERM_TIMEOUT_S)
 
 
 async def end_orphaned(group: int) -> None:
     """End a group whose leader another process started, like `end_group` but without reaping."""
-    if signal_group(group, signal.SIGTERM) and await _left(group, TERM_TIMEOUT_S) != "nobody":
+    if signal_group(group, signal.SIGTERM) and await _wait_for_end(group, TERM_TIMEOUT_S) != "nobody":
         signal_group(group, signal.SIGKILL)
-        await _left(group, TERM_TIMEOUT_S)
+        await _wait_for_end(group, TERM_TIMEOUT_S)
 
 
 def group_of(entry: Path) -> int:
@@ -82,7 +82,7 @@ def signal_group(group: int, number: int) -> bool:
     return True
 
 
-async def _left(group: int, patience: float) -> _Left:
+async def _wait_for_end(group: int, patience: float) -> _Left:
     """Wait up to `patience` seconds for the group to end, and return what is left of it.
 
     Return "dead" without waiting if only zombies are left that their parent has not reaped. A group that ends soon is

@@ -73,25 +73,25 @@ async def end_orphaned_programs(folder: Path) -> None:
     On return they are gone, except processes that now run as another user, which cannot be ended. Programs of a living
     host process are not touched, nor those of another machine, whose process ids mean nothing here.
     """
-    groups = _all_left(folder)
+    groups = _all_remaining_groups(folder)
     await asyncio.gather(*(end_orphaned(group) for group in set[int]().union(*groups.values())))
     for path in groups:
         with suppress(OSError):
             path.unlink()
 
 
-def _all_left(folder: Path) -> dict[Path, set[int]]:
+def _all_remaining_groups(folder: Path) -> dict[Path, set[int]]:
     """Return the remaining groups of each record that may be ended from here."""
     groups: dict[Path, set[int]] = {}
     with suppress(OSError):
         for path in islice(folder.iterdir(), _MAX_FILES):
-            found = _left(path)
+            found = _remaining_groups(path)
             if found is not None:
                 groups[path] = found
     return groups
 
 
-def _left(path: Path) -> set[int] | None:
+def _remaining_groups(path: Path) -> set[int] | None:
     """Return the remaining groups of a recorded program; None if it may not be ended from here."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
@@ -103,7 +103,7 @@ def _left(path: Path) -> set[int] | None:
     _, host, began = lines[0]
     if _start_of(host) == began:
         return None
-    marked = _marked(path.name)
+    marked = _groups_with_mark(path.name)
     if len(lines) > 1 and len(lines[1]) == 2:
         pid, start = lines[1]
         now = _start_of(pid)
@@ -118,7 +118,7 @@ def _start_of(pid: str) -> str | None:
     return process_start_time(int(pid)) if pid.isascii() and pid.isdigit() and len(pid) < 10 else None
 
 
-def _marked(mark: str) -> set[int]:
+def _groups_with_mark(mark: str) -> set[int]:
     """Return the groups of the processes with this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
     return {group for entry in Path("/proc").glob("[0-9]*") if _has(entry, wanted) and (group := group_of(entry))}

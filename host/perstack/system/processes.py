@@ -79,7 +79,7 @@ async def launch(
     return process
 
 
-async def started(starting: asyncio.Task[Process]) -> Process:
+async def await_start(starting: asyncio.Task[Process]) -> Process:
     """Return the process that a `launch` task started. Raises the task's error.
 
     If this is cancelled, the started process is killed and reaped before the cancellation propagates.
@@ -92,7 +92,7 @@ async def started(starting: asyncio.Task[Process]) -> Process:
     raise cancelled
 
 
-async def reaped(process: Process) -> None:
+async def reap(process: Process) -> None:
     """Wait until a killed process is gone, delaying any cancellation until then."""
     cancelled = await wait_despite_cancellation(asyncio.create_task(process.wait()))
     if cancelled is not None:
@@ -118,6 +118,6 @@ async def owned(process: Process) -> AsyncGenerator[None]:
             await end_group(process)
         finally:
             try:
-                await reaped(process)
+                await reap(process)
             finally:
                 GUARD.forget(process)

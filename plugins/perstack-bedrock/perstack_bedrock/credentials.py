@@ -49,10 +49,10 @@ class AwsAccount:
 
         Raises MissingCredential without credentials, and ProviderError if they cannot be obtained within a minute.
         """
-        credentials = self._lasting() or await self._looked_up()
-        return _signed(credentials, self._region, url, body, headers)
+        credentials = self._permanent_credentials() or await self._look_up()
+        return _sign(credentials, self._region, url, body, headers)
 
-    def _lasting(self) -> ReadOnlyCredentials | None:
+    def _permanent_credentials(self) -> ReadOnlyCredentials | None:
         """Return known credentials that never need a renewal, which could block; None otherwise."""
         from botocore.credentials import RefreshableCredentials
 
@@ -60,7 +60,7 @@ class AwsAccount:
             return None
         return self._found.get_frozen_credentials()
 
-    async def _looked_up(self) -> ReadOnlyCredentials:
+    async def _look_up(self) -> ReadOnlyCredentials:
         async with self._one_at_a_time:
             try:
                 async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
@@ -145,7 +145,7 @@ def _is_ec2(env: Mapping[str, str]) -> bool:
         return False
 
 
-def _signed(
+def _sign(
     credentials: ReadOnlyCredentials, region: str, url: str, body: bytes, headers: Mapping[str, str]
 ) -> dict[str, str]:
     """Sign only headers that proxies do not change and that AWS requires."""

@@ -46,7 +46,7 @@ class _Failures(Wire):
     validation: _Failure | None = Field(default=None, alias="validationException")
     error: _Failure | None = None
 
-    def told(self) -> ProviderError | None:
+    def to_error(self) -> ProviderError | None:
         """Return the error of the event, with the status that an HTTP response would have; None without one."""
         for name in self.model_fields_set & _STATUS_OF.keys():
             found: _Failure | None = getattr(self, name)
@@ -223,7 +223,7 @@ class ChunkDecoder:
 
 def _read(kind: type[_E], data: str) -> _E:
     event = read_event(kind, data, "Bedrock")
-    failure = event.told()
+    failure = event.to_error()
     if failure is not None:
         raise failure
     return event
@@ -240,7 +240,7 @@ def _part(block: _Block) -> ReplyPart | None:
     if block.call is not None:
         return _call(block.call, "".join(block.json)) if not block.call.type else None
     if any(block.redacted):
-        return ThinkingPart(thinking="", opaque={VENDOR: {"redacted": _joined(block.redacted)}})
+        return ThinkingPart(thinking="", opaque={VENDOR: {"redacted": _join_base64(block.redacted)}})
     signature = "".join(block.signature)
     if block.thinking or signature:
         opaque: JsonObject | None = {VENDOR: {"signature": signature}} if signature else None
@@ -253,7 +253,7 @@ def _call(call: _ToolUse, text: str) -> ToolCallPart:
     return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args)
 
 
-def _joined(pieces: list[str]) -> JsonValue:
+def _join_base64(pieces: list[str]) -> JsonValue:
     """Join pieces of base64 that were each encoded separately."""
     return b64encode(b"".join(map(_bytes, pieces))).decode("ascii")
 

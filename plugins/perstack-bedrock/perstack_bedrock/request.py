@@ -66,7 +66,7 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
 
     def end(blocks: list[bytes]) -> list[bytes]:
         told = [*blocks, to_bytes({"text": NO_MORE_CALLS})] if may_not_call else blocks
-        return _marked(told) if has_cache else told
+        return _add_cache_mark(told) if has_cache else told
 
     head = request_prefix(request, VENDOR, settings, lambda: _head(request, settings))
     return request_body(head, turns.parts(end))
@@ -109,7 +109,7 @@ def _tool(spec: ToolSpec) -> JsonObject:
     return {**tool_label(spec), "inputSchema": {"json": tool_schema(spec)}}
 
 
-def _marked(blocks: list[bytes]) -> list[bytes]:
+def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
     """Insert the cache mark; Bedrock rejects one directly after a document."""
     end = len(blocks)
     while end and blocks[end - 1].startswith(_DOCUMENT):

@@ -109,7 +109,7 @@ class _Stream:
     finish: str | None = None
     failure: _Failure | None = None
 
-    def take(self, raw: JsonObject) -> bool:
+    def add_chunk(self, raw: JsonObject) -> bool:
         """Process a chunk. Return True to end the generation."""
         if self.stopped.is_set():
             return True
@@ -161,7 +161,7 @@ class LlamaModel:
         if self._server is None:
             self._server = self._open(self._settings)
         request: JsonObject = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
-        self._server.handle_chat_completions({**body, **request}, stream.take)
+        self._server.handle_chat_completions({**body, **request}, stream.add_chunk)
         return stream.reply()
 
 

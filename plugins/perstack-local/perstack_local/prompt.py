@@ -85,14 +85,14 @@ def prompt_of(
 
     `output` is the schema of the result; a reply that is the result must fit it.
     """
-    offered, answer_tool = _offered(tools, output)
+    offered, answer_tool = _order_tools(tools, output)
     chat = [ChatMessage("system", _system(instruction, offered))]
     chat += [turn for message in messages if (turn := _turn(message)).content]
     if not offered or allow_tools:
         grammar = grammar_of((tool.name, tool.input_schema) for tool in offered) if offered else _shape(output)
-        return Prompt(_alternating(chat), grammar, answer_tool, is_call=bool(offered))
+        return Prompt(_join_roles(chat), grammar, answer_tool, is_call=bool(offered))
     told = _NO_CALL if output is None else _NO_CALL_BUT_JSON
-    return Prompt(_alternating([*chat, ChatMessage("user", told)]), _shape(output), None)
+    return Prompt(_join_roles([*chat, ChatMessage("user", told)]), _shape(output), None)
 
 
 def _shape(output: JsonObject | None) -> str | None:
@@ -119,7 +119,7 @@ def reply_of(
     return ExpertMessage(contents=(call,)), "toolCalls"
 
 
-def shortened(text: str, limit: int = MAX_RESULT_CHARS) -> str:
+def shorten(text: str, limit: int = MAX_RESULT_CHARS) -> str:
     """Shorten a text to about `limit` characters: two thirds from its head and a third from its tail."""
     if len(text) <= limit:
         return text
@@ -127,7 +127,7 @@ def shortened(text: str, limit: int = MAX_RESULT_CHARS) -> str:
     return f"{text[:head]}\n[{len(text) - head - tail} characters left out]\n{text[-tail:]}"
 
 
-def _offered(tools: Sequence[ToolSpec], output: JsonObject | None) -> tuple[Sequence[ToolSpec], str | None]:
+def _order_tools(tools: Sequence[ToolSpec], output: JsonObject | None) -> tuple[Sequence[ToolSpec], str | None]:
     """Return the tools in display order, and the name of the answer tool if it is among them.
 
     The tool that ends the Run comes last: shown first, it is called before the work is done. If the result must fit a
@@ -203,10 +203,10 @@ def _turn(message: Message) -> ChatMessage:
 
 def _result(part: ToolResultPart) -> str:
     word = "Error of" if part.is_error else "Result of"
-    return f"{word} {part.tool_name}: {shortened(text_of(part.contents)) or 'done'}"
+    return f"{word} {part.tool_name}: {shorten(text_of(part.contents)) or 'done'}"
 
 
-def _alternating(chat: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
+def _join_roles(chat: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
     """Join adjacent messages of one role, because many models' templates reject them."""
     joined: list[ChatMessage] = []
     for turn in chat:

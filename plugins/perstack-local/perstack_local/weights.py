@@ -165,7 +165,7 @@ def fetch(
     """
     target = weights_path(env, weights)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.with_suffix(".lock"), on_wait):
+    with _lock(target.with_suffix(".lock"), on_wait):
         if is_present(target, weights):
             progress(weights.size, weights.size)
             _check(target, weights)
@@ -275,7 +275,7 @@ def _check(path: Path, weights: Weights) -> None:
 
 
 @contextmanager
-def _locked(path: Path, on_wait: Callable[[], None]) -> Generator[None]:
+def _lock(path: Path, on_wait: Callable[[], None]) -> Generator[None]:
     """Hold a lock that the system releases when its holder dies."""
     with path.open("a") as file:
         if not try_lock(file.fileno()):

@@ -125,7 +125,7 @@ class Engine(Pool):
         """Return the result of a call to procrastinate, with retries. Raises DispatcherError."""
 
         async def attempt(_: bool) -> T:
-            return await attempted(work(await self.manager()))
+            return await unwrap_errors(work(await self.manager()))
 
         return await self.patiently(attempt)
 
@@ -134,7 +134,7 @@ class Engine(Pool):
 
         async def attempt(_: bool) -> T:
             async with self.connection(_CALL_TIMEOUT_S) as connection:
-                return await attempted(work(connection))
+                return await unwrap_errors(work(connection))
 
         return await self.patiently(attempt)
 
@@ -175,7 +175,7 @@ class Engine(Pool):
         raise DispatcherError(f"{self.address.shown}: Job {order.job_id} cannot be queued: try again")
 
 
-async def attempted(work: Awaitable[T]) -> T:
+async def unwrap_errors(work: Awaitable[T]) -> T:
     """Await a call to procrastinate. Raises the driver's error in place of procrastinate's wrapper."""
     try:
         return await work

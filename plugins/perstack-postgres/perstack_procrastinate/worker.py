@@ -19,7 +19,7 @@ from perstack.system.concurrency import end, uninterrupted
 from perstack_postgres.connections import Connection
 from perstack_postgres.errors import FAILURES
 from perstack_procrastinate import statements
-from perstack_procrastinate.engine import PLAIN, Engine, attempted, labels_of, row_on
+from perstack_procrastinate.engine import PLAIN, Engine, labels_of, row_on, unwrap_errors
 from perstack_procrastinate.schema import engine_here
 
 _LEAVE_TIMEOUT_S = 5.0
@@ -107,7 +107,7 @@ class ProcrastinateSeat(Seat):
         """Replace the claimed order and return the changed claim."""
         changed = Claim(claim.id, order, claim.is_taken_over)
         if claim.id in self._had:
-            await self._engine.row(statements.CHANGE, {**self._holding(claim), "args": Jsonb(stored(order))})
+            await self._engine.row(statements.CHANGE, {**self._claim_key(claim), "args": Jsonb(stored(order))})
             self._had[claim.id] = changed
         return changed
 
@@ -118,7 +118,7 @@ class ProcrastinateSeat(Seat):
 
         async def work(connection: Connection) -> None:
             async with connection.transaction():
-                if await row_on(connection, statements.RELEASE, self._holding(claim)) is None:
+                if await row_on(connection, statements.RELEASE, self._claim_key(claim)) is None:
                     return
                 if again is None:
                     await row_on(connection, statements.NOTIFY, {"key": claim.order.key})
@@ -140,7 +140,7 @@ class ProcrastinateSeat(Seat):
             return await self._claim(is_unsure)
 
     async def _claim(self, is_unsure: bool) -> Claim | None:
-        if is_unsure and (claim := await self._unknown()) is not None:
+        if is_unsure and (claim := await self._find_lost_claim()) is not None:
             return claim
         row = await self._engine.row_once(statements.QUEUES, {"name": self._name, "labels": [*labels_of(self._labels)]})
         queues = None if row is None else row[0]
@@ -152,15 +152,15 @@ class ProcrastinateSeat(Seat):
             return await self._claim_of(row[0], row[1], row[2])
         manager = await self._engine.manager()
         with suppress(UniqueViolation):  # another worker has just claimed an order of this Job
-            job = await attempted(manager.fetch_job(queues, self._number))
+            job = await unwrap_errors(manager.fetch_job(queues, self._number))
             if job is not None:
                 return await self._claim_of(job.id or 0, job.attempts, job.task_kwargs)
         return None
 
-    async def _unknown(self) -> Claim | None:
+    async def _find_lost_claim(self) -> Claim | None:
         """Return a claim that the server has given us without our knowledge, its answer being lost."""
         manager = await self._engine.manager()
-        for job in await attempted(manager.list_jobs_async(worker_id=self._number, status="doing")):
+        for job in await unwrap_errors(manager.list_jobs_async(worker_id=self._number, status="doing")):
             if _id(job.id or 0, job.attempts) not in self._had:
                 return await self._claim_of(job.id or 0, job.attempts, job.task_kwargs)
         return None
@@ -173,11 +173,11 @@ class ProcrastinateSeat(Seat):
         order = order_of(arguments)
         if order is None:
             manager = await self._engine.manager()
-            await attempted(manager.finish_job_by_id_async(number, Status.FAILED, delete_job=False))
+            await unwrap_errors(manager.finish_job_by_id_async(number, Status.FAILED, delete_job=False))
             return None
         return Claim(_id(number, attempts), order, attempts > 0)
 
-    def _holding(self, claim: Claim) -> dict[str, object]:
+    def _claim_key(self, claim: Claim) -> dict[str, object]:
         number, _, attempts = claim.id.partition(".")
         return {"id": int(number), "attempts": int(attempts), "seat": self._number}
 
@@ -200,13 +200,13 @@ class ProcrastinateSeat(Seat):
             with suppress(ConnectorException, *FAILURES, ValueError, LookupError, TypeError):
                 manager = await self._engine.manager()
                 await manager.listen_for_jobs(on_notification=self._on_notification)
-            self._hear()
+            self._notify()
             await asyncio.sleep(_LISTEN_RETRY_INTERVAL_S)
 
     async def _on_notification(self, *, channel: str, notification: Notification) -> None:
-        self._hear()
+        self._notify()
 
-    def _hear(self) -> None:
+    def _notify(self) -> None:
         self._heard += 1
         self._news.set()
 

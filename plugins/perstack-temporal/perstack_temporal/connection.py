@@ -61,9 +61,9 @@ class Connection:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 while True:
-                    client = await self._connected()
+                    client = await self._ensure_client()
                     if works:
-                        self._work(client)
+                        self._ensure_worker(client)
                     try:
                         return await work(client)
                     except RPCError as error:
@@ -98,7 +98,7 @@ class Connection:
             await asyncio.gather(ending, task, return_exceptions=True)
         self._client = None
 
-    async def _connected(self) -> Client:
+    async def _ensure_client(self) -> Client:
         async with self._connecting:
             if self._client is None:
                 self._client = await self._connect()
@@ -124,7 +124,7 @@ class Connection:
         except RuntimeError as error:
             raise _Unreachable(str(error)) from None
 
-    def _work(self, client: Client) -> None:
+    def _ensure_worker(self, client: Client) -> None:
         if self._worker is not None and not self._worker[1].done():
             return
         if self._worker is not None and not self._worker[1].cancelled():

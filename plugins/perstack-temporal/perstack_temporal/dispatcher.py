@@ -103,7 +103,7 @@ class TemporalDispatcher(Dispatcher):
         from perstack_temporal import names
         from perstack_temporal.job_workflow import StoredOrder
 
-        found = await self._asked(order_key(job_id, run_id), names.ORDER, StoredOrder)
+        found = await self._query(order_key(job_id, run_id), names.ORDER, StoredOrder)
         if found is None:
             return None
         order = order_of(found)
@@ -127,7 +127,7 @@ class TemporalDispatcher(Dispatcher):
 
     async def load(self) -> Load:
         """Return the queue's numbers from the server's list of workflows, which lags a moment behind."""
-        facts = await self._connection.use(self._listed)
+        facts = await self._connection.use(self._list_facts)
         return _load(facts, int(time.time() * 1000))
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class TemporalDispatcher(Dispatcher):
         if "_connection" in vars(self):
             await self._connection.close()
 
-    async def _asked(self, key: str, query: str, type: type[T]) -> T | None:
+    async def _query(self, key: str, query: str, type: type[T]) -> T | None:
         """Return a workflow's answer to a query; None if the workflow has ended or does not exist."""
         from temporalio.client import WorkflowQueryRejectedError
         from temporalio.common import QueryRejectCondition
@@ -155,7 +155,7 @@ class TemporalDispatcher(Dispatcher):
         except LookupError:
             return None
 
-    async def _listed(self, client: Client) -> list[Facts]:
+    async def _list_facts(self, client: Client) -> list[Facts]:
         from perstack_temporal import names
         from perstack_temporal.job_workflow import Facts
 

@@ -86,7 +86,7 @@ def facts_of_waiting(due: int, submitted_at: int) -> Facts:
     return {"waiting": [due, submitted_at], "running": False}
 
 
-def merged(waits: StoredOrder | None, order: StoredOrder) -> StoredOrder:
+def merge(waits: StoredOrder | None, order: StoredOrder) -> StoredOrder:
     """Merge an order into the waiting one of its Job: the earlier time, the higher priority."""
     if waits is None:
         return order
@@ -136,7 +136,7 @@ class JobWorkflow:
     def submit(self, order: StoredOrder) -> None:
         """Queue an order, or merge it into the waiting one."""
         self._has_begun = True
-        self._waiting = merged(self._waiting, order)
+        self._waiting = merge(self._waiting, order)
 
     @workflow.signal(name=names.CHANGE)
     def change(self, claim: str, order: StoredOrder) -> None:
@@ -214,7 +214,7 @@ class JobWorkflow:
             lambda: (
                 self._held is not None
                 or any(ticket.done() for ticket in tickets.values())
-                or (not is_lost and self._is_other(order))
+                or (not is_lost and self._differs(order))
             )
         )
         self._offered = set()
@@ -233,7 +233,7 @@ class JobWorkflow:
                 self._lost = self._held["order"]
         self._held = None
         if again is not None:
-            self._waiting = merged(self._waiting, again)
+            self._waiting = merge(self._waiting, again)
         self._show()
 
     def _start(self, id: str, queue: str, order: StoredOrder) -> workflow.ActivityHandle[Completion]:
@@ -255,7 +255,7 @@ class JobWorkflow:
         ticket.add_done_callback(_retrieve_error)
         return ticket
 
-    def _is_other(self, order: StoredOrder) -> bool:
+    def _differs(self, order: StoredOrder) -> bool:
         """Return whether the waiting order differs from the offered one in a way that matters for the offer."""
         waits = self._waiting
         return (

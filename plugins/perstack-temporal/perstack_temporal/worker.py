@@ -85,7 +85,7 @@ class TemporalSeat(Seat):
         async with self._claiming:
             self._failure = None  # from an earlier moment
             while (ticket := await self._next(time.monotonic() + _CLAIM_TIMEOUT_S)) is not None:
-                if (claim := await self._claimed(ticket)) is not None:
+                if (claim := await self._claim(ticket)) is not None:
                     with suppress(DispatcherError):
                         await self._connection.use(self._report)
                     return claim
@@ -142,7 +142,7 @@ class TemporalSeat(Seat):
             del self._polls[queue]
             self._news.set()
 
-    async def _claimed(self, ticket: PolledActivity) -> Claim | None:
+    async def _claim(self, ticket: PolledActivity) -> Claim | None:
         """Claim the order behind an activity; None if others have it.
 
         Raises DispatcherError; the activity is then kept, and claimed again later.

@@ -88,10 +88,10 @@ class Identity:
             refused = kept is not None and instead_of is not None and kept.value == instead_of.value
             if kept is not None and not refused and self._google is not None and self._google.valid:
                 return kept
-            self._token = await self._made()
+            self._token = await self._create_token()
             return replace(self._token, is_new=True)
 
-    async def _made(self) -> Token:
+    async def _create_token(self) -> Token:
         try:
             async with asyncio.timeout(_REFRESH_TIMEOUT_S):
                 return await asyncio.to_thread(self._refresh)
@@ -106,11 +106,11 @@ class Identity:
         try:
             google = self._google = self._google or _load(self._file)
         except (GoogleAuthError, OSError, ValueError) as error:
-            raise _unusable(self._file, error) from None
+            raise _missing_error(self._file, error) from None
         try:
             _send_for(google)
         except GoogleAuthError as error:
-            raise _refused(google, error) from None
+            raise _refusal_error(google, error) from None
         return Token(google.token or "", getattr(google, "quota_project_id", None))
 
 
@@ -126,7 +126,7 @@ def identity_of(env: Mapping[str, str], *, is_needed: bool) -> Identity | None:
     if not are_installed(LIBRARIES):
         raise MissingCredential(f"provider google-vertex needs Google's library for credentials: {INSTALL}")
     if file is None and env.get("NO_GCE_CHECK", "").strip().lower() == "true":
-        raise _unusable(None)
+        raise _missing_error(None)
     return Identity(file)
 
 
@@ -158,13 +158,13 @@ def _send_for(google: GoogleCredentials) -> None:
         google.refresh(partial(Request(session), timeout=_REQUEST_TIMEOUT_S))
 
 
-def _unusable(file: Path | None, error: Exception | None = None) -> MissingCredential:
+def _missing_error(file: Path | None, error: Exception | None = None) -> MissingCredential:
     if file is None:
         return MissingCredential(f"provider google-vertex has no credentials: {_LOGIN}")
     return MissingCredential(f"{file} holds no credentials of Google's ({_words(error)}): {_LOGIN}")
 
 
-def _refused(google: GoogleCredentials, error: Exception) -> ProviderError:
+def _refusal_error(google: GoogleCredentials, error: Exception) -> ProviderError:
     from google.auth.exceptions import TransportError
 
     if isinstance(error, TransportError):

@@ -253,7 +253,7 @@ def test_what_is_readable_cannot_be_led_elsewhere_by_a_program(box: Box) -> None
     named.run(f"mv vendor aside; mkdir vendor; ln -s {box.elsewhere} vendor/models")
     assert models.is_symlink(), "the control: it can be done"
     with pytest.raises(SkillError, match="a link that programs may change"):
-        FileViewBuilder(named.policy, named.around).now()
+        FileViewBuilder(named.policy, named.around).build()
     with pytest.raises(UsageError, match="a link that programs may change"):
         named.run(f"cat vendor/models/file {box.elsewhere}/file")
 

@@ -112,8 +112,8 @@ def test_groups_that_a_killed_process_left_are_removed(box: Box) -> None:
 
 
 def test_what_nothing_can_enforce_is_an_error_that_names_it(usable: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "places", lambda: ())
-    monkeypatch.setattr(limits, "places", lambda: ())
+    monkeypatch.setattr(cgroups, "cgroup_parents", lambda: ())
+    monkeypatch.setattr(limits, "cgroup_parents", lambda: ())
     policy = policy_of("bubblewrap", Sandbox(cpu=1.0, memory="1GiB"))
     assert policy is not None
     found = wait_for(_check(BubblewrapFactory(), policy))
@@ -126,7 +126,7 @@ async def _check(factory, policy) -> tuple[str, ...]:
 
 
 def test_without_cgroups_memory_is_bound_for_each_process(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "places", lambda: ())
+    monkeypatch.setattr(cgroups, "cgroup_parents", lambda: ())
     ran = box.with_policy(memory=64 * MIB).python(f"b'x' * {200 * MIB}")
     assert "MemoryError" in ran.output
 
@@ -134,8 +134,8 @@ def test_without_cgroups_memory_is_bound_for_each_process(box: Box, monkeypatch:
 def test_without_cgroups_the_number_of_processes_is_bound_for_root_too(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "places", lambda: ())
-    monkeypatch.setattr(limits, "places", lambda: ())
+    monkeypatch.setattr(cgroups, "cgroup_parents", lambda: ())
+    monkeypatch.setattr(limits, "cgroup_parents", lambda: ())
     if not pid_max.is_possible():
         pytest.skip("not root, or this kernel has one pid_max for all")
     before = Path("/proc/sys/kernel/pid_max").read_text()
@@ -152,7 +152,7 @@ def test_without_cgroups_the_number_of_processes_is_bound_for_root_too(
 def test_a_program_whose_number_of_processes_cannot_be_set_does_not_begin(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "places", lambda: ())
+    monkeypatch.setattr(cgroups, "cgroup_parents", lambda: ())
     monkeypatch.setattr(pid_max, "is_possible", lambda: True)
     monkeypatch.setattr(limits, "is_possible", lambda: True)
     monkeypatch.setattr(limits, "_by_rlimit", lambda key: False)

@@ -179,11 +179,11 @@ def test_what_is_refused_to_one_program_does_not_hide_what_is_refused_to_the_nex
     try:
         for number in range(300):
             os.write(writing, json.dumps(f"{number}.example:80").encode() + b"\n")
-            proxy.take()
+            proxy.read_refusals()
         before = proxy.count
         os.write(writing, b'"other.example:80"\n"299.example:80"\n{}\nnot json\n')
-        assert proxy.refused(before) == ("other.example:80", "299.example:80")
-        assert len(proxy.refused(0)) == 100
+        assert proxy.refusals(before) == ("other.example:80", "299.example:80")
+        assert len(proxy.refusals(0)) == 100
     finally:
         os.close(reading)
         os.close(writing)
@@ -402,12 +402,12 @@ def test_a_proxy_that_has_ended_is_started_again(usable: None) -> None:
     async def work() -> list[bool]:
         proxies = ProxyPool(lambda line: None)
         try:
-            first = await proxies.to(("a.example",))
-            same = await proxies.to(("a.example",))
+            first = await proxies.proxy_for(("a.example",))
+            same = await proxies.proxy_for(("a.example",))
             assert first.process is not None
             first.process.kill()
             await first.process.wait()
-            second = await proxies.to(("a.example",))
+            second = await proxies.proxy_for(("a.example",))
             return [same is first, second is first, first.is_up, second.is_up, second.socket.exists()]
         finally:
             await proxies.close()

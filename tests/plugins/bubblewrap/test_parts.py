@@ -130,13 +130,13 @@ def test_a_home_that_is_not_there_becomes_the_temporary_folder() -> None:
 
 def test_what_changes_in_a_folder_is_found_at_the_next_look(tmp_path: Path) -> None:
     finder = ProtectedFileScanner(str(tmp_path))
-    assert finder.now().hidden == ()
+    assert finder.scan().hidden == ()
     for name in (".env", ".ENV.prod", ".env.example", ".envrc", "a/.env.local"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert {Path(path).name for path in finder.now().hidden} == {".env", ".ENV.prod", ".env.local"}
+    assert {Path(path).name for path in finder.scan().hidden} == {".env", ".ENV.prod", ".env.local"}
     (tmp_path / ".env").unlink()
-    assert len(finder.now().hidden) == 2
+    assert len(finder.scan().hidden) == 2
 
 
 def test_repositories_are_found_by_name_and_by_what_is_in_them(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_repositories_are_found_by_name_and_by_what_is_in_them(tmp_path: Path) -
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = ProtectedFileScanner(str(tmp_path)).now()
+    found = ProtectedFileScanner(str(tmp_path)).scan()
     fixed = {".git", "sub/.git", "deep/.GIT", "bare", "linked", "in/perstack.toml"}
     assert {str(Path(path).relative_to(tmp_path)) for path in found.fixed} == fixed
     executed = fixed - {"bare", "linked"} | {"bare/HEAD", "linked/HEAD"}
@@ -161,29 +161,29 @@ def test_a_folder_whose_times_were_set_back_is_looked_at_again(tmp_path: Path) -
     finder = ProtectedFileScanner(str(tmp_path))
     settled = time.monotonic() + 10
     while not finder._known or not next(iter(finder._known.values())).is_settled:
-        assert finder.now().gits == ()
+        assert finder.scan().gits == ()
         assert time.monotonic() < settled
     (tmp_path / ".git").mkdir()
     os.utime(tmp_path, ns=(10**18, 10**18))
-    assert finder.now().gits == (str(tmp_path / ".git"),)
+    assert finder.scan().gits == (str(tmp_path / ".git"),)
 
 
 def test_a_workspace_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from perstack.errors import SkillError
     from perstack_bubblewrap import file_view as keeping
 
-    monkeypatch.setattr(keeping, "MOST_FOLDERS", 2)
+    monkeypatch.setattr(keeping, "MAX_FOLDERS", 2)
     for name in "abc":
         (tmp_path / name).mkdir()
     with pytest.raises(SkillError, match="more than 2 folders"):
-        ProtectedFileScanner(str(tmp_path)).now()
+        ProtectedFileScanner(str(tmp_path)).scan()
 
 
 def test_what_has_become_a_link_since_it_was_found_is_not_mounted(tmp_path: Path) -> None:
     work, keys = tmp_path / "work", tmp_path / "keys"
     for folder in (work / "a" / ".git" / "hooks", work / "b" / ".git" / "hooks", keys / "hooks"):
         folder.mkdir(parents=True)
-    found = ProtectedFileScanner(str(work)).now()
+    found = ProtectedFileScanner(str(work)).scan()
     (work / "a" / ".git").rename(work / "old")
     (work / "a" / ".git").symlink_to(keys)
     (work / "b").rename(work / "c")

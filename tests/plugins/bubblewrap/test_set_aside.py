@@ -17,7 +17,7 @@ from terminal import Terminal, reply
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.errors import UsageError
 from perstack.ports.runtime import Surroundings
-from perstack.system.processes import owned, started
+from perstack.system.processes import await_start, owned
 from perstack.testing.scripted import text, tool, turn
 from perstack_bubblewrap.file_view import FileViewBuilder
 from perstack_bubblewrap.plugin import BubblewrapFactory
@@ -215,7 +215,7 @@ def test_what_a_program_makes_while_another_one_runs_is_set_aside_too(box: Box) 
         runtime = await BubblewrapFactory().prepare(box.policy, replace(box.around, on_notice=said.append))
 
         async def start(line: str) -> Process:
-            return await started(asyncio.create_task(runtime.start(replace(box.program(line), stdin=DEVNULL))))
+            return await await_start(asyncio.create_task(runtime.start(replace(box.program(line), stdin=DEVNULL))))
 
         server = await start(
             "mkdir -p one/.git; touch ready; while [ ! -e go ]; do sleep 0.02; done; mkdir -p two/.git"
@@ -250,7 +250,7 @@ def test_what_a_person_makes_between_two_programs_stays(box: Box) -> None:
     async def scene() -> None:
         runtime = await BubblewrapFactory().prepare(box.policy, box.around)
         for number in range(3):
-            process = await started(asyncio.create_task(runtime.start(box.program("true"))))
+            process = await await_start(asyncio.create_task(runtime.start(box.program("true"))))
             async with owned(process):
                 await process.wait()
             assert runtime.ending(process).refused == ()
@@ -266,9 +266,9 @@ def test_more_folders_than_are_looked_at_hide_no_repository_near_the_top(
 ) -> None:
     from perstack_bubblewrap import file_view as keeping
 
-    monkeypatch.setattr(keeping, "MOST_FOLDERS", 20)
+    monkeypatch.setattr(keeping, "MAX_FOLDERS", 20)
     watch = FileViewBuilder(box.policy, box.around)
-    watch.now()
+    watch.build()
     for number in range(40):
         (box.workspace / f"{number}/x/y").mkdir(parents=True)
     (box.workspace / "z.git").mkdir()

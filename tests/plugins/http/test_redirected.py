@@ -19,7 +19,7 @@ from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.ports.provider import ProviderConfig
 from perstack.testing.fake_endpoint import FakeEndpoint
-from perstack_mcp.remote_server import filled_in
+from perstack_mcp.remote_server import fill_endpoint
 
 KEY = "sk-ant-the-canary-sings"
 SOLO = """
@@ -142,5 +142,5 @@ def test_a_server_on_the_web_is_sent_none_either() -> None:
     skill = McpSseSkill(name="web", endpoint="${WEB_URL}", headers={"Authorization": "Bearer ${TOKEN}"})
     variables = {"WEB_URL": "https://elsewhere.example", "TOKEN": "canary"}
     with pytest.raises(SkillError, match=r"skill 'web': TOKEN of your environment is not sent to the WEB_URL that"):
-        filled_in(skill, Environment(variables, unconfirmed={"WEB_URL": "here/.env"}))
-    assert filled_in(skill, Environment(variables)).endpoint == variables["WEB_URL"]
+        fill_endpoint(skill, Environment(variables, unconfirmed={"WEB_URL": "here/.env"}))
+    assert fill_endpoint(skill, Environment(variables)).endpoint == variables["WEB_URL"]

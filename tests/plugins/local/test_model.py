@@ -189,10 +189,10 @@ def test_a_prompt_beyond_the_context_is_refused_with_what_to_raise(provider: Pro
 def test_a_file_that_is_no_model_is_an_error_that_names_it_and_stdout_stays_clean() -> None:
     script = f"""
 import asyncio, os, sys
-from perstack_local.llama import Runtime, ModelSettings
+from perstack_local.llama import LlamaModel, ModelSettings
 from pathlib import Path
 try:
-    asyncio.run(Runtime(ModelSettings(Path({__file__!r}))).chat({{}}, lambda text: None))
+    asyncio.run(LlamaModel(ModelSettings(Path({__file__!r}))).chat({{}}, lambda text: None))
 except Exception as error:
     sys.stderr.write(f"\\n{{type(error).__name__}}: {{error}}\\n")
 """
@@ -204,9 +204,9 @@ except Exception as error:
 def test_loading_and_generating_write_nothing_to_stdout_and_the_process_ends_well() -> None:
     script = """
 import asyncio, os, sys
-from perstack_local.llama import Runtime, ModelSettings
+from perstack_local.llama import LlamaModel, ModelSettings
 from perstack_local.weights import weights_path
-runtime = Runtime(ModelSettings(weights_path(os.environ), context_length=512))
+runtime = LlamaModel(ModelSettings(weights_path(os.environ), context_length=512))
 body = {"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 3}
 for grammar in ('root ::= "yes"', 'root ::= nothing'):
     try:

@@ -18,7 +18,7 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack_local.prompt import MAX_RESULT_CHARS, Prompt, prompt_of, reply_of, shortened
+from perstack_local.prompt import MAX_RESULT_CHARS, Prompt, prompt_of, reply_of, shorten
 
 WRITE = ToolSpec(
     name="writeTextFile",
@@ -130,7 +130,7 @@ def test_a_long_result_is_shown_with_its_head_and_its_tail() -> None:
 
 
 def test_what_is_short_enough_stays_whole() -> None:
-    assert shortened("x" * MAX_RESULT_CHARS) == "x" * MAX_RESULT_CHARS
+    assert shorten("x" * MAX_RESULT_CHARS) == "x" * MAX_RESULT_CHARS
 
 
 def test_bytes_are_named_for_a_model_that_reads_text() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hosting import wait_for
 
-from perstack_mcp.server_process import Launch, running
+from perstack_mcp.server_process import Launch, run_server
 
 
 @pytest.mark.linux
@@ -20,7 +20,7 @@ def test_wherever_its_start_is_cancelled_and_its_end_too_all_is_reaped_and_close
 ) -> None:
     async def held() -> None:
         launch = Launch(("cat",), {"PATH": os.environ["PATH"]}, tmp_path)
-        async with running(launch, lambda line: None):
+        async with run_server(launch, lambda line: None):
             await asyncio.Event().wait()
 
     async def run(place: int) -> None:

@@ -371,7 +371,7 @@ def test_an_answer_with_another_state_is_turned_away_and_the_login_goes_on(bed: 
 
 
 def test_nobody_is_waited_for_for_ever(bed: Bed, guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack_mcp.login.PATIENCE", 0.1)
+    monkeypatch.setattr("perstack_mcp.login.LOGIN_TIMEOUT_S", 0.1)
 
     async def ignore(url: str) -> None:
         pass

@@ -222,7 +222,7 @@ def test_an_answer_of_an_authorization_server_that_is_none_is_not_shown(
 def test_an_authorization_server_that_is_silent_is_not_waited_for_for_ever(
     bed: Bed, net: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_mcp.oauth.PATIENCE", 0.2)
+    monkeypatch.setattr("perstack_mcp.oauth.AUTHORIZATION_TIMEOUT_S", 0.2)
     gave_up = threading.Event()
 
     def answer(request: Request) -> Reply:

@@ -42,11 +42,11 @@ def bed_on(server: TemporalServer, wire: Wire, monkeypatch: pytest.MonkeyPatch) 
         await asyncio.sleep(_MATCHED)
 
     async def cut() -> None:
-        monkeypatch.setattr("perstack_temporal.connection.PATIENCE", 0.4)
+        monkeypatch.setattr("perstack_temporal.connection.CALL_TIMEOUT_S", 0.4)
         wire.shut()
 
     async def mend() -> None:
-        monkeypatch.setattr("perstack_temporal.connection.PATIENCE", 10.0)
+        monkeypatch.setattr("perstack_temporal.connection.CALL_TIMEOUT_S", 10.0)
         wire.open()
 
     return DispatcherBed(

@@ -171,7 +171,7 @@ def test_a_ticket_that_a_worker_has_no_place_for_is_given_to_another(temporal: T
 def test_an_order_that_comes_again_and_again_goes_on_in_new_runs_of_its_workflow_and_loses_nothing(
     temporal: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_temporal.dispatcher.LONGEST_HISTORY", 20)
+    monkeypatch.setattr("perstack_temporal.dispatcher.MAX_HISTORY_EVENTS", 20)
 
     async def work() -> None:
         address = temporal.address()
@@ -202,7 +202,7 @@ def test_an_order_that_comes_again_and_again_goes_on_in_new_runs_of_its_workflow
 def test_what_is_wrong_with_a_server_is_said_on_one_line(
     temporal: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perstack_temporal.connection.PATIENCE", 2.0)
+    monkeypatch.setattr("perstack_temporal.connection.CALL_TIMEOUT_S", 2.0)
     monkeypatch.setenv("TEMPORAL_API_KEY", "")
     for address, words in (
         (f"temporal://127.0.0.1:{free_port()}/default", "see whether the server runs"),

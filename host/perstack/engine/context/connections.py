@@ -21,7 +21,7 @@ from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Give
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.storage import Storage
-from perstack.support.variables import filled_address, meant_by, variables_in
+from perstack.support.variables import fill_address, find_by_address, variables_in
 
 if TYPE_CHECKING:
     from perstack.ports.dispatcher import Dispatcher, Order
@@ -85,18 +85,18 @@ def storage_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> s
 
     Raises UsageError if a person's own credential would be sent to an address that only a workspace's `.env` names.
     """
-    filled = filled_address(address, env)
+    filled = fill_address(address, env)
     if variables_in([address]):
-        factory, _ = meant_by(address, plugins.storage_at, filled)
+        factory, _ = find_by_address(address, plugins.storage_at, filled)
         _refuse_redirected(address, env, factory.credentials)
     return filled
 
 
 def dispatcher_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
     """Do what `storage_address` does for the address of a dispatcher."""
-    filled = filled_address(address, env, "dispatcher")
+    filled = fill_address(address, env, "dispatcher")
     if variables_in([address]):
-        factory, _ = meant_by(address, plugins.dispatcher_at, filled)
+        factory, _ = find_by_address(address, plugins.dispatcher_at, filled)
         sent = factory.credentials
         _refuse_redirected(address, env, sent)
     return filled

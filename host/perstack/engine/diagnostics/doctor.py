@@ -24,7 +24,7 @@ from perstack.ports.environment import inherited
 from perstack.ports.provider import OfferedModel, ProviderFactory
 from perstack.ports.runtime import Ending, Program, RuntimeFactory
 from perstack.ports.storage import Storage
-from perstack.system.processes import owned, started
+from perstack.system.processes import await_start, owned
 from perstack.version import VERSION
 
 # Programs run as a tool of an Expert would, for a person who wants to see what a sandbox allows.
@@ -79,7 +79,7 @@ async def run_program(setup: Setup, expert: Expert, argv: Sequence[str]) -> Prog
         env = {**inherited(setup.env, ground.variables), "PWD": str(setup.workspace)}
         program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=setup.storage.programs)
         try:
-            process = await started(asyncio.create_task(ground.runtime.start(program)))
+            process = await await_start(asyncio.create_task(ground.runtime.start(program)))
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise UsageError(f"{argv[0]} cannot be started: {reason.lower()}") from error

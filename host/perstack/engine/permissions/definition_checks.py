@@ -33,7 +33,7 @@ from perstack.engine.plugins.registry import Plugins
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack.ports.skill import SkillFactory
-from perstack.support.variables import filled_address, meant_by, variables_in
+from perstack.support.variables import fill_address, find_by_address, variables_in
 
 # Permission rules that can never match or never decide are reported: a rule without effect misleads.
 
@@ -194,7 +194,7 @@ def _check_storage(definition: DefinitionFile, plugins: Plugins, env: Mapping[st
     if not all(env.get(name) for name in variables_in([address])):
         return
     try:
-        meant_by(address, plugins.storage_at, filled_address(address, env))
+        find_by_address(address, plugins.storage_at, fill_address(address, env))
     except UsageError as error:
         definition.report.error(("storage",), str(error))
 

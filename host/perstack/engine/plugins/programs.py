@@ -15,7 +15,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
 from perstack.system.process_groups import signal_group
-from perstack.system.processes import owned, started
+from perstack.system.processes import await_start, owned
 
 MOST_OUTPUT = 16 << 20
 """Maximum bytes that a program may write to stdout."""
@@ -62,7 +62,7 @@ async def run_program(
             tuple(argv), directory, env, stdin, out.to_write, err.to_write, records=records, readable=readable
         )
         try:
-            process = await started(asyncio.create_task(runtime.start(program)))
+            process = await await_start(asyncio.create_task(runtime.start(program)))
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise SkillError(f"{name} could not be started: {reason.lower()}") from error

@@ -55,7 +55,7 @@ from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Look, Note
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.ports.storage import Storage
-from perstack.support.variables import filled_settings
+from perstack.support.variables import fill_settings
 from perstack.system.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
@@ -563,7 +563,7 @@ async def opened(
     factory = factory_for(factories, definition)
     check_agreed(definition, agreement)
     if isinstance(definition, PluginSkill):
-        settings = filled_settings(definition.settings, context.env, definition.name)
+        settings = fill_settings(definition.settings, context.env, definition.name)
         definition = definition.model_copy(update={"settings": settings})
     return await factory.open(definition, context)
 

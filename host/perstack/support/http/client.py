@@ -77,14 +77,14 @@ class StreamClient:
         endpoint = self._endpoint.with_headers(headers or {})
         url = endpoint.url(path)
         try:
-            async with self._posted(url, body, _lower(endpoint.headers)) as response:
+            async with self._post(url, body, _lower_names(endpoint.headers)) as response:
                 if response.status_code != 200:
-                    raise await _refused(response, url)
+                    raise await _refusal_error(response, url)
                 await receive(response, url, on_data, self._read_events, endpoint.stall_seconds)
         except httpx.HTTPError as error:
-            raise _cleaned(_transport_error(error, url), endpoint) from None
+            raise _without_secrets(_transport_error(error, url), endpoint) from None
         except ProviderError as error:
-            raise _cleaned(error, endpoint) from error.__cause__
+            raise _without_secrets(error, endpoint) from error.__cause__
 
     async def close(self) -> None:
         """Close all connections."""
@@ -93,8 +93,8 @@ class StreamClient:
             await client.aclose()
 
     @asynccontextmanager
-    async def _posted(self, url: str, body: bytes, headers: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:
-        async with self._opened().stream("POST", url, content=body, headers=headers) as response:
+    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:
+        async with self._ensure_client().stream("POST", url, content=body, headers=headers) as response:
             try:
                 yield response
             finally:
@@ -103,7 +103,7 @@ class StreamClient:
                 # hundreds of requests would stay in memory until the garbage collector runs
                 response.stream = httpx.ByteStream(b"")
 
-    def _opened(self) -> httpx.AsyncClient:
+    def _ensure_client(self) -> httpx.AsyncClient:
         if self._client is None:
             headers = {"user-agent": "perstack", "accept": "text/event-stream", "content-type": "application/json"}
             self._client = httpx.AsyncClient(
@@ -118,7 +118,7 @@ class StreamClient:
         return self._client
 
 
-def _cleaned(error: ProviderError, endpoint: Endpoint) -> ProviderError:
+def _without_secrets(error: ProviderError, endpoint: Endpoint) -> ProviderError:
     """Return the error without our secrets, in case the endpoint has echoed them."""
     message = str(error)
     for secret in endpoint.secrets:
@@ -146,16 +146,16 @@ async def receive(
     """
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        document = b"".join([part async for part in _bounded(response, stall_seconds)])
+        document = b"".join([part async for part in _limited_body(response, stall_seconds)])
         on_data(replace_lone_surrogates(document.decode("utf-8", "replace")))
     elif kind in ("text/html", "application/xhtml+xml"):
         raise bad_response(f"{url} answered with a web page, not with a reply: check the base URL", retryable=False)
     else:
-        async with aclosing(_bounded(response, stall_seconds)) as body:
+        async with aclosing(_limited_body(response, stall_seconds)) as body:
             await _receive_events(read_events(httpx.Response(200, content=body)), on_data)
 
 
-async def _bounded(response: httpx.Response, stall_seconds: float | None) -> AsyncGenerator[bytes]:
+async def _limited_body(response: httpx.Response, stall_seconds: float | None) -> AsyncGenerator[bytes]:
     """Yield the body up to its maximum size. The limits also hold for an endless line and a stalled body."""
     size = 0
     parts = response.aiter_bytes()
@@ -194,9 +194,9 @@ async def _drain(events: AsyncIterator[object]) -> None:
         return
 
 
-async def _refused(response: httpx.Response, url: str) -> ProviderError:
+async def _refusal_error(response: httpx.Response, url: str) -> ProviderError:
     body = await _read(response, _MAX_ERROR_BYTES)
-    return status_error(response.status_code, _lower(response.headers), body, url)
+    return status_error(response.status_code, _lower_names(response.headers), body, url)
 
 
 async def _read(response: httpx.Response, limit: int) -> bytes:
@@ -228,5 +228,5 @@ def _transport_error(error: httpx.HTTPError, url: str) -> ProviderError:
             return stream_interrupted(detail)
 
 
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+def _lower_names(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}

@@ -190,8 +190,8 @@ def error_message_in(body: bytes) -> str:
     try:
         document: JsonValue = json.loads(text)
     except ValueError:
-        return _shortened(text)
-    return _shortened(_words_in(document) or text)
+        return _shorten(text)
+    return _shorten(_words_in(document) or text)
 
 
 def _words_in(document: JsonValue) -> str:
@@ -206,5 +206,5 @@ def _words_in(document: JsonValue) -> str:
     return ""
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}…"

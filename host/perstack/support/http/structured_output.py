@@ -48,7 +48,7 @@ def schema_for(request: GenerationRequest, setting: bool | None, *, is_known: bo
 def portable_schema(schema: JsonObject) -> JsonObject | None:
     """Return the schema in the form that every vendor accepts; None if some vendor would refuse it."""
     try:
-        return _Narrowing().of(schema, 1)
+        return _Narrower().narrow(schema, 1)
     except _NotSendable:
         return None
 
@@ -69,14 +69,14 @@ def requires_all(schema: JsonValue) -> bool:
     return requires_all(schema.get("items")) and requires_all(schema.get("anyOf"))
 
 
-class _Narrowing:
+class _Narrower:
     """Builds the narrowed schema and counts its parts, since vendors limit their number."""
 
     def __init__(self) -> None:
         """Start all counts at 0."""
         self._properties = self._optional = self._unions = self._values = 0
 
-    def of(self, schema: JsonValue, depth: int) -> JsonObject:
+    def narrow(self, schema: JsonValue, depth: int) -> JsonObject:
         """Return the narrowed schema. Raises _NotSendable."""
         if not isinstance(schema, dict) or depth > _MAX_DEPTH or set(schema) - _STRUCTURE - _BOUNDS - _REMARKS:
             raise _NotSendable
@@ -90,7 +90,7 @@ class _Narrowing:
         if found["type"] == "object":
             found |= self._object(schema, depth)
         if "items" in schema:
-            found["items"] = self.of(schema["items"], depth + 1)
+            found["items"] = self.narrow(schema["items"], depth + 1)
         if self._unions > _MAX_UNIONS or self._values > _MAX_VALUES:
             raise _NotSendable
         return found
@@ -100,7 +100,7 @@ class _Narrowing:
         if depth == 1 or not isinstance(options, list) or not options or len(_STRUCTURE & set(schema)) > 1:
             raise _NotSendable
         self._unions += 1
-        return [self.of(one, depth) for one in options]
+        return [self.narrow(one, depth) for one in options]
 
     def _type(self, schema: JsonObject) -> JsonValue:
         kind = schema.get("type")
@@ -128,7 +128,7 @@ class _Narrowing:
         if self._properties > _MAX_PROPERTIES or self._optional > _MAX_OPTIONAL:
             raise _NotSendable
         return {
-            "properties": {name: self.of(one, depth + 1) for name, one in properties.items()},
+            "properties": {name: self.narrow(one, depth + 1) for name, one in properties.items()},
             "required": [*required],
             "additionalProperties": False,
         }
