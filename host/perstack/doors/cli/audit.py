@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import Counter
@@ -19,7 +18,7 @@ from perstack.core.base.ids import place_of
 from perstack.core.base.text import one_line
 from perstack.doors.cli.export import write_output
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
-from perstack.doors.cli.terminal import print_err, print_out, write_json_line
+from perstack.doors.cli.terminal import print_err, print_out, write_json
 from perstack.doors.shared.text import count, local_time
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
@@ -75,7 +74,7 @@ def redact_command(
     done, left, failed = options.change(lambda host: _redacted(host, event, fields, reason, copies=copies))
     for event_id, redaction in done.items():
         if as_json:
-            write_json_line(json.dumps({"event": event_id, **redaction.to_json()}, ensure_ascii=False))
+            write_json({"event": event_id, **redaction.to_json()})
         else:
             blobs = f", and {count(len(redaction.blobs), 'blob')}" if redaction.blobs else ""
             print_out(f"redacted {event_id} ({redaction.type}): {', '.join(redaction.fields)}{blobs}")
@@ -203,7 +202,7 @@ def _read_receipt(path: Path) -> bytes:
 def _report(options: HostOptions, check: Callable[[Host], Awaitable[Report]], as_json: bool, all_well: str) -> int:
     report = options.look(check)
     if as_json:
-        write_json_line(json.dumps(report.to_json(), ensure_ascii=False))
+        write_json(report.to_json())
     else:
         _print(report, all_well)
     return 0 if report.ok else 1
@@ -219,7 +218,7 @@ def _report_all(options: HostOptions, as_json: bool, key: str | None, anchor: st
             found[report.kind] += 1
             found["findings"] += len(report.findings)
             if as_json:
-                write_json_line(json.dumps(report.to_json(), ensure_ascii=False))
+                write_json(report.to_json())
             else:
                 _print(report, _ALL_WELL)
 

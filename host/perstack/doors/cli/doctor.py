@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from perstack.config.check import suggestion
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.doctor import Finding, ProviderState, RuntimeState
 from perstack.engine.plugins.registry import PluginInfo, load_plugins
@@ -44,7 +43,7 @@ def doctor_command(as_json: bool, options: HostOptions) -> None:
     findings = (*diagnosis, _terminal(), *map(_of_runtime, runtimes))
     if as_json:
         found = {"findings": [asdict(one) for one in findings], "runtimes": [asdict(one) for one in runtimes]}
-        write_json_line(json.dumps(found, ensure_ascii=False))
+        write_json(found)
     else:
         _print(findings, runtimes)
     sys.exit(int(any(one.state == "problem" for one in findings)))
@@ -100,7 +99,7 @@ def models_command(provider: str | None, as_json: bool, options: HostOptions) ->
             near = suggestion(provider, names)
             raise NotFound(f"there is no provider {provider!r}{near or ': `perstack models` lists them'}")
     if as_json:
-        write_json_line(json.dumps({"providers": [_to_json(one) for one in found]}, ensure_ascii=False))
+        write_json({"providers": [_to_json(one) for one in found]})
     elif provider is None:
         _print_providers(found)
     else:
@@ -170,7 +169,7 @@ def plugins_command(as_json: bool) -> None:
     with contextlib.redirect_stderr(io.StringIO()):
         infos = load_plugins(env=os.environ).infos
     if as_json:
-        write_json_line(json.dumps({"plugins": [_plugin_json(info) for info in infos]}, ensure_ascii=False))
+        write_json({"plugins": [_plugin_json(info) for info in infos]})
         return
     screen = Screen.of_stdout()
     rows = [(info.name, f"{info.package} {info.version}".rstrip(), _brings(info)) for info in infos]

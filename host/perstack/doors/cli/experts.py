@@ -22,7 +22,7 @@ from perstack.doors.cli.options import (
     run_with,
     runtime_option,
 )
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json, write_json_line
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.prompt_preview import PromptPreview
@@ -42,7 +42,7 @@ def list_command(as_json: bool, options: HostOptions) -> None:
     if as_json:
         for one in experts:
             about = {"key": one.key, "description": one.description, "delegates": [*one.delegates]}
-            write_json_line(json.dumps({**about, "tags": [*one.tags]}, ensure_ascii=False))
+            write_json({**about, "tags": [*one.tags]})
         return
     rows = [(one.key, one.description or one.instruction, ", ".join(one.delegates) or "-") for one in experts]
     table(Screen.of_stdout(), ("Expert", "what it is for", "delegates"), rows, texts=(1,), drops=(2,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from perstack.doors.cli.terminal import (
     print_out,
     table,
     write_bytes,
-    write_json_line,
+    write_json,
 )
 from perstack.doors.shared.command_lines import rewind
 from perstack.doors.shared.file_changes import (
@@ -80,7 +79,7 @@ def diff_command(
     found = options.look(lambda host: _diff(host, job, what, run_id))
     if as_json:
         files = [stat_json(file) if stat else file.to_json() for file in found.files]
-        write_json_line(json.dumps({"job": found.job_id, "of": found.of, "files": files}, ensure_ascii=False))
+        write_json({"job": found.job_id, "of": found.of, "files": files})
     elif stat:
         show_files(Screen.of_stdout(), found.files)
     elif has_screen():
@@ -172,7 +171,7 @@ def rewind_command(
         _show(plan)
     if dry_run or not plan.files:
         if as_json:
-            write_json_line(json.dumps(_as_json(plan), ensure_ascii=False))
+            write_json(_as_json(plan))
         elif plan.files:
             print_err("dry run: nothing is changed")
         return
@@ -180,7 +179,7 @@ def rewind_command(
         ask_rewind(plan)
     done = _rewind(options, plan, only, elsewhere=elsewhere)
     if as_json:
-        write_json_line(json.dumps(_as_json(done), ensure_ascii=False))
+        write_json(_as_json(done))
     else:
         for line in undo_lines(done, options):
             print_out(line)

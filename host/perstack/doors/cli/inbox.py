@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from perstack.doors.cli.driving import drive, drive_and_ask, job_of, report_outc
 from perstack.doors.cli.options import HostOptions, drive_options, driving_options, json_option, place_options, run_with
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import json_on_stdin, read_text
-from perstack.doors.cli.terminal import Screen, StyledText, print_err, print_out, write_json_line
+from perstack.doors.cli.terminal import Screen, StyledText, print_err, print_out, write_json
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.questions import call_shown, is_refusal, question_shown
 from perstack.doors.shared.signals import INTERRUPTED
@@ -131,7 +130,7 @@ def inbox_command(as_json: bool, options: HostOptions) -> None:
     items = options.look(lambda host: host.inbox())
     if as_json:
         for item in items:
-            write_json_line(json.dumps(_to_json(item), ensure_ascii=False))
+            write_json(_to_json(item))
     elif not items:
         print_out("nothing waits for you")
     else:

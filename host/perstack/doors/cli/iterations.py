@@ -23,7 +23,7 @@ from perstack.doors.cli.options import (
 )
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_query
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json, write_json_line
 from perstack.doors.shared.job_status import next_steps_of_series
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED
@@ -264,7 +264,7 @@ def report_command(series_id: str, iteration: int | None, as_json: bool, options
     series = options.look(look)
     shown = _chosen(series, iteration)
     if as_json:
-        write_json_line(json.dumps(_document(series, shown), ensure_ascii=False))
+        write_json(_document(series, shown))
         return
     _print(Screen.of_stdout(), series, shown)
 

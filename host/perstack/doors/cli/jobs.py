@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -15,7 +14,7 @@ from perstack.core.jobs.queries import By, JobChoice, Spent, not_retained, parse
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
-from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, table, write_json, write_json_line
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.text import ago, cost, count, local_time
 from perstack.errors import UsageError
@@ -46,7 +45,7 @@ def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions
     rows, total = spent_by(jobs, _BY[by], since=since or 0, day_of=lambda at: f"{local_time(at):%Y-%m-%d}")
     if as_json:
         shown = {"by": by, "since": since or 0, "rows": [one.to_json() for one in rows], "total": total.to_json()}
-        write_json_line(json.dumps(shown, ensure_ascii=False))
+        write_json(shown)
     elif not rows:
         print_out("nothing was spent" + ("" if since is None else f" since {local_time(since):%Y-%m-%d %H:%M}"))
     else:
@@ -223,7 +222,7 @@ def remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, a
         _ask(jobs)
     deleted, kept = options.change(lambda host: _removed(host, jobs))
     if as_json:
-        write_json_line(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
+        write_json({"deleted": deleted, "kept": kept})
     else:
         print_out(f"deleted {count(len(deleted), 'Job')}" if jobs else "no such Jobs")
         for why in kept.values():

@@ -29,7 +29,7 @@ from perstack.doors.cli.log_print import (
     visible,
 )
 from perstack.doors.cli.options import HostOptions, json_option, place_options
-from perstack.doors.cli.terminal import Screen, print_out, table, write_bytes, write_json_line
+from perstack.doors.cli.terminal import Screen, print_out, table, write_bytes, write_json, write_json_line
 from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
 from perstack.doors.shared.event_text import run_label
 from perstack.doors.shared.job_status import run_status_of
@@ -292,7 +292,7 @@ async def _show_new(host: Host, request: _Request) -> int:
     checkpoint, logs = await _checkpoint(host, request)
     found = await new_in(host, checkpoint)
     if request.as_json:
-        write_json_line(json.dumps(_as_json(checkpoint, found), ensure_ascii=False))
+        write_json(_as_json(checkpoint, found))
     else:
         screen = Screen.of_stdout()
         print_checkpoint(screen, checkpoint)

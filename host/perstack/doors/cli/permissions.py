@@ -19,7 +19,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
 from perstack.doors.cli.param_types import SINCE
-from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, write_json_line
+from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, write_json, write_json_line
 from perstack.doors.shared.text import count
 from perstack.engine.permissions.rule_testing import BacktestResult, ChangedRuling
 from perstack.errors import UsageError
@@ -68,7 +68,7 @@ def test_command(
             "reason": ruling.reason or None,
             "opens": list(ruling.opens),
         }
-        write_json_line(json.dumps(found, ensure_ascii=False))
+        write_json(found)
         return
     screen = Screen.of_stdout()
     about = f" ({ruling.subject})" if ruling.subject and ruling.subject != tool else ""
@@ -147,7 +147,7 @@ async def _backtested(host: Host, options: HostOptions, rules: _File, since: int
         if tested.problem is not None:
             print_err(one_line(f"warning: Job {tested.job_id} cannot be read: {tested.problem}"))
         for one in tested.otherwise:
-            write_json_line(json.dumps(_to_json(one), ensure_ascii=False)) if as_json else _tell(one)
+            write_json(_to_json(one)) if as_json else _tell(one)
     return totals
 
 

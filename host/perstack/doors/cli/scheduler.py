@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json
 from perstack.doors.shared.job_status import STATUS_WORDS, status_of
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.errors import UsageError
@@ -39,7 +38,7 @@ def schedules_command(as_json: bool, options: HostOptions) -> None:
     standings = options.change(look)
     if as_json:
         for one in standings:
-            write_json_line(json.dumps(_to_json(one), ensure_ascii=False))
+            write_json(_to_json(one))
     elif not standings:
         print_out("no schedules yet: write [schedules.NAME] with cron, expert and query in perstack.toml")
     else:
@@ -166,9 +165,7 @@ def _say(one: DueWorkResult, *, as_json: bool) -> None:
         if one.schedule is not None:
             task |= {"schedule": one.schedule, "occurrence": one.occurrence}
         said = {"taskId": one.task_id, "did": one.did, **task, "question": one.question, "error": one.error}
-        write_json_line(
-            json.dumps({key: value for key, value in said.items() if value is not None}, ensure_ascii=False)
-        )
+        write_json({key: value for key, value in said.items() if value is not None})
     if as_json and one.error is None:
         return
     stands = one.job or one.series or one.task

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections import Counter
 from contextlib import aclosing
@@ -16,7 +15,7 @@ from perstack.core.base.ids import OwnerKind
 from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, config_option, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json
 from perstack.doors.shared.text import count, size
 from perstack.engine.audit.storage_admin import Copied, DiskUsage
 from perstack.host import Host
@@ -46,7 +45,7 @@ def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool
     if as_json:
         owners = [{"kind": owner.kind, "id": owner.id, **_in_bytes(one)} for owner, one in usage.owners]
         whole = {"storage": location, "bytes": usage.storage, "total": _in_bytes(usage.total), "owners": owners}
-        write_json_line(json.dumps(whole, ensure_ascii=False))
+        write_json(whole)
         return
     shown = usage.owners if everything or jobs else usage.owners[:take]
     rows = [(owner.id, owner.kind, *_cells(one)) for owner, one in shown]
@@ -134,7 +133,7 @@ def check_command(place: str, as_json: bool, config: str | None) -> None:
     checks = HostOptions(config, storage=place).look(lambda host: host.jobs.check_storage())
     for one in checks:
         if as_json:
-            write_json_line(json.dumps(asdict(one), ensure_ascii=False))
+            write_json(asdict(one))
     if not as_json:
         rows = [(one.about, "ok" if one.is_there else "problem", one.text) for one in checks]
         table(Screen.of_stdout(), ("what", "state", "here"), rows, whole=(0, 1))
@@ -148,7 +147,7 @@ def _print(one: Copied, *, as_json: bool) -> None:
     kind, of = one.owner
     if as_json:
         about = {"kind": kind, "id": of, "state": one.state, "records": one.records, "blobs": one.blobs}
-        write_json_line(json.dumps({**about, **({"problem": one.problem} if one.problem else {})}, ensure_ascii=False))
+        write_json({**about, **({"problem": one.problem} if one.problem else {})})
     elif one.state == "left":
         print_err(f"{kind} {of} was left: {one_line(one.problem)}")
     elif one.state != "there":

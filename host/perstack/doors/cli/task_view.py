@@ -18,7 +18,7 @@ from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
-from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import Screen, confirm, print_err, print_out, table, write_json, write_json_line
 from perstack.doors.shared.text import ago, local_time
 from perstack.errors import UsageError
 from perstack.system.clock import SYSTEM
@@ -272,7 +272,7 @@ def _delete_all(kind: _Kind, tasks: Tasks, *, is_sure: bool) -> None:
 
     tasks.do(work)
     if tasks.as_json:
-        write_json_line(json.dumps({"deleted": deleted, "kept": kept}, ensure_ascii=False))
+        write_json({"deleted": deleted, "kept": kept})
     else:
         print_out(f"deleted {_count(len(deleted))}" if found else "no such tasks")
         for why in kept.values():

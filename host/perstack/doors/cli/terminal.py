@@ -8,6 +8,7 @@ that never blocks the event loop (`doors/shared/output_stream.py`).
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -138,6 +139,11 @@ def is_attended() -> bool:
 def has_screen() -> bool:
     """Return whether stdout is a terminal."""
     return _is_terminal(sys.stdout)
+
+
+def write_json(value: object) -> None:
+    """Write a value as a line of JSON to stdout, as `write_json_line` does."""
+    write_json_line(json.dumps(value, ensure_ascii=False))
 
 
 def write_json_line(line: str | bytes) -> None:

@@ -20,7 +20,7 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.tool_search import tokens_of
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json, write_json_line
 from perstack.doors.create.experts import validate_definition
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
@@ -134,9 +134,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
     if as_json:
         experts = [] if project is None else list(project.experts.values())
         found = _to_json(path, is_usable, problems, experts)
-        write_json_line(
-            json.dumps({**found, "tools": tools_to_json(offered)} if with_tools else found, ensure_ascii=False)
-        )
+        write_json({**found, "tools": tools_to_json(offered)} if with_tools else found)
     else:
         _print(project, problems, is_usable)
         print_tools(offered)

@@ -27,7 +27,7 @@ from perstack.doors.cli.options import (
     place_options,
 )
 from perstack.doors.cli.param_types import read_span
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json_line
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json
 from perstack.doors.shared.signals import exit_now, handle_stop_signals
 from perstack.doors.shared.text import ago, count, local_time
 from perstack.engine.context.job_limit import slots_for
@@ -234,7 +234,7 @@ def workers_command(as_json: bool, options: HostOptions) -> None:
     found, load = options.look(look)
     if as_json:
         for one in found:
-            write_json_line(json.dumps(_as_json(one), ensure_ascii=False))
+            write_json(_as_json(one))
         return
     if found:
         _print(found)
