@@ -249,6 +249,48 @@ MUTANTS = (
         "            reserved = NOTHING\n",
         "tests/core/test_budget.py tests/engine/runs/test_budgets_and_crashes.py",
     ),
+    Mutant(
+        "of an append that was cut short nothing is read (files)",
+        "perstack_filesystem.log_file",
+        "        self._batch.append(line)\n        if self._missing == 0:\n",
+        "        self._batch.append(line)\n        if True:\n",
+        "tests/plugins/filesystem/test_filesystem_contract.py",
+    ),
+    Mutant(
+        "of an append that was refused nothing is kept (SQLite)",
+        "perstack_sqlite.database",
+        '            connection.execute("ROLLBACK")\n',
+        '            connection.execute("COMMIT")\n',
+        "tests/plugins/sqlite",
+    ),
+    Mutant(
+        "an append that another writer preceded is a conflict (SQLite)",
+        "perstack_sqlite.storage",
+        "if head.seq != expected_seq:",
+        "if False:",
+        "tests/plugins/sqlite/test_sqlite_contract.py",
+    ),
+    Mutant(
+        "a rule that denies is never overridden by one that allows",
+        "perstack.core.permissions.decisions",
+        "        if denied is not None:\n",
+        "        if denied is not None and not self.allow:\n",
+        "tests/core/permissions/test_rules.py",
+    ),
+    Mutant(
+        "a generation that could exceed the budget is not made",
+        "perstack.core.jobs.budget",
+        "if most >= min(bound.least, bound.wanted):",
+        "if True:",
+        "tests/core/test_budget.py tests/engine/runs/test_budgets.py",
+    ),
+    Mutant(
+        "what a document may come to is not guessed from its size",
+        "perstack.core.runs.messages",
+        "    if size is None:\n        return None\n",
+        "    if size is None:\n        return len(data)\n",
+        "tests/engine/runs/test_budgets.py -k medium_of_few_bytes",
+    ),
 )
 
 
