@@ -49,7 +49,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class AnswerAgain:
+class AnswerEarlier:
     """Give another answer to an earlier question of a Job, at its checkpoint."""
 
     job_id: str
@@ -73,7 +73,7 @@ class Retry:
 
 
 @dataclass(frozen=True)
-class GoOnWithout:
+class ResumeWithoutDependencies:
     """Resume a task without the tasks that it waits for."""
 
     task_id: str
@@ -96,23 +96,23 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Look at a list, a log or a report."""
+class Inspect:
+    """Open a list, a log or a report."""
 
-    place: Listing
+    listing: Listing
     job_id: str | None = None
-    """The Job whose log, questions or damage to look at."""
+    """The Job whose log, questions or damage to open; None for other listings."""
 
 
 @dataclass(frozen=True)
-class Give:
+class SetOption:
     """Give an option, or another value of one."""
 
     option: Option
 
 
 @dataclass(frozen=True)
-class Begin:
+class WriteDefinition:
     """Write a first definition."""
 
 
@@ -138,15 +138,15 @@ class Trust:
 
 NextStep: TypeAlias = (
     Answer
-    | AnswerAgain
+    | AnswerEarlier
     | Resume
     | Retry
-    | GoOnWithout
+    | ResumeWithoutDependencies
     | Continue
     | Start
-    | Look
-    | Give
-    | Begin
+    | Inspect
+    | SetOption
+    | WriteDefinition
     | Install
     | LogIn
     | Trust
@@ -213,24 +213,24 @@ def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
         case Answer():
             what = "a person approves the call, or not, by the answer" if step.is_approval else "give the answer"
             return f"{what} to {step.id}"
-        case AnswerAgain():
+        case AnswerEarlier():
             return "answer an earlier question, at its checkpoint"
         case Resume():
             needs = "" if step.needs is None else f", and {_OPTIONS[step.needs]}"
             return f"resume {_NOUNS[step.kind]} {step.id}{needs}"
         case Retry():
             return f"retry task {step.task_id}"
-        case GoOnWithout():
+        case ResumeWithoutDependencies():
             return f"resume task {step.task_id}, which continues without"
         case Continue():
             return f"continue Job {step.job_id} with a new query"
         case Start():
             return "start one" if step.job_id is None else f"start it again, as Job {step.job_id}"
-        case Look():
-            return _PLACES[step.place]
-        case Give():
+        case Inspect():
+            return _PLACES[step.listing]
+        case SetOption():
             return _OPTIONS[step.option]
-        case Begin():
+        case WriteDefinition():
             return "write one"
         case Install():
             return "install the skills again"

@@ -11,7 +11,7 @@ from pathlib import Path
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-from perstack.next_steps import Begin, Give, Option
+from perstack.next_steps import Option, SetOption, WriteDefinition
 
 CONFIG_NAME = "perstack.toml"
 TRUST_VARIABLE = "PERSTACK_TRUST"
@@ -42,7 +42,8 @@ class ProjectPlace:
         """Return the definition file. Raises UsageError without one."""
         if self.config is None:
             raise UsageError(
-                f"there is no {CONFIG_NAME} in {self.folder} or above", next_steps=(Begin(), Give("config"))
+                f"there is no {CONFIG_NAME} in {self.folder} or above",
+                next_steps=(WriteDefinition(), SetOption("config")),
             )
         return self.config
 
@@ -94,7 +95,7 @@ def check_owner(path: Path, option: Option | None = None, owners: Collection[int
     """
     if not hasattr(os, "geteuid") or is_named(path):
         return
-    steps = () if option is None else (Give(option),)
+    steps = () if option is None else (SetOption(option),)
     ours = {0, os.geteuid(), *owners}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         ours.add(int(os.environ["SUDO_UID"]))

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from perstack.errors import UsageError
-from perstack.next_steps import Give, Note, Trust
+from perstack.next_steps import Note, SetOption, Trust
 
 _ADDRESSES = ("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")
 
@@ -44,7 +44,7 @@ class Environment(dict[str, str]):
             Note(
                 f"{file}: {', '.join(each)} not taken from here, for it decides which code is run, or who is let in:"
                 " set it in your own environment",
-                (Give("env_file"),),
+                (SetOption("env_file"),),
             )
             for file, each in names.items()
         )
@@ -83,7 +83,7 @@ def refuse_redirected(
     if what is not None:
         raise UsageError(
             f"{what} is not sent to the {address} that {unconfirmed[address]} names, unless that address is yours",
-            next_steps=(Give("env_file"), Trust()),
+            next_steps=(SetOption("env_file"), Trust()),
         )
 
 

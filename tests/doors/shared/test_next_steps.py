@@ -17,40 +17,40 @@ from perstack.doors.shared import next_steps as mcp
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.next_steps import (
     Answer,
-    AnswerAgain,
-    Begin,
+    AnswerEarlier,
     Continue,
-    Give,
-    GoOnWithout,
+    Inspect,
     Install,
     Listing,
     LogIn,
-    Look,
     NextStep,
     Option,
     Resume,
+    ResumeWithoutDependencies,
     Retry,
+    SetOption,
     Start,
     Trust,
+    WriteDefinition,
     in_words,
 )
 
 STEPS: tuple[NextStep, ...] = (
     Answer("tea"),
-    AnswerAgain("tea"),
+    AnswerEarlier("tea"),
     Resume("tea"),
     Resume("tea", needs="max_steps"),
     Resume("tea", "task"),
     Resume("tea", "series"),
     Retry("tea"),
-    GoOnWithout("tea"),
+    ResumeWithoutDependencies("tea"),
     Continue("tea"),
     Continue("tea", "guest"),
     Start(),
     Start("tea"),
-    *(Look(place, "tea") for place in get_args(Listing)),
-    *(Give(option) for option in get_args(Option)),
-    Begin(),
+    *(Inspect(place, "tea") for place in get_args(Listing)),
+    *(SetOption(option) for option in get_args(Option)),
+    WriteDefinition(),
     Install(),
     LogIn("tracker"),
     Trust(),
@@ -91,7 +91,7 @@ def test_an_error_is_said_in_the_words_of_the_door() -> None:
     assert error.said(cli.cli_phrase) == 'Job tea waits for an answer; answer with: perstack answer tea "ANSWER"'
     assert "the tool answer (job tea)" in error.said(mcp.mcp_phrase)
     assert error.said(acp.acp_phrase) == "Job tea waits for an answer; answer in the next prompt"
-    task = NotFound("there is no task tea", next_steps=(Look("tasks"),))
+    task = NotFound("there is no task tea", next_steps=(Inspect("tasks"),))
     assert task.said(http.http_phrase) == "there is no task tea; GET /v1/execution lists what there is"
     assert (error.message, error.next_steps) == ("Job tea waits for an answer", (Answer("tea"),))
 

@@ -6,7 +6,7 @@ import pytest
 from hosting import Bench, Seen, expert, wait_for
 
 from perstack.errors import UsageError
-from perstack.next_steps import Answer, AnswerAgain, Continue
+from perstack.next_steps import Answer, AnswerEarlier, Continue
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 
@@ -88,7 +88,7 @@ def test_a_waiting_job_says_how_to_answer_and_a_job_that_asks_nothing_takes_no_a
     done = wait_for(bench.host([text("x")], expert("a")).run("a", "q"))
     with pytest.raises(UsageError, match="asks nothing") as refused:
         wait_for(host.answer("hm", job_id=done.id))
-    assert refused.value.next_steps == (Continue(done.id, "a"), AnswerAgain(done.id))
+    assert refused.value.next_steps == (Continue(done.id, "a"), AnswerEarlier(done.id))
 
 
 def test_another_expert_may_not_continue_a_job(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from perstack.core.jobs.answers import Asked, read_answer
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.errors import UsageError
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
@@ -269,7 +269,7 @@ def test_where_nothing_was_asked_there_is_nothing_to_answer_anew(bench: Bench) -
     step, place = seen.of("finishStep")[0].checkpoint_id, seen.of("stopRunByInteractiveTool")[0].checkpoint_id
     with pytest.raises(UsageError, match=f"nothing was asked at {step}; its log shows where") as refused:
         wait_for(host.answer("x", resume_from=step))
-    assert refused.value.next_steps == (Look("questions", "job"),)
+    assert refused.value.next_steps == (Inspect("questions", "job"),)
     with pytest.raises(UsageError, match="say yes or no"):
         wait_for(host.answer("maybe", resume_from=place))
     assert len(wait_for(host.job("job")).runs) == 1, "a refused answer begins no branch"

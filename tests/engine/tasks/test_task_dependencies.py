@@ -12,7 +12,7 @@ from perstack.core.tasks.events import WaitingFor
 from perstack.core.tasks.operations import Given, Pause
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import NotAllowed, UsageError
-from perstack.next_steps import GoOnWithout, Retry
+from perstack.next_steps import ResumeWithoutDependencies, Retry
 from perstack.system.user import this_user
 from perstack.testing.scripted import ScriptedProvider, text
 
@@ -94,7 +94,7 @@ def test_what_a_task_waits_for_in_vain_is_said_in_the_inbox_and_it_goes_on_once_
         assert (on.task_id, on.status, on.error) == ("build", "failed", "the disk is full")
         (item,) = await host.inbox()
         assert (item.id, item.text) == ("deploy", "waits for build (failed: the disk is full)")
-        assert item.next_steps == (Retry("build"), GoOnWithout("deploy"))
+        assert item.next_steps == (Retry("build"), ResumeWithoutDependencies("deploy"))
         with pytest.raises(UsageError, match="needs no answer, but waits for build: resume it"):
             await memory.answer("deploy", "yes")
         await memory.retry("build")
@@ -189,7 +189,7 @@ def test_two_that_begin_to_wait_for_each_other_in_one_moment_are_named_in_lists_
         assert blocked_by == {"a": ("a", "b", "a"), "b": ("b", "a", "b"), "behind": ()}
         found = {item.id: item for item in await host.inbox()}
         assert found["a"].text == "waits for b (paused, in a circle: a -> b -> a)"
-        assert found["b"].next_steps == (GoOnWithout("b"),)
+        assert found["b"].next_steps == (ResumeWithoutDependencies("b"),)
         await memory.resume("a")
         assert await host.inbox() == ()
 

@@ -14,7 +14,7 @@ import re
 from typing import Literal, NamedTuple, TypeAlias
 
 from perstack.errors import UsageError
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 
 BLOCK = 10_000
 """Size of a block of Run numbers, plus one."""
@@ -98,7 +98,7 @@ def _split(value: str, what: str) -> tuple[str, int]:
     check_id(value, what)
     head, separator, tail = value.rpartition("-")
     if not separator or not head or not tail.isdigit():
-        raise UsageError(f"{value!r} is not the id of {_a(what)} of this host", next_steps=(Look("log"),))
+        raise UsageError(f"{value!r} is not the id of {_a(what)} of this host", next_steps=(Inspect("log"),))
     return head, int(tail)
 
 

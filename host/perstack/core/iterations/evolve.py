@@ -32,7 +32,7 @@ from perstack.core.iterations.state import (
     score_of,
 )
 from perstack.errors import UsageError
-from perstack.next_steps import Give
+from perstack.next_steps import SetOption
 
 
 def begin_series(event: StartSeries) -> SeriesState:
@@ -242,10 +242,10 @@ def check_resumable(series: SeriesState, more: int, target: float | None) -> Non
     after = series.model_copy(update=_extended(series, more, target))
     if after.has_reached_target:
         words = f"{series.id} has reached its target, {after.settings.target:g}"
-        raise UsageError(words, next_steps=(Give("target"),))
+        raise UsageError(words, next_steps=(SetOption("target"),))
     if len(after.iterations) >= after.settings.max_iterations:
         words = f"{series.id} has used its {after.settings.max_iterations} iterations"
-        raise UsageError(words, next_steps=(Give("max_iterations"),))
+        raise UsageError(words, next_steps=(SetOption("max_iterations"),))
 
 
 class SeriesSummary(Fact):

@@ -10,22 +10,22 @@ from typing import TypeAlias, assert_never
 
 from perstack.next_steps import (
     Answer,
-    AnswerAgain,
-    Begin,
+    AnswerEarlier,
     Continue,
-    Give,
-    GoOnWithout,
+    Inspect,
     Install,
     Kind,
     Listing,
     LogIn,
-    Look,
     NextStep,
     Option,
     Resume,
+    ResumeWithoutDependencies,
     Retry,
+    SetOption,
     Start,
     Trust,
+    WriteDefinition,
     in_words,
 )
 
@@ -39,19 +39,21 @@ def acp_phrase(step: NextStep) -> str:
             return "answer in the next prompt"
         case Continue() | Resume(kind="job") | Start():
             return "continue with a new prompt"
-        case Begin():
+        case WriteDefinition():
             return "write one with `perstack init`"
         case LogIn():
             return f"log in by `perstack login {step.skill_name}`"
         case Trust():
             return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
-        case AnswerAgain() | Resume() | Retry() | GoOnWithout() | Look() | Give() | Install():
+        case AnswerEarlier() | Resume() | Retry() | ResumeWithoutDependencies() | Inspect() | SetOption() | Install():
             return in_words(step)
         case _:
             assert_never(step)
 
 
-Command: TypeAlias = Answer | Resume | Retry | GoOnWithout | Continue | Start | Begin | Install | LogIn | Trust
+Command: TypeAlias = (
+    Answer | Resume | Retry | ResumeWithoutDependencies | Continue | Start | WriteDefinition | Install | LogIn | Trust
+)
 
 _OPTIONS: dict[Option, str] = {
     "config": "name one with --config",
@@ -107,7 +109,7 @@ def cli_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return f"continue with a new query: {command(step)}"
         case Start():
             return f"{'start one' if step.job_id is None else 'begin it again'} with `{command(step)}`"
-        case Begin():
+        case WriteDefinition():
             return f"write one with `{command(step)}`"
         case Install():
             return f"run {command(step)}"
@@ -115,15 +117,15 @@ def cli_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return command(step)
         case Trust():
             return f"agree to it with `{command(step)}`{'' if step.folder is None else ' in its folder'}"
-        case GoOnWithout():
+        case ResumeWithoutDependencies():
             return f"{command(step)} continues without"
         case Retry():
             return command(step)
-        case AnswerAgain():
+        case AnswerEarlier():
             return "answer an earlier question with --resume-from"
-        case Look():
+        case Inspect():
             return _look(step)
-        case Give():
+        case SetOption():
             return _OPTIONS[step.option]
         case _:
             assert_never(step)
@@ -138,13 +140,13 @@ def command(step: Command) -> str:  # noqa: C901 - one case for each step
             return f"{_RESUME[step.kind]} {step.id}{'' if step.needs is None else _NEEDED[step.needs]}"
         case Retry():
             return f"perstack task retry {step.task_id}"
-        case GoOnWithout():
+        case ResumeWithoutDependencies():
             return f"perstack task resume {step.task_id}"
         case Continue():
             return f"perstack run {step.expert_key or 'EXPERT'} QUERY --continue-job {step.job_id}"
         case Start():
             return f"perstack run EXPERT QUERY{'' if step.job_id is None else f' --job-id {step.job_id}'}"
-        case Begin():
+        case WriteDefinition():
             return "perstack init"
         case Install():
             return "perstack install"
@@ -156,9 +158,9 @@ def command(step: Command) -> str:  # noqa: C901 - one case for each step
             assert_never(step)
 
 
-def _look(step: Look) -> str:
-    job = "" if step.job_id is None else f" {step.job_id}" if step.place == "damage" else f" --job {step.job_id}"
-    return _LISTS[step.place].format(job=job)
+def _look(step: Inspect) -> str:
+    job = "" if step.job_id is None else f" {step.job_id}" if step.listing == "damage" else f" --job {step.job_id}"
+    return _LISTS[step.listing].format(job=job)
 
 
 # Next steps as tools of the MCP server; where there is no tool, the user acts at a terminal.
@@ -183,15 +185,15 @@ def mcp_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return f"continue it: task_resume {step.id}"
         case Retry():
             return f"try it again: task_retry {step.task_id}"
-        case GoOnWithout():
+        case ResumeWithoutDependencies():
             return f"task_resume {step.task_id} continues without"
         case Continue():
             return f"continue with a new query: continue_job {step.job_id}"
         case Start():
             return "call the tool of an Expert"
-        case Look():
-            return _MCP_LISTS.get(step.place, in_words(step))
-        case Begin():
+        case Inspect():
+            return _MCP_LISTS.get(step.listing, in_words(step))
+        case WriteDefinition():
             return "a person has to run `perstack init`"
         case Install():
             return "a person has to run `perstack install`"
@@ -199,7 +201,7 @@ def mcp_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return f"a person has to run `perstack login {step.skill_name}`"
         case Trust():
             return f"a person agrees by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
-        case AnswerAgain() | Give() | Resume():
+        case AnswerEarlier() | SetOption() | Resume():
             return in_words(step)
         case _:
             assert_never(step)
@@ -230,19 +232,19 @@ def http_phrase(step: NextStep) -> str:
             return f"POST {BASE}/{step.id}/resume"
         case Retry():
             return f"POST {BASE}/{step.task_id}/retry"
-        case GoOnWithout():
+        case ResumeWithoutDependencies():
             return f"POST {BASE}/{step.task_id}/resume continues without"
-        case Look(place="tasks"):
+        case Inspect(listing="tasks"):
             return f"GET {BASE} lists what there is"
         case (
             Answer()
-            | AnswerAgain()
+            | AnswerEarlier()
             | Resume()
             | Continue()
             | Start()
-            | Look()
-            | Give()
-            | Begin()
+            | Inspect()
+            | SetOption()
+            | WriteDefinition()
             | Install()
             | LogIn()
             | Trust()
@@ -270,23 +272,23 @@ def tui_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return "type what the Job may cost in dollars, and Enter resumes"
         case Start():
             return "start a new Job (Ctrl+T)"
-        case Begin():
+        case WriteDefinition():
             return "write one by `perstack init`"
         case LogIn():
             return f"log in by `perstack login {step.skill_name}`"
         case Trust():
             return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
-        case AnswerAgain():
+        case AnswerEarlier():
             return "answer an earlier question from the History (F2)"
-        case Look(place="providers"):
+        case Inspect(listing="providers"):
             return "`perstack models` lists every way"
-        case Look(place="plugins"):
+        case Inspect(listing="plugins"):
             return "`perstack plugins` lists what there is"
-        case Look(place="inbox"):
+        case Inspect(listing="inbox"):
             return "the Inbox (F3) lists what is open"
-        case Look(place="log" | "questions"):
+        case Inspect(listing="log" | "questions"):
             return "the History (F2) shows them"
-        case Resume() | Retry() | GoOnWithout() | Look() | Give() | Install():
+        case Resume() | Retry() | ResumeWithoutDependencies() | Inspect() | SetOption() | Install():
             return in_words(step)
         case _:
             assert_never(step)
@@ -299,11 +301,11 @@ def said_plainly(step: NextStep) -> str:
             return "answer here, or from /inbox"
         case Start():
             return "start a new Job with /new"
-        case AnswerAgain():
+        case AnswerEarlier():
             return "answer an earlier question from /checkpoints"
-        case Look(place="inbox"):
+        case Inspect(listing="inbox"):
             return "/inbox lists what is open"
-        case Look(place="log" | "questions"):
+        case Inspect(listing="log" | "questions"):
             return "/checkpoints shows them"
         case _:
             return tui_phrase(step)

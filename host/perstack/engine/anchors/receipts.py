@@ -34,7 +34,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import Clock, iso
 from perstack.system.regular_files import read_regular
@@ -190,7 +190,7 @@ async def checked_ends(storage: Storage, job_id: str) -> list[LogEnd]:
         if len(places.hashes) < len(lines):
             good = len(places.hashes)
             words = f"{run_id}, event {good + 1}: the log does not hold"
-            raise Damaged(words, readable=good, next_steps=(Look("damage", job_id),))
+            raise Damaged(words, readable=good, next_steps=(Inspect("damage", job_id),))
         if lines:
             ends.append(LogEnd(run_id, len(lines), places.hashes[-1], places.first))
     if not ends:

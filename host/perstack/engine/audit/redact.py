@@ -21,7 +21,7 @@ from perstack.engine.log.leases import DelegateLeases
 from perstack.engine.log.run_log import derive, event_of, run_logs
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import this_process
@@ -236,7 +236,7 @@ async def redact_event(
         log = run_logs(storage)
         found = (await log.readable(ref)).or_raise()
         if found.loaded is None or not 0 < seq <= len(found.lines):
-            raise NotFound(f"there is no event {event_id}", next_steps=(Look("log", job_id),))
+            raise NotFound(f"there is no event {event_id}", next_steps=(Inspect("log", job_id),))
         line, events = found.lines[seq - 1], [one.event for one in found.lines]
         sealed = open_line(line.line)
         decided = next((one for one in events if isinstance(one, RedactEvent) and one.event_id == event_id), None)

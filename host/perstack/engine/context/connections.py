@@ -18,7 +18,7 @@ from perstack.config.trust import Agreement, dispatcher_items, environment_of, s
 from perstack.core.definitions.project import Project
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import StorageError, UsageError
-from perstack.next_steps import Give
+from perstack.next_steps import SetOption
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.storage import Storage
 from perstack.support.variables import fill_address, find_by_address, variables_in
@@ -68,7 +68,7 @@ def _refuse_link(storage: Storage, root: Path) -> None:
     if real != Path(os.path.realpath(root), state.relative_to(root)):
         raise UsageError(
             f"the state is not kept in {state}, which a link leads to {real}: remove the link if you did not make it",
-            next_steps=(Give("storage"),),
+            next_steps=(SetOption("storage"),),
         )
 
 
@@ -137,7 +137,7 @@ class Dispatching:
         found = self.dispatcher
         if found is None:
             words = "nothing says which worker drives a Job: set `dispatcher` in [workers] of perstack.toml"
-            raise UsageError(words, next_steps=(Give("dispatcher"),))
+            raise UsageError(words, next_steps=(SetOption("dispatcher"),))
         return found
 
     async def submit(self, order: Order, storage: Storage, *, once: bool = False) -> bool:

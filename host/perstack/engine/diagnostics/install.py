@@ -16,7 +16,7 @@ from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, Skil
 from perstack.dataclass import dataclass
 from perstack.engine.plugins.skills import opened
 from perstack.errors import SkillError, UsageError
-from perstack.next_steps import Give, Note
+from perstack.next_steps import Note, SetOption
 from perstack.ports.skill import SkillContext, SkillFactory, Toolset
 
 _ANSWER_TIMEOUT_MS = 120_000
@@ -155,7 +155,7 @@ def login_of(
     if any(_server(other) != _server(definition) for other in declared.values()):
         raise UsageError(
             f"skill {skill_name!r} is declared differently by the Experts that have it ({', '.join(declared)})",
-            next_steps=(Give("expert"),),
+            next_steps=(SetOption("expert"),),
         )
     factory = _by(factories, definition)
     if factory is None:

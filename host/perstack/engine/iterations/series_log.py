@@ -15,7 +15,7 @@ from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
 from perstack.engine.log.leases import leftover_programs_ended
 from perstack.engine.log.storage import SummaryFiles, log_of, read_summary
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
-from perstack.next_steps import Look, Resume
+from perstack.next_steps import Inspect, Resume
 from perstack.ports.storage import Storage
 from perstack.system.user import this_process
 
@@ -23,7 +23,7 @@ SERIES = IndexedLogFormat[SeriesState, StoredSeriesEvent, SeriesSummary](
     kind="iterations",
     title="",
     missing="there are no iterations {of} in {location}",
-    listed=Look("series"),
+    listed=Inspect("series"),
     check=check_job_id,
     parse=parse_series_event,
     owner=lambda event: event.series_id,

@@ -18,7 +18,7 @@ from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.loop import Driver
 from perstack.errors import Conflict, UsageError
-from perstack.next_steps import AnswerAgain, Continue, Look
+from perstack.next_steps import AnswerEarlier, Continue, Inspect
 
 
 def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], RunSession]:
@@ -29,9 +29,9 @@ def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides)
     asking = loaded.job.question
     check_signal(loaded.job, given.signal)
     if given.question_id is not None and (asking is None or asking.id != given.question_id):
-        raise Conflict(f"question {given.question_id} has been answered already", next_steps=(Look("inbox"),))
+        raise Conflict(f"question {given.question_id} has been answered already", next_steps=(Inspect("inbox"),))
     if run.status != "stoppedByInteractiveTool" or asking is None:
-        steps = (Continue(loaded.job.id, run.start.expert_key), AnswerAgain(loaded.job.id))
+        steps = (Continue(loaded.job.id, run.start.expert_key), AnswerEarlier(loaded.job.id))
         raise UsageError(f"Job {loaded.job.id} asks nothing ({run.status})", next_steps=steps)
     answer = given.to(asking)
 
@@ -76,4 +76,4 @@ async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> Open
                     return approval_question(asked)
                 case _:
                     continue
-    raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Look("questions", job_id),))
+    raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", job_id),))

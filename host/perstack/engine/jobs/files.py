@@ -21,7 +21,7 @@ from perstack.engine.jobs.queries import JobQueries
 from perstack.engine.log.emitter import Emitter
 from perstack.engine.log.leases import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
-from perstack.next_steps import Give, Look
+from perstack.next_steps import Inspect, SetOption
 from perstack.support.storage import every_id
 from perstack.system.user import this_user
 
@@ -151,7 +151,7 @@ class JobFiles(JobQueries):
             more = f" and of {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UsageError(
                 f"the files of Job {job_id} are not in {self._workspace}: its state of {name!r}{more} is missing",
-                next_steps=(Give("workspaces"),),
+                next_steps=(SetOption("workspaces"),),
             )
 
     async def settle_rewind(self) -> str | None:
@@ -223,7 +223,7 @@ class JobFiles(JobQueries):
             run_id, step = at.id, at.step
         elif what is not None:
             if not what.isdigit():
-                raise UsageError(f"{what} is neither a step nor a checkpoint", next_steps=(Look("log", job_id),))
+                raise UsageError(f"{what} is neither a step nor a checkpoint", next_steps=(Inspect("log", job_id),))
             run_id, step = run_id or (await self.job(job_id)).coordinator_run_id, int(what)
         if run_id is not None:
             of = f"Run {run_id}" if step is None else f"step {step} of {run_id}"

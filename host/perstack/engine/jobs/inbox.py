@@ -10,7 +10,7 @@ from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.reader import JobReader, Waiting
 from perstack.engine.tasks.memory import ExecutionMemory
-from perstack.next_steps import GoOnWithout, Look, NextStep, Retry
+from perstack.next_steps import Inspect, NextStep, ResumeWithoutDependencies, Retry
 from perstack.next_steps import in_words as step_in_words
 from perstack.ports.tasks import TaskMemory
 from perstack.support.storage import pages
@@ -90,7 +90,7 @@ def _of_job(job: Waiting) -> Iterator[InboxItem]:
             asking.id, asking.expert_key, asking.text, asking.asked_at, asking.approval, job_id=job_id, asking=asking
         )
     if damaged is not None:
-        steps = (Look("damage", job_id),)
+        steps = (Inspect("damage", job_id),)
         who, text, since = damaged.expert_key, damaged.error or "", damaged.updated_at
         yield InboxItem(job_id, who, text, since, False, job_id=job_id, damaged=True, next_steps=steps)
 
@@ -111,5 +111,5 @@ def _stuck(task: TaskSummary) -> InboxItem:
         task.updated_at,
         is_approval=False,
         task_id=task.task_id,
-        next_steps=(*helps[:1], GoOnWithout(task.task_id)),
+        next_steps=(*helps[:1], ResumeWithoutDependencies(task.task_id)),
     )

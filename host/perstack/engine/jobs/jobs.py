@@ -34,7 +34,7 @@ from perstack.engine.log.emitter import Emitter, OnEvent
 from perstack.engine.log.leases import StopRequests
 from perstack.engine.log.run_log import LoadedJob
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 from perstack.support.storage import pages
 from perstack.system.user import this_process, this_user
 
@@ -393,7 +393,7 @@ async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
     last = next((place for place in range(len(events) - 1, 0, -1) if isinstance(events[place], CompactHistory)), None)
     if last is None:
         words = f"{run.id} has no compaction to go back before; those of delegates are not undone"
-        raise UsageError(words, next_steps=(Look("log", run.start.job_id),))
+        raise UsageError(words, next_steps=(Inspect("log", run.start.job_id),))
     place = last
     while _is_of_summary(events[place - 1]):
         place -= 1

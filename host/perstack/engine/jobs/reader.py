@@ -28,7 +28,7 @@ from perstack.engine.log.event_log import StoredLine, readable, run_ids
 from perstack.engine.log.run_log import LoadedJob, RunLog, checkpoint_at, load_job, load_run, run_logs
 from perstack.engine.log.storage import heads_in_summary, nth_latest_job, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
-from perstack.next_steps import Look, Start
+from perstack.next_steps import Inspect, Start
 from perstack.ports.storage import Page, RunRef, Storage
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class JobReader:
                 owner, place = found
                 return RunRef(owner, place_of(place)[1]), place
         within = f" in Job {job_id}" if job_id else ""
-        raise NotFound(f"there is no checkpoint {checkpoint_id}{within}", next_steps=(Look("log", job_id),))
+        raise NotFound(f"there is no checkpoint {checkpoint_id}{within}", next_steps=(Inspect("log", job_id),))
 
 
 def _may_be_behind(kept: JobSummary) -> bool:

@@ -37,7 +37,7 @@ from perstack.engine.log.leases import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, PerstackError, UsageError
-from perstack.next_steps import Continue, Give
+from perstack.next_steps import Continue, SetOption
 from perstack.ports.provider import Provider
 from perstack.system.clock import new_ids
 from perstack.system.concurrency import in_own_task
@@ -351,10 +351,10 @@ class DrivenJobs(JobFiles):
         """
         begun = await self._begun(job_id)
         if begun == "begun":
-            raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), Give("job_id")))
+            raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), SetOption("job_id")))
         if begun == "removed":
             words = f"Job {job_id} had events, and its logs are gone: put them back"
-            raise UsageError(words, next_steps=(Give("job_id"),))
+            raise UsageError(words, next_steps=(SetOption("job_id"),))
 
     async def _base(self, loaded: LoadedJob, resume_from: str | None) -> Run:
         if resume_from is None:

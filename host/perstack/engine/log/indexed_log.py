@@ -28,7 +28,7 @@ from perstack.engine.log.event_log import (
 )
 from perstack.engine.log.storage import StoredSummary, SummaryStore, log_of, space_of
 from perstack.errors import Damaged, NotFound, StorageError
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 
 M = TypeVar("M", bound=Fact)
@@ -43,7 +43,7 @@ class IndexedLogFormat(Generic[S, E, M]):
     """The text before an id in messages."""
     missing: str
     """The text of NotFound, with `{of}` for the id and `{location}` for the storage."""
-    listed: Look
+    listed: Inspect
     """The next step that lists all logs of the kind."""
     check: Callable[[str], str]
     """Returns the id. Raises UsageError if it is not a valid one."""

@@ -29,7 +29,7 @@ from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import EventLog, InvalidEvent, StoredLine, UnknownEvent, readable, run_ids
 from perstack.errors import Damaged, NotFound
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import every_id
 
@@ -148,7 +148,7 @@ async def load_run(
             if through is not None and place in (None, line.seq) and is_checkpoint(line.event, through):
                 return run
     if through is not None:
-        raise NotFound(f"there is no checkpoint {through} in {ref.run_id}", next_steps=(Look("log", ref.job_id),))
+        raise NotFound(f"there is no checkpoint {through} in {ref.run_id}", next_steps=(Inspect("log", ref.job_id),))
     return run
 
 

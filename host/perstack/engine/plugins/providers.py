@@ -22,7 +22,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.plugins.pacing import OnWait, QueueTicket, ticket_for
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import MissingCredential, UsageError
-from perstack.next_steps import Continue, Give, Look
+from perstack.next_steps import Continue, Inspect, SetOption
 from perstack.ports.provider import (
     Generation,
     PriceList,
@@ -182,7 +182,7 @@ class ProviderPool:
         model = model or factory.default_model
         if model is None:
             words = f"no model is named for provider {factory.name}: set `model` in perstack.toml"
-            raise UsageError(words, next_steps=(Give("model"),))
+            raise UsageError(words, next_steps=(SetOption("model"),))
         first = full_name(setting.provider_name, model)
         names = [full_name(name or (own.provider_name if own else ""), one) for name, one in found]
         fallbacks = tuple(name for name in dict.fromkeys(names) if name != first)
@@ -259,4 +259,4 @@ class ProviderPool:
             if factory.is_configured(self._env):
                 return factory
         ways = ", or ".join(factory.how_to_configure for factory in factories[:_MAX_NAMED])
-        raise MissingCredential(f"no model provider is set up: {ways}", next_steps=(Look("providers"),))
+        raise MissingCredential(f"no model provider is set up: {ways}", next_steps=(Inspect("providers"),))

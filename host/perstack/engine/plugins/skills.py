@@ -52,7 +52,7 @@ from perstack.engine.plugins.tool_catalogue import (
     skill_tools,
 )
 from perstack.errors import SkillError, UsageError
-from perstack.next_steps import Look, Note
+from perstack.next_steps import Inspect, Note
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.ports.storage import Storage
 from perstack.support.variables import fill_settings
@@ -582,6 +582,6 @@ def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFa
     if found is None:
         raise SkillError(
             f"no installed plugin provides skill {definition.name!r} of type {definition.type!r}",
-            next_steps=(Look("plugins"),),
+            next_steps=(Inspect("plugins"),),
         )
     return found

@@ -29,7 +29,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.delegation import DelegateOutcome, Drives, begin_delegate
 from perstack.errors import Conflict, PerstackError
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 from perstack.ports.skill import BlobStore
 from perstack.system.user import this_process
 
@@ -131,7 +131,7 @@ class LiveAnswers:
             if not waiting.recorded.cancelled():
                 raise
             text = f"the Job was stopped before the answer to {question_id} was recorded"
-            raise Conflict(text, next_steps=(Look("inbox"),)) from None
+            raise Conflict(text, next_steps=(Inspect("inbox"),)) from None
 
 
 async def _shown(outcome: DelegateOutcome, blobs: BlobStore, most: int) -> str:

@@ -21,7 +21,7 @@ from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
 from perstack.engine.log.storage import IndexEntries, StoredSummary, log_of
 from perstack.errors import Conflict, StorageError
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
 
@@ -39,7 +39,7 @@ SCHEDULES = IndexedLogFormat[ScheduleState, StoredScheduleEvent, ScheduleState](
     kind="schedule",
     title="schedule ",
     missing="nothing has happened to a schedule {of} yet in {location}",
-    listed=Look("schedules"),
+    listed=Inspect("schedules"),
     check=check_schedule_name,
     parse=parse_schedule_event,
     owner=lambda event: event.schedule,

@@ -33,7 +33,7 @@ from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
 from perstack.engine.log.storage import IndexEntries, log_of
 from perstack.errors import Conflict, Damaged, NotAllowed, NotFound, StorageError, UsageError
-from perstack.next_steps import Look
+from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
 
@@ -47,7 +47,7 @@ TASKS = IndexedLogFormat[TaskState, StoredTaskEvent, TaskSummary](
     kind="task",
     title="task ",
     missing="there is no task {of} in {location}",
-    listed=Look("tasks"),
+    listed=Inspect("tasks"),
     check=check_task_id,
     parse=parse_task_event,
     owner=lambda event: event.task_id,
