@@ -21,38 +21,10 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
 from perstack.core.definitions.skills import DecidedCall
-from perstack.core.runs.events import (
-    CloseRun,
-    ErrorRun,
-    FinishRun,
-    RedactEvent,
-    RejectResult,
-    ResumeRun,
-    StartRun,
-    StoredEvent,
-    WidenPermissions,
-    is_at_home,
-    parse_event,
-)
+from perstack.core.runs import events, step_events
 from perstack.core.runs.facts import Answer, Definition, ErrorInfo, Question
 from perstack.core.runs.messages import REDACTED, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.core.runs.repeats import is_warning
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    CompactHistory,
-    DecideApproval,
-    FinishGeneration,
-    FinishToolCall,
-    RecordSnapshot,
-    RequestApproval,
-    Retry,
-    StartGeneration,
-    SwitchModel,
-)
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
@@ -88,18 +60,18 @@ class Redaction:
         }
 
 
-def blanked(event: StoredEvent) -> StoredEvent:
+def blanked(event: events.StoredEvent) -> events.StoredEvent:
     """Return the event without any text of a person, a model or a tool. Idempotent."""
     return event.model_copy(update=_blanks(event))
 
 
-def fields_taken(event: StoredEvent) -> tuple[str, ...]:
+def fields_taken(event: events.StoredEvent) -> tuple[str, ...]:
     """Return the JSON names of the fields that `blanked` changes in this event; empty if there are none."""
     before, after = _json(event), _json(blanked(event))
     return tuple(key for key in before if before[key] != after.get(key))
 
 
-def check_fields(event: StoredEvent, named: Iterable[str]) -> tuple[str, ...]:
+def check_fields(event: events.StoredEvent, named: Iterable[str]) -> tuple[str, ...]:
     """Return the fields whose texts will be removed. Raises UsageError if a named field is not one of them.
 
     All texts of an event are removed together: its digest covers all of them, so nothing would prove the rest.
@@ -120,7 +92,7 @@ _SETTINGS = frozenset(("expert", "instruction", "definition", "permissions", "ou
 """Fields with texts of a definition, which are in every Run of an Expert."""
 
 
-def texts_taken(event: StoredEvent, named: Iterable[str] = ()) -> frozenset[str]:
+def texts_taken(event: events.StoredEvent, named: Iterable[str] = ()) -> frozenset[str]:
     """Return the texts that `blanked` removes from the named fields, or from all but settings if none is named."""
     before, after = _json(event), _json(blanked(event))
     wanted = frozenset(named) or before.keys() - _SETTINGS
@@ -137,9 +109,9 @@ def _leaves(value: JsonValue) -> Iterator[str]:
             yield from _leaves(below)
 
 
-def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one case for each kind with content
+def _blanks(event: events.StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one case for each kind with content
     match event:
-        case StartRun():
+        case events.StartRun():
             expert = _bare(event.expert)
             return {
                 "query": REDACTED,
@@ -151,55 +123,55 @@ def _blanks(event: StoredEvent) -> Mapping[str, object]:  # noqa: C901 - one cas
                 "attachments": (),
                 **_bare_rules(event.permissions),
             }
-        case ResumeRun():
+        case events.ResumeRun():
             return {
                 "signal": None,
                 "definition": _bare_definition(event.definition),
                 **_bare_rules(event.permissions),
             }
-        case StartGeneration():
+        case step_events.StartGeneration():
             return {"guidance": _mark(event.guidance), "unreachable": {}}
-        case FinishGeneration():
+        case step_events.FinishGeneration():
             return {"reply": tuple(_bare_part(part) for part in event.reply)}
-        case Retry() | ErrorRun():
+        case step_events.Retry() | events.ErrorRun():
             return {"error": _bare_error(event.error)}
-        case SwitchModel():
+        case step_events.SwitchModel():
             return {"error": None if event.error is None else _bare_error(event.error)}
-        case CallTools():
+        case step_events.CallTools():
             return {"calls": tuple(one.model_copy(update=_bare_ruling(one)) for one in event.calls)}
-        case WidenPermissions():
+        case events.WidenPermissions():
             return {"widening": Widening(source=REDACTED)}
-        case FinishToolCall():
+        case step_events.FinishToolCall():
             report = None if event.report is None else event.report.model_copy(update={"text": REDACTED})
             contents = (TextPart(text=REDACTED),) if event.contents else ()
             warning = event.warning if event.warning is None or is_warning(event.warning) else REDACTED
             return {"contents": contents, "report": report, "warning": warning}
-        case CallDelegate():
+        case step_events.CallDelegate():
             return {"delegates": tuple(one.model_copy(update={"query": REDACTED}) for one in event.delegates)}
-        case CallInteractiveTool():
+        case step_events.CallInteractiveTool():
             asked = {"question": REDACTED} if event.args else {}
             return {"args": asked, "question": _bare_question(event.question)}
-        case AnswerQuestion():
+        case step_events.AnswerQuestion():
             question = _bare_question(event.answer.question) or Question(message=REDACTED)
             return {"answer": Answer(question=question, action=event.answer.action)}
-        case RequestApproval():
+        case step_events.RequestApproval():
             places = tuple(REDACTED for _ in event.leads_to)
             return {"args": {}, "rule": REDACTED, "leads_to": places, "offers": tuple(REDACTED for _ in event.offers)}
-        case DecideApproval():
+        case step_events.DecideApproval():
             return {"text": REDACTED if event.text else "", "rule": ""}
-        case AttemptCompletion():
+        case step_events.AttemptCompletion():
             todos = tuple(todo.model_copy(update={"title": REDACTED}) for todo in event.remaining_todos)
             return {"remaining_todos": todos, "result": _mark(event.result)}
-        case CompactHistory():
+        case step_events.CompactHistory():
             error = None if event.error is None else _bare_error(event.error)
             return {"text": REDACTED, "error": error}
-        case RecordSnapshot():
+        case step_events.RecordSnapshot():
             return {"left_out": (), "problem": REDACTED if event.problem else ""}
-        case RejectResult():
+        case events.RejectResult():
             return {"problem": REDACTED, "text": REDACTED}
-        case FinishRun():
+        case events.FinishRun():
             return {"text": REDACTED, "result": None}
-        case CloseRun():
+        case events.CloseRun():
             return {"reason": REDACTED if event.reason else ""}
         case _:
             return {}
@@ -255,7 +227,7 @@ class NotVouchedFor(ValueError):
     """A line that claims to be redacted without a valid `redactEvent` in its log."""
 
 
-def stand_in(left: TakenOut, digest: str, seq: int, redactions: Iterable[RedactEvent]) -> StoredEvent:
+def stand_in(left: TakenOut, digest: str, seq: int, redactions: Iterable[events.RedactEvent]) -> events.StoredEvent:
     """Return the replacement of the redacted event at `seq` by a log's redactEvents. Raises NotVouchedFor."""
     event = next((one for one in redactions if one.event_id == left.id and place_of(one.id)[2] > seq), None)
     if event is None or left.id != event_id_of(event.run_id, seq):
@@ -263,31 +235,31 @@ def stand_in(left: TakenOut, digest: str, seq: int, redactions: Iterable[RedactE
     if (event.event_type, event.digest) != (left.type, digest):
         raise NotVouchedFor(f"its content was taken out, and {event.id}, which says so, means another")
     remains = parse_remains(event)
-    if remains is None or remains.type != left.type or not is_at_home(remains, event.job_id, event.run_id, seq):
+    if remains is None or remains.type != left.type or not events.is_at_home(remains, event.job_id, event.run_id, seq):
         raise NotVouchedFor(f"{event.id} puts something in its place that a redaction does not leave")
     return remains
 
 
-def parse_remains(event: RedactEvent) -> StoredEvent | None:
+def parse_remains(event: events.RedactEvent) -> events.StoredEvent | None:
     """Return the event that a `redactEvent` contains; None if it is invalid or has text in it."""
     try:
-        remains = parse_event(json.dumps(event.remains).encode())
+        remains = events.parse_event(json.dumps(event.remains).encode())
     except ValueError:
         return None
-    return remains if remains == blanked(remains) and not isinstance(remains, RedactEvent) else None
+    return remains if remains == blanked(remains) and not isinstance(remains, events.RedactEvent) else None
 
 
-def redaction_of(event: RedactEvent, seq: int) -> Redaction:
+def redaction_of(event: events.RedactEvent, seq: int) -> Redaction:
     """Return the redaction for people; `seq`: position of the redacted event."""
     said = event.run_id, seq, event.event_type, str(event.by), event.reason, event.timestamp
     return Redaction(*said, event.fields, event.blobs, event.copies)
 
 
-def remains_of(event: StoredEvent) -> JsonObject:
+def remains_of(event: events.StoredEvent) -> JsonObject:
     """Return the event's remains for a `redactEvent`."""
     return _json(blanked(event))
 
 
-def _json(event: StoredEvent) -> JsonObject:
+def _json(event: events.StoredEvent) -> JsonObject:
     found: JsonObject = json.loads(event.to_json())
     return found

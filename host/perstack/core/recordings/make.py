@@ -35,20 +35,9 @@ from perstack.core.recordings.model import (
     SaidForm,
     SaidText,
 )
+from perstack.core.runs import messages, step_events
 from perstack.core.runs.compaction import summary_in
 from perstack.core.runs.events import RedactEvent, StartRun, StoredEvent
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ThinkingPart, ToolCallPart, text_of
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    CallInteractiveTool,
-    CallTools,
-    CompactHistory,
-    DecideApproval,
-    FinishGeneration,
-    FinishToolCall,
-    StartGeneration,
-    SwitchModel,
-)
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
@@ -158,7 +147,7 @@ class _Reader:
         self._source = source
         self._hiding = hiding
         self._first = self._model = full_name(start.provider, start.model)
-        self._begun: StartGeneration | None = None
+        self._begun: step_events.StartGeneration | None = None
         self._tools: dict[str, JsonObject] = {}
         """Tools of the latest generation, by name."""
         self._open: dict[str, _Recorded] = {}
@@ -168,33 +157,33 @@ class _Reader:
 
     def take(self, event: StoredEvent) -> None:
         match event:
-            case StartGeneration():
+            case step_events.StartGeneration():
                 self._begun = event
                 self._tools = {
                     str(tool.get("name")): tool for tool in self._source.tools.get(event.tools_digest or "", ())
                 }
-            case SwitchModel():
+            case step_events.SwitchModel():
                 self._model = event.to
-            case FinishGeneration():
+            case step_events.FinishGeneration():
                 self._reply(event)
-            case CallTools():
+            case step_events.CallTools():
                 self._decided(event)
-            case FinishToolCall():
+            case step_events.FinishToolCall():
                 self._finished(event)
-            case CallInteractiveTool():
+            case step_events.CallInteractiveTool():
                 self._asked(event)
-            case AnswerQuestion():
+            case step_events.AnswerQuestion():
                 self._answered(event)
-            case DecideApproval():
+            case step_events.DecideApproval():
                 words = self._hiding.text(event.text)
                 said = SaidApproval(decision=event.decision, rule=self._hiding.text(event.rule), words=words)
                 self._said(event.tool_call_id, said)
-            case CompactHistory():
+            case step_events.CompactHistory():
                 self._summary(event)
             case _:
                 pass  # the loop decides everything else again during playback
 
-    def _reply(self, event: FinishGeneration) -> None:
+    def _reply(self, event: step_events.FinishGeneration) -> None:
         begun = self._begun
         is_result = begun is not None and begun.final
         reply = RecordedReply(
@@ -211,32 +200,32 @@ class _Reader:
         self.replies[reply.step, reply.kind] = recorded
         self._open.update(dict.fromkeys(recorded.calls, recorded))
 
-    def _part(self, part: TextPart | ThinkingPart | ToolCallPart) -> ReplyPart:
+    def _part(self, part: messages.TextPart | messages.ThinkingPart | messages.ToolCallPart) -> ReplyPart:
         match part:
-            case TextPart():
+            case messages.TextPart():
                 return RecordedText(text=self._hiding.text(part.text))
-            case ThinkingPart():
+            case messages.ThinkingPart():
                 return RecordedThinking(thinking=self._hiding.text(part.thinking))
-            case ToolCallPart():
+            case messages.ToolCallPart():
                 raw = None if part.raw_args is None else self._hiding.text(part.raw_args)
                 args = self._hiding.args(part.args)
                 return RecordedCall(call=part.tool_call_id, tool=part.tool_name, args=args, raw=raw)
             case _:
                 assert_never(part)
 
-    def _decided(self, event: CallTools) -> None:
+    def _decided(self, event: step_events.CallTools) -> None:
         for one in event.calls:
             self._update(one.id, skill=one.skill_name, kind=one.kind)
             if one.skill_name != BASE_SKILL and one.kind in ("tool", "refused") and one.tool_name in self._tools:
                 self.tools.append(_tool(self._tools[one.tool_name], one.skill_name, one.effect, self._hiding))
 
-    def _finished(self, event: FinishToolCall) -> None:
+    def _finished(self, event: step_events.FinishToolCall) -> None:
         recorded = self._open.get(event.tool_call_id)
         call = None if recorded is None else recorded.calls[event.tool_call_id]
         if call is None:
             return
         if call.kind == "interactive":
-            self._said(event.tool_call_id, SaidText(text=self._hiding.text(text_of(event.contents))))
+            self._said(event.tool_call_id, SaidText(text=self._hiding.text(messages.text_of(event.contents))))
         parts = tuple(_result_part(part, self._hiding) for part in event.contents)
         result = parts if call.kind == "tool" else None
         self._update(event.tool_call_id, result=result, failed=event.is_error, usage=event.usage)
@@ -246,12 +235,12 @@ class _Reader:
         if recorded is not None:
             self._update(call_id, said=(*recorded.calls[call_id].said, said))
 
-    def _asked(self, event: CallInteractiveTool) -> None:
+    def _asked(self, event: step_events.CallInteractiveTool) -> None:
         if event.question is not None:
             text, schema = self._hiding.text(event.question.message), self._hiding.args(event.question.requested_schema)
             self._said(event.tool_call_id, SaidForm(question=text, requested_schema=schema))
 
-    def _answered(self, event: AnswerQuestion) -> None:
+    def _answered(self, event: step_events.AnswerQuestion) -> None:
         recorded = self._open.get(event.tool_call_id)
         said = () if recorded is None else recorded.calls[event.tool_call_id].said
         if said and isinstance(said[-1], SaidForm):
@@ -264,7 +253,7 @@ class _Reader:
         if recorded is not None:
             recorded.calls[call_id] = recorded.calls[call_id].model_copy(update=changes)
 
-    def _summary(self, event: CompactHistory) -> None:
+    def _summary(self, event: step_events.CompactHistory) -> None:
         # without a model there is an outline, which playback makes again if no text is recorded
         texts = (RecordedText(text=self._hiding.text(summary_in(event.text))),) if event.model else ()
         model = "" if event.model in (self._first, "") else event.model
@@ -285,13 +274,19 @@ def _tool(shown: JsonObject, skill: str, effect: Effect, hiding: Hiding) -> Reco
     )
 
 
-def _result_part(part: ResultContent, hiding: Hiding) -> RecordedText | RecordedFile:
-    if isinstance(part, BlobPart):
+def _result_part(part: messages.ResultContent, hiding: Hiding) -> RecordedText | RecordedFile:
+    if isinstance(part, messages.BlobPart):
         return RecordedFile(blob=part.sha256, mime_type=part.mime_type, size=part.size, name=part.name)
     return RecordedText(text=hiding.text(part.text))
 
 
 def blobs_in(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
     """Return the sha256 of every image and document in results."""
-    contents = (part for log in logs for event in log if isinstance(event, FinishToolCall) for part in event.contents)
-    return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))
+    contents = (
+        part
+        for log in logs
+        for event in log
+        if isinstance(event, step_events.FinishToolCall)
+        for part in event.contents
+    )
+    return frozenset(part.sha256 for part in contents if isinstance(part, messages.BlobPart))

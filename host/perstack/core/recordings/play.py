@@ -19,20 +19,8 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.overrides import NOT_RECORDED
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
+from perstack.core.recordings import model
 from perstack.core.recordings.make import digest_of_instruction
-from perstack.core.recordings.model import (
-    RecordedCall,
-    RecordedReply,
-    RecordedRun,
-    RecordedText,
-    RecordedThinking,
-    RecordedTool,
-    Recording,
-    SaidApproval,
-    SaidForm,
-    SaidText,
-    shown_call,
-)
 from perstack.core.runs.messages import (
     REDACTED,
     ExpertMessage,
@@ -88,7 +76,7 @@ def chosen_tools(choice: JsonValue | ToolChoice, where: str) -> ChosenTools:
     return ChosenTools(tuple(cast("Mapping[str, HowToRun]", written).items()))
 
 
-_S = TypeVar("_S", SaidText, SaidForm, SaidApproval)
+_S = TypeVar("_S", model.SaidText, model.SaidForm, model.SaidApproval)
 
 Purpose = Literal["reply", "result", "summary", "sample"]
 
@@ -115,7 +103,7 @@ class AskedCall:
 class _Part:
     """Run of the recording, with its replies and calls indexed."""
 
-    def __init__(self, run: RecordedRun) -> None:
+    def __init__(self, run: model.RecordedRun) -> None:
         self.run = run
         self.replies = {(reply.step, reply.kind): reply for reply in run.replies}
         self.calls = {(step, call.call): call for step, call in run.calls()}
@@ -125,7 +113,7 @@ class Player:
     """Source of recorded replies, results and answers."""
 
     def __init__(
-        self, recording: Recording, name: str, tools: ChosenTools = BY_DEFAULT, *, any_definition: bool = False
+        self, recording: model.Recording, name: str, tools: ChosenTools = BY_DEFAULT, *, any_definition: bool = False
     ) -> None:
         """Set the recording, called `name` in errors; `any_definition` accepts changed instructions."""
         self.recording = recording
@@ -139,7 +127,7 @@ class Player:
 
     # Generations.
 
-    def reply(self, place: RunPlace, purpose: Purpose, step: int, messages: Sequence[Message]) -> RecordedReply:
+    def reply(self, place: RunPlace, purpose: Purpose, step: int, messages: Sequence[Message]) -> model.RecordedReply:
         """Return the reply. Raises ProviderError without one, or if it was recorded for fewer or more messages."""
         if purpose == "sample":
             raise not_recorded(
@@ -221,10 +209,10 @@ class Player:
 
     # Tools.
 
-    def result(self, asked: AskedCall) -> RecordedCall:
+    def result(self, asked: AskedCall) -> model.RecordedCall:
         """Return the recorded call with its result. Raises ProviderError if it is missing or had no result."""
         call = self._part(asked.place).calls.get((asked.step, asked.call_id))
-        shown = shown_call(asked.tool, asked.args)
+        shown = model.shown_call(asked.tool, asked.args)
         if call is None or (call.tool, call.args) != (asked.tool, asked.args):
             raise not_recorded(f"{self._of(asked.place, asked.step)}: {shown} is not in {self.name}")
         if call.result is None:
@@ -247,9 +235,9 @@ class Player:
 
     # People.
 
-    def question(self, asked: AskedCall, answers: int) -> SaidForm | None:
+    def question(self, asked: AskedCall, answers: int) -> model.SaidForm | None:
         """Return the tool's next question after so many answers; None if it asks no more."""
-        return self.said(asked.place, asked.call_id, asked.step, SaidForm, answers)
+        return self.said(asked.place, asked.call_id, asked.step, model.SaidForm, answers)
 
     def said(self, place: RunPlace, call_id: str, step: int, kind: type[_S], number: int = 0) -> _S | None:
         """Return a person's answer to a call, the `number`-th of its kind from 0; None if the recording has none."""
@@ -262,24 +250,26 @@ class Player:
         return f"step {step} of {place.expert_key}"
 
 
-def message_of(reply: RecordedReply) -> ExpertMessage:
+def message_of(reply: model.RecordedReply) -> ExpertMessage:
     """Return a reply as a message of the Expert."""
     return ExpertMessage(contents=tuple(map(_part, reply.reply)))
 
 
-def _part(part: RecordedText | RecordedThinking | RecordedCall) -> TextPart | ThinkingPart | ToolCallPart:
+def _part(
+    part: model.RecordedText | model.RecordedThinking | model.RecordedCall,
+) -> TextPart | ThinkingPart | ToolCallPart:
     match part:
-        case RecordedText():
+        case model.RecordedText():
             return TextPart(text=part.text)
-        case RecordedThinking():
+        case model.RecordedThinking():
             return ThinkingPart(thinking=part.thinking)
-        case RecordedCall():
+        case model.RecordedCall():
             return ToolCallPart(tool_call_id=part.call, tool_name=part.tool, args=part.args, raw_args=part.raw)
         case _:
             assert_never(part)
 
 
-def _spec(tool: RecordedTool) -> ToolSpec:
+def _spec(tool: model.RecordedTool) -> ToolSpec:
     return ToolSpec(
         name=tool.name,
         description=tool.description,
@@ -303,8 +293,8 @@ def _is_hidden(recorded: str, query: str) -> bool:
     return len(query) - place >= len(others[-1]) and query.endswith(others[-1])
 
 
-def _text(call: RecordedCall) -> str:
-    return " ".join(part.text for part in call.result or () if isinstance(part, RecordedText))
+def _text(call: model.RecordedCall) -> str:
+    return " ".join(part.text for part in call.result or () if isinstance(part, model.RecordedText))
 
 
 def _listed(names: Iterable[str]) -> str:

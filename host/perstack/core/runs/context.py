@@ -18,6 +18,7 @@ from hashlib import sha256
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.definitions.experts import ContextPolicy
 from perstack.core.definitions.skills import LOOP_KINDS
+from perstack.core.runs import step_events
 from perstack.core.runs.commands import Compact, Fail, Shrink
 from perstack.core.runs.facts import ErrorInfo, ShrunkResult
 from perstack.core.runs.messages import (
@@ -34,14 +35,6 @@ from perstack.core.runs.messages import (
     tokens_of_contents,
 )
 from perstack.core.runs.state import Changes, ContextState, Run
-from perstack.core.runs.step_events import (
-    CallTools,
-    CompactHistory,
-    FinishGeneration,
-    Retry,
-    ShrinkResults,
-    StartCompaction,
-)
 from perstack.core.runs.tool_search import SEARCH_TOOL, names_in
 
 HEAD = 400
@@ -285,7 +278,7 @@ def _parts(run: Run) -> Iterator[tuple[str, int]]:
 # How events change the context: what the model sees from then on.
 
 
-def known_tools(run: Run, event: CallTools) -> ContextState:
+def known_tools(run: Run, event: step_events.CallTools) -> ContextState:
     """Return the context after `callTools`, with the called tools that only read and those that are pinned."""
     context = run.context
     if run.limits.context is None:
@@ -297,7 +290,7 @@ def known_tools(run: Run, event: CallTools) -> ContextState:
     return replace(context, read_only=context.read_only | reading, pinned=context.pinned | pinned)
 
 
-def measured(run: Run, event: FinishGeneration) -> ContextState:
+def measured(run: Run, event: step_events.FinishGeneration) -> ContextState:
     """Return the context after a generation, which has fitted."""
     context = run.context
     if run.limits.context is None:
@@ -313,7 +306,7 @@ def measured(run: Run, event: FinishGeneration) -> ContextState:
     return replace(context, freed=freed, overhead=overhead, overflow=None, is_relieved=False)
 
 
-def overflowed(run: Run, event: Retry) -> ContextState:
+def overflowed(run: Run, event: step_events.Retry) -> ContextState:
     """Return the context after a failed attempt; an overflow reveals the size of the window."""
     if event.overflow is None:
         return run.context
@@ -325,7 +318,7 @@ def resumed_context(context: ContextState, *, failed: bool) -> ContextState:
     return replace(context, overflow=None, is_relieved=False) if failed else context
 
 
-def shrunk(run: Run, event: ShrinkResults) -> Changes:
+def shrunk(run: Run, event: step_events.ShrinkResults) -> Changes:
     """Apply the shrinking of results. Raises IllegalFact for a result that does not exist."""
     wanted: dict[str, dict[str, ShrunkResult]] = {}
     for one in event.results:
@@ -354,19 +347,19 @@ def _places(run: Run) -> list[str]:
     return [run.messages.place(index) for index in range(len(run.messages))]
 
 
-def _short(part: ToolResultPart, one: ShrunkResult | None, event: ShrinkResults) -> ToolResultPart:
+def _short(part: ToolResultPart, one: ShrunkResult | None, event: step_events.ShrinkResults) -> ToolResultPart:
     if one is None:
         return part
     text = TextPart(text=short_text(part, one.blob, event.head, event.tail))
     return part.model_copy(update={"contents": (text,)})
 
 
-def summarising(run: Run, event: StartCompaction) -> ContextState:
+def summarising(run: Run, event: step_events.StartCompaction) -> ContextState:
     """Return the context while a summary is being written."""
     return replace(run.context, summarising=event.id)
 
 
-def compacted(run: Run, event: CompactHistory) -> Changes:
+def compacted(run: Run, event: step_events.CompactHistory) -> Changes:
     """Replace a range of messages by the event's text, after the kept ones. Raises IllegalFact if there is no range."""
     messages, places = run.messages, _places(run)
     if event.first not in places or event.through not in places:

@@ -14,88 +14,61 @@ from perstack.core.base.usage import Charge, Exceeded, Usage
 from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
-from perstack.core.runs.commands import (
-    Call,
-    Compact,
-    Complete,
-    EndRun,
-    EndStep,
-    Fail,
-    RecordResult,
-    Shrink,
-    StartDelegates,
-    StopAtLimit,
-)
+from perstack.core.runs import commands, events, step_events
 from perstack.core.runs.context import summary_tokens, window_of
-from perstack.core.runs.events import (
-    ErrorRun,
-    ResumeReason,
-    ResumeRun,
-    Settlement,
-    StopRunByDelegate,
-    StopRunByExceededBudget,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-    StoredEvent,
-)
 from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.facts import Answer, Definition, Delegation, ErrorInfo, Stamp, Stamps, at_checkpoint
 from perstack.core.runs.messages import TextPart, estimated_tokens
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.results import finished
 from perstack.core.runs.state import Phase, Run, call_key, is_unsettled
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CompactHistory,
-    DecideApproval,
-    FinishStep,
-    FinishToolCall,
-    RequestApproval,
-    ShrinkResults,
-    StartCompaction,
-    StartToolCall,
-)
 from perstack.dataclass import dataclass
 
-Noted = RecordResult | StartDelegates | Complete | EndStep | EndRun | Fail | StopAtLimit
+Noted = (
+    commands.RecordResult
+    | commands.StartDelegates
+    | commands.Complete
+    | commands.EndStep
+    | commands.EndRun
+    | commands.Fail
+    | commands.StopAtLimit
+)
 """Commands that have no side effect: their events follow from the state."""
 
 
-def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[StoredEvent, ...]:
+def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[events.StoredEvent, ...]:
     """Return the events of a command without a side effect; `next_number`: the number of the Job's next Run."""
     match command:
-        case RecordResult():
+        case commands.RecordResult():
             return (warned(run, result_of(command.call, command.text, stamp, is_error=command.is_error)),)
-        case StartDelegates():
+        case commands.StartDelegates():
             return _delegated(command, stamp, next_number)
-        case Complete():
+        case commands.Complete():
             return (
-                AttemptCompletion(
+                step_events.AttemptCompletion(
                     **stamp(),
                     tool_call_id=command.call.decided.id,
                     remaining_todos=command.remaining,
                     result=command.result,
                 ),
             )
-        case EndStep():
-            return (FinishStep(**at_checkpoint(stamp()), usage=run.step_usage),)
-        case EndRun():
+        case commands.EndStep():
+            return (step_events.FinishStep(**at_checkpoint(stamp()), usage=run.step_usage),)
+        case commands.EndRun():
             return (finished(run, command.text, None, stamp),)
-        case Fail():
-            return (ErrorRun(**at_checkpoint(stamp()), error=command.error, uncharged=command.uncharged),)
-        case StopAtLimit():
+        case commands.Fail():
+            return (events.ErrorRun(**at_checkpoint(stamp()), error=command.error, uncharged=command.uncharged),)
+        case commands.StopAtLimit():
             return (stopped_at_limit(command.max_steps, stamp),)
         case _:
             assert_never(command)
 
 
-def result_of(call: Call, text: str, stamp: Stamps, *, is_error: bool = False, by: By | None = None) -> FinishToolCall:
+def result_of(
+    call: commands.Call, text: str, stamp: Stamps, *, is_error: bool = False, by: By | None = None
+) -> step_events.FinishToolCall:
     """Return the event for a call whose result is a text."""
-    return FinishToolCall(
+    return step_events.FinishToolCall(
         **stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
@@ -105,7 +78,7 @@ def result_of(call: Call, text: str, stamp: Stamps, *, is_error: bool = False, b
     )
 
 
-def _delegated(command: StartDelegates, stamp: Stamps, next_number: int) -> tuple[StoredEvent, ...]:
+def _delegated(command: commands.StartDelegates, stamp: Stamps, next_number: int) -> tuple[events.StoredEvent, ...]:
     """Start delegates. Their Run ids are recorded before they start, so that a resumed Run finds them."""
     delegations = tuple(
         Delegation(
@@ -117,32 +90,38 @@ def _delegated(command: StartDelegates, stamp: Stamps, next_number: int) -> tupl
         )
         for index, call in enumerate(command.calls)
     )
-    return CallDelegate(**stamp(), delegates=delegations), StopRunByDelegate(**at_checkpoint(stamp(1)))
+    return step_events.CallDelegate(**stamp(), delegates=delegations), events.StopRunByDelegate(
+        **at_checkpoint(stamp(1))
+    )
 
 
 # --- a full context -----------------------------------------------------------------------------------------------
 
 
-def shrunk_results(run: Run, command: Shrink, stamp: Stamps) -> ShrinkResults:
+def shrunk_results(run: Run, command: commands.Shrink, stamp: Stamps) -> step_events.ShrinkResults:
     """Return the event that shortens old results for the model. Their whole texts are stored as blobs already."""
-    return ShrinkResults(**_of_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail)
+    return step_events.ShrinkResults(
+        **_of_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
+    )
 
 
 def compaction_started(
-    run: Run, command: Compact, model: str, reserved: Charge | None, stamp: Stamps
-) -> StartCompaction:
+    run: Run, command: commands.Compact, model: str, reserved: Charge | None, stamp: Stamps
+) -> step_events.StartCompaction:
     """Return the event that precedes the request for a summary."""
     place = _of_next_step(run, stamp)
-    return StartCompaction(**place, first=command.first, through=command.through, model=model, reserved=reserved)
+    return step_events.StartCompaction(
+        **place, first=command.first, through=command.through, model=model, reserved=reserved
+    )
 
 
 def history_compacted(
-    run: Run, command: Compact, text: str, stamp: Stamps, *, model: str, spent: Spent, error: ErrorInfo | None
-) -> CompactHistory:
+    run: Run, command: commands.Compact, text: str, stamp: Stamps, *, model: str, spent: Spent, error: ErrorInfo | None
+) -> step_events.CompactHistory:
     """Return the event that replaces a part of the history by a text. `model` is empty if no model wrote the text."""
     text_tokens = estimated_tokens(len(text.encode(errors="replace")))
     window = window_of(run) or 0
-    return CompactHistory(
+    return step_events.CompactHistory(
         **_of_next_step(run, stamp),
         first=command.first,
         through=command.through,
@@ -176,11 +155,11 @@ def _of_next_step(run: Run, stamp: Stamps) -> Stamp:
 # --- questions ----------------------------------------------------------------------------------------------------
 
 
-def asked(run: Run, call: Call, stamp: Stamps, *, approval: bool) -> tuple[StoredEvent, ...]:
+def asked(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tuple[events.StoredEvent, ...]:
     """Return the question, unless the Run is asking it already, and the stop."""
     if call.question is not None and run.asked == call.decided.id:
-        return (StopRunByInteractiveTool(**at_checkpoint(stamp())),)
-    question = CallInteractiveTool(
+        return (events.StopRunByInteractiveTool(**at_checkpoint(stamp())),)
+    question = step_events.CallInteractiveTool(
         **stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
@@ -189,15 +168,15 @@ def asked(run: Run, call: Call, stamp: Stamps, *, approval: bool) -> tuple[Store
         approval=approval,
         question=call.question,
     )
-    return question, StopRunByInteractiveTool(**at_checkpoint(stamp(1)))
+    return question, events.StopRunByInteractiveTool(**at_checkpoint(stamp(1)))
 
 
 def approval_asked(
-    call: Call, leads_to: tuple[str, ...], offers: tuple[str, ...], stamp: Stamps, *, is_unattended: bool
-) -> tuple[StoredEvent, ...]:
+    call: commands.Call, leads_to: tuple[str, ...], offers: tuple[str, ...], stamp: Stamps, *, is_unattended: bool
+) -> tuple[events.StoredEvent, ...]:
     """Return the request for approval, if not recorded yet, and the stop; or, if unattended, the refusal."""
     digest = digest_of(call)
-    request = RequestApproval(
+    request = step_events.RequestApproval(
         **stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
@@ -211,8 +190,8 @@ def approval_asked(
     requested = () if call.requested is not None else (request,)
     after = stamp(len(requested))
     if not is_unattended:
-        return *requested, StopRunByInteractiveTool(**at_checkpoint(after))
-    nobody = DecideApproval(
+        return *requested, events.StopRunByInteractiveTool(**at_checkpoint(after))
+    nobody = step_events.DecideApproval(
         **after,
         tool_call_id=call.decided.id,
         call_digest=call.requested or digest,
@@ -222,21 +201,21 @@ def approval_asked(
     return *requested, nobody
 
 
-def digest_of(call: Call) -> str:
+def digest_of(call: commands.Call) -> str:
     """Return the digest of skill, tool and arguments that an approval of this call is bound to."""
     return call_digest(call.decided.skill_name, call.decided.tool_name, call.part.args)
 
 
-def call_started(call: Call, stamp: Stamps) -> StartToolCall:
+def call_started(call: commands.Call, stamp: Stamps) -> step_events.StartToolCall:
     """Return the event that records the start of an approved call."""
-    return StartToolCall(**stamp(), tool_call_id=call.decided.id, call_digest=digest_of(call))
+    return step_events.StartToolCall(**stamp(), tool_call_id=call.decided.id, call_digest=digest_of(call))
 
 
-def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | None) -> StoredEvent:
+def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | None) -> events.StoredEvent:
     """Return the event for a person's answer; a text is the result of an interactive tool."""
     call = run.calls[run.asked or ""]
     if isinstance(answer, Approval):
-        return DecideApproval(
+        return step_events.DecideApproval(
             **stamp(),
             tool_call_id=call.decided.id,
             call_digest=call.requested or "",
@@ -247,20 +226,20 @@ def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | 
         )
     if isinstance(answer, str):
         return result_of(call, answer, stamp, by=by)
-    return AnswerQuestion(**stamp(), tool_call_id=call.decided.id, answer=answer, by=by)
+    return step_events.AnswerQuestion(**stamp(), tool_call_id=call.decided.id, answer=answer, by=by)
 
 
 # --- stops --------------------------------------------------------------------------------------------------------
 
 
-def stopped_at_limit(max_steps: int, stamp: Stamps) -> StopRunByExceededMaxSteps:
+def stopped_at_limit(max_steps: int, stamp: Stamps) -> events.StopRunByExceededMaxSteps:
     """Return the stop at the Job's step limit."""
-    return StopRunByExceededMaxSteps(**at_checkpoint(stamp()), max_steps=max_steps)
+    return events.StopRunByExceededMaxSteps(**at_checkpoint(stamp()), max_steps=max_steps)
 
 
-def stopped_by_budget(exceeded: Exceeded, stamp: Stamps) -> StopRunByExceededBudget:
+def stopped_by_budget(exceeded: Exceeded, stamp: Stamps) -> events.StopRunByExceededBudget:
     """Return the stop of a Run whose next call could exceed a budget."""
-    return StopRunByExceededBudget(
+    return events.StopRunByExceededBudget(
         **at_checkpoint(stamp()),
         budget=exceeded.budget,
         expert=exceeded.expert,
@@ -270,20 +249,20 @@ def stopped_by_budget(exceeded: Exceeded, stamp: Stamps) -> StopRunByExceededBud
     )
 
 
-def _stopped_by_the_same(event: StopRunByExceededBudget, stamp: Stamps) -> StopRunByExceededBudget:
+def _stopped_by_the_same(event: events.StopRunByExceededBudget, stamp: Stamps) -> events.StopRunByExceededBudget:
     return event.model_copy(update=dict(at_checkpoint(stamp())))
 
 
-def paused_for_limit(resume_at: int, stamp: Stamps) -> StopRunByInterrupt:
+def paused_for_limit(resume_at: int, stamp: Stamps) -> events.StopRunByInterrupt:
     """Return the pause for a rate limit until `resume_at`, in milliseconds since 1970; 0 if unknown."""
-    return StopRunByInterrupt(**at_checkpoint(stamp()), reason="rateLimit", resume_at=resume_at or None)
+    return events.StopRunByInterrupt(**at_checkpoint(stamp()), reason="rateLimit", resume_at=resume_at or None)
 
 
-def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> StoredEvent:
+def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> events.StoredEvent:
     """Return the stop of a Run whose delegates stopped without a result: a question precedes a pause."""
     statuses = {run.status for run in delegates}
     if "stoppedByInteractiveTool" in statuses:
-        return StopRunByInteractiveTool(**at_checkpoint(stamp()))
+        return events.StopRunByInteractiveTool(**at_checkpoint(stamp()))
     if "stoppedByInterrupt" in statuses:
         return paused_for_limit(max(run.resume_at or 0 for run in delegates), stamp)
     of_budget = next((run.exceeded for run in delegates if run.status == "stoppedByBudget" and run.exceeded), None)
@@ -292,9 +271,11 @@ def stopped_with(delegates: Sequence[Run], max_steps: int, stamp: Stamps) -> Sto
     return stopped_at_limit(max_steps, stamp)
 
 
-def interrupted(run: Run, stamp: Stamps) -> tuple[StoredEvent, ...]:
+def interrupted(run: Run, stamp: Stamps) -> tuple[events.StoredEvent, ...]:
     """Return the interrupt of a running or queued Run; no event if the Run has stopped already."""
-    return (StopRunByInterrupt(**at_checkpoint(stamp())),) if run.status in ACTIVE or run.status == "queued" else ()
+    return (
+        (events.StopRunByInterrupt(**at_checkpoint(stamp())),) if run.status in ACTIVE or run.status == "queued" else ()
+    )
 
 
 # --- going on -----------------------------------------------------------------------------------------------------
@@ -302,24 +283,24 @@ def interrupted(run: Run, stamp: Stamps) -> tuple[StoredEvent, ...]:
 
 def resumed(
     run: Run,
-    reason: ResumeReason,
+    reason: events.ResumeReason,
     stamp: Stamps,
     *,
     limits: Limits | None,
-    settled: Mapping[str, Settlement],
+    settled: Mapping[str, events.Settlement],
     by: By | None = None,
     signal: str | None,
     definition: Definition | None,
     permissions: tuple[RuleSet, ...],
     worker: str = "",
-) -> ResumeRun:
+) -> events.ResumeRun:
     """Return the event that resumes a Run.
 
     `settled`: decisions about interrupted calls, by call key or call id. `signal`: id of the event from outside that
     resumes the Job; only the Coordinator records it. `permissions`: today's rules that the Run does not have yet; they
     hold in addition from now on.
     """
-    return ResumeRun(
+    return events.ResumeRun(
         **stamp(),
         reason=reason,
         checkpoint_id=event_id_of(run.id, run.head.seq),
@@ -333,8 +314,8 @@ def resumed(
     )
 
 
-def _settled_of(run: Run, settled: Mapping[str, Settlement]) -> dict[str, Settlement]:
-    decided: dict[str, Settlement] = {}
+def _settled_of(run: Run, settled: Mapping[str, events.Settlement]) -> dict[str, events.Settlement]:
+    decided: dict[str, events.Settlement] = {}
     for call in run.calls.values():
         settlement = settled.get(call_key(run, call)) or settled.get(call.decided.id)
         if is_unsettled(call) and settlement is not None:

@@ -21,36 +21,9 @@ from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.permissions import RuleSet, Widening
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
-from perstack.core.runs.display_events import (
-    InitializeRuntime,
-    SkillConnected,
-    SkillDisconnected,
-    SkillStarting,
-    SkillStderr,
-    StreamReasoning,
-    StreamText,
-    ToolProgress,
-    WaitForEndpoint,
-)
+from perstack.core.runs import display_events, step_events
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, ErrorInfo, Override, RunEvent
 from perstack.core.runs.messages import ResultContent
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    DecideApproval,
-    FinishGeneration,
-    FinishStep,
-    FinishToolCall,
-    RequestApproval,
-    Retry,
-    StartGeneration,
-    StartSample,
-    StartToolCall,
-    SwitchModel,
-)
 from perstack.core.runs.step_events import CompactHistory as CompactHistory
 from perstack.core.runs.step_events import RecordSnapshot as RecordSnapshot
 from perstack.core.runs.step_events import ShrinkResults as ShrinkResults
@@ -325,28 +298,28 @@ class RedactEvent(RunEvent):
 StoredEvent = (
     StartRun
     | ResumeRun
-    | StartGeneration
-    | FinishGeneration
-    | Retry
-    | SwitchModel
-    | CallTools
-    | FinishToolCall
-    | CallDelegate
+    | step_events.StartGeneration
+    | step_events.FinishGeneration
+    | step_events.Retry
+    | step_events.SwitchModel
+    | step_events.CallTools
+    | step_events.FinishToolCall
+    | step_events.CallDelegate
     | StopRunByDelegate
-    | CallInteractiveTool
-    | AnswerQuestion
-    | RequestApproval
-    | DecideApproval
-    | StartToolCall
-    | StartSample
+    | step_events.CallInteractiveTool
+    | step_events.AnswerQuestion
+    | step_events.RequestApproval
+    | step_events.DecideApproval
+    | step_events.StartToolCall
+    | step_events.StartSample
     | WidenPermissions
     | StopRunByInteractiveTool
-    | AttemptCompletion
+    | step_events.AttemptCompletion
     | ShrinkResults
     | StartCompaction
     | CompactHistory
     | RecordSnapshot
-    | FinishStep
+    | step_events.FinishStep
     | RejectResult
     | FinishRun
     | ErrorRun
@@ -362,15 +335,15 @@ StoredEvent = (
 
 
 TransientEvent = (
-    InitializeRuntime
-    | SkillStarting
-    | SkillConnected
-    | SkillStderr
-    | SkillDisconnected
-    | ToolProgress
-    | WaitForEndpoint
-    | StreamReasoning
-    | StreamText
+    display_events.InitializeRuntime
+    | display_events.SkillStarting
+    | display_events.SkillConnected
+    | display_events.SkillStderr
+    | display_events.SkillDisconnected
+    | display_events.ToolProgress
+    | display_events.WaitForEndpoint
+    | display_events.StreamReasoning
+    | display_events.StreamText
 )
 
 Event = StoredEvent | TransientEvent
@@ -391,7 +364,7 @@ def contents_of(event: StoredEvent) -> tuple[ResultContent, ...]:
     match event:
         case StartRun():
             return event.attachments
-        case FinishToolCall():
+        case step_events.FinishToolCall():
             return event.contents
         case _:
             return ()
@@ -412,10 +385,10 @@ def _named(event: StoredEvent) -> Iterator[str]:
         for place in (event.delegated_by, event.continued_from):
             if place is not None:
                 yield place.run_id
-    elif isinstance(event, CallDelegate):
+    elif isinstance(event, step_events.CallDelegate):
         for delegation in event.delegates:
             yield delegation.run_id
-    elif isinstance(event, FinishToolCall) and event.delegate is not None:
+    elif isinstance(event, step_events.FinishToolCall) and event.delegate is not None:
         yield event.delegate.run_id
 
 

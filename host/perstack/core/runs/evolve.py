@@ -43,6 +43,7 @@ from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
 from perstack.core.definitions.permissions import UNATTENDED, Standing, all_laid_over
 from perstack.core.definitions.skills import COUNTED_CALLS
+from perstack.core.runs import events, step_events
 from perstack.core.runs.commands import Call
 from perstack.core.runs.context import (
     compacted,
@@ -52,26 +53,6 @@ from perstack.core.runs.context import (
     resumed_context,
     shrunk,
     summarising,
-)
-from perstack.core.runs.events import (
-    CloseRun,
-    ErrorRun,
-    FinishRewind,
-    FinishRun,
-    QueueRun,
-    RedactEvent,
-    RejectResult,
-    ResumeRun,
-    StartRewind,
-    StartRun,
-    StopRunByDelegate,
-    StopRunByExceededBudget,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-    StoredEvent,
-    WidenPermissions,
-    started_as,
 )
 from perstack.core.runs.facts import ErrorInfo, apply_todo, todos_json
 from perstack.core.runs.fallbacks import shared, switched
@@ -93,28 +74,6 @@ from perstack.core.runs.state import (
     promised,
     recorded,
     schema_of_run,
-)
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    CompactHistory,
-    DecideApproval,
-    FinishGeneration,
-    FinishReason,
-    FinishStep,
-    FinishToolCall,
-    RecordSnapshot,
-    RequestApproval,
-    Retry,
-    ShrinkResults,
-    StartCompaction,
-    StartGeneration,
-    StartSample,
-    StartToolCall,
-    SwitchModel,
 )
 from perstack.dataclass import dataclass
 
@@ -193,7 +152,7 @@ TRANSITIONS: dict[str, Transition] = {
 """Transitions by event type. `startRun` is missing because it creates the Run."""
 
 
-def check_legal(run: Run, event: StoredEvent) -> None:
+def check_legal(run: Run, event: events.StoredEvent) -> None:
     """Raise IllegalFact if the event cannot follow in this state."""
     known = TRANSITIONS.get(event.type)
     if known is None:
@@ -206,11 +165,11 @@ def check_legal(run: Run, event: StoredEvent) -> None:
         raise IllegalFact("retry cannot follow where nothing is generated")
 
 
-_BY_A_PERSON = (StartRewind, FinishRewind, RedactEvent)
+_BY_A_PERSON = (events.StartRewind, events.FinishRewind, events.RedactEvent)
 """Events that do not count as activity of the Run: they leave `updated_at` unchanged."""
 
 
-def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
+def evolve(run: Run, event: events.StoredEvent, head: Head) -> Run:
     """Return the state after one more event. State changes in no other way.
 
     Raises IllegalFact if the event cannot follow; `run` itself is never changed.
@@ -218,7 +177,7 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     check_legal(run, event)
     at = run.updated_at if isinstance(event, _BY_A_PERSON) else max(run.updated_at, event.timestamp)
     # Do not count the time before a resume or a close as work: nobody knows how long the ended process was working.
-    was_at_work = run.status in ACTIVE and not isinstance(event, (ResumeRun, CloseRun, *_BY_A_PERSON))
+    was_at_work = run.status in ACTIVE and not isinstance(event, (events.ResumeRun, events.CloseRun, *_BY_A_PERSON))
     worked = run.worked_ms + (at - run.updated_at if was_at_work else 0)
     # Same as `dataclasses.replace`, which is seven times slower with this many fields.
     after = object.__new__(Run)
@@ -226,13 +185,13 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
     return after
 
 
-def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
+def _changes(run: Run, event: events.StoredEvent) -> Changes:  # noqa: C901 - one case for each kind of event
     match event:
-        case StartRun():
+        case events.StartRun():
             raise IllegalFact("a second startRun")
-        case ResumeRun():
+        case events.ResumeRun():
             return _resumed(run, event)
-        case StartGeneration():
+        case step_events.StartGeneration():
             return Changes(
                 phase=Phase.GENERATING,
                 step=event.step_number,
@@ -249,16 +208,16 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 counted=run.counted if event.guidance is None else None,
                 is_switched=False,
             )
-        case FinishGeneration():
+        case step_events.FinishGeneration():
             return _replied(run, event)
-        case Retry():
+        case step_events.Retry():
             changes = _with_usage(run, event.usage)
             changes.update(_settled_try(run, is_charged=not event.uncharged))
             changes["context"] = overflowed(run, event)
             return changes
-        case SwitchModel():
+        case step_events.SwitchModel():
             return {**_settled_try(run, is_charged=not event.uncharged), **switched(run, event)}
-        case CallTools():
+        case step_events.CallTools():
             parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
             if sorted(decided.id for decided in event.calls) != sorted(parts):
                 raise IllegalFact("callTools is not about the calls of the reply")
@@ -271,72 +230,72 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 is_tightened=False,
                 context=known_tools(run, event),
             )
-        case FinishToolCall():
+        case step_events.FinishToolCall():
             return _finished_call(run, event)
-        case CallDelegate():
+        case step_events.CallDelegate():
             calls = dict(run.calls)
             for delegation in event.delegates:
                 call = _open_call(run, delegation.tool_call_id)
                 calls[delegation.tool_call_id] = replace(call, delegation=delegation)
             numbers = (number_of_run(delegation.run_id) for delegation in event.delegates)
             return Changes(calls=calls, last_number=max(run.last_number, *numbers))
-        case StopRunByDelegate():
+        case events.StopRunByDelegate():
             return Changes(status="stoppedByDelegate")
-        case CallInteractiveTool():
+        case step_events.CallInteractiveTool():
             return _asked(run, event)
-        case AnswerQuestion():
+        case step_events.AnswerQuestion():
             return _answered(run, event)
-        case RequestApproval():
+        case step_events.RequestApproval():
             return _requested(run, event)
-        case DecideApproval():
+        case step_events.DecideApproval():
             return _decided(run, event)
-        case StartToolCall():
+        case step_events.StartToolCall():
             return _started_call(run, event)
-        case StartSample():
+        case step_events.StartSample():
             _open_call(run, event.tool_call_id)
             more = event.reserved + run.sampled.get(event.tool_call_id)
             return Changes(sampled={**run.sampled, event.tool_call_id: more})
-        case WidenPermissions():
+        case events.WidenPermissions():
             return Changes(
                 permissions=all_laid_over(run.permissions, event.widening),
                 widenings=(*run.widenings, event.widening),
             )
-        case StopRunByInteractiveTool():
+        case events.StopRunByInteractiveTool():
             return Changes(status="stoppedByInteractiveTool")
-        case AttemptCompletion():
+        case step_events.AttemptCompletion():
             return _attempted(run, event)
-        case ShrinkResults():
+        case step_events.ShrinkResults():
             return shrunk(run, event)
-        case StartCompaction():
+        case step_events.StartCompaction():
             return Changes(
                 assumed=together(run.assumed, run.reserved), reserved=event.reserved, context=summarising(run, event)
             )
-        case CompactHistory():
+        case step_events.CompactHistory():
             changes = _with_usage(run, event.usage)
             changes.update(compacted(run, event))
             changes.update({"reserved": None, "assumed": together(run.assumed, event.assumed)})
             return changes
-        case RecordSnapshot():
+        case step_events.RecordSnapshot():
             return recorded(run, event)
-        case FinishStep():
+        case step_events.FinishStep():
             return Changes(phase=Phase.READY, calls={}, step_usage=NO_USAGE)
-        case RejectResult():
+        case events.RejectResult():
             return rejected(run, event)
-        case FinishRun():
+        case events.FinishRun():
             return Changes(
                 status="completed", result=event.text, value=event.result, without_effect=event.without_effect
             )
-        case ErrorRun():
+        case events.ErrorRun():
             changes = _settled_try(run, is_charged=not event.uncharged)
             changes.update({"status": "stoppedByError", "error": event.error})
             return changes
-        case StopRunByExceededMaxSteps():
+        case events.StopRunByExceededMaxSteps():
             return Changes(status="stoppedByMaxSteps")
-        case StopRunByExceededBudget():
+        case events.StopRunByExceededBudget():
             changes = _settled_try(run, is_charged=True)
             changes.update({"status": "stoppedByBudget", "exceeded": event})
             return changes
-        case StopRunByInterrupt():
+        case events.StopRunByInterrupt():
             changes = _settled_try(run, is_charged=True)
             changes.update(
                 {
@@ -346,25 +305,25 @@ def _changes(run: Run, event: StoredEvent) -> Changes:  # noqa: C901 - one case 
                 }
             )
             return changes
-        case QueueRun():
+        case events.QueueRun():
             return Changes(status="queued", queued=event)
-        case CloseRun():
+        case events.CloseRun():
             return Changes(closed=event, asked=None, questions={})
-        case StartRewind() | FinishRewind():
+        case events.StartRewind() | events.FinishRewind():
             return Changes(snapshot=event.tree or run.snapshot)
-        case RedactEvent():
+        case events.RedactEvent():
             return Changes()  # the redacted content was folded at the position of its event
         case _:
             assert_never(event)
 
 
-def _resumed(run: Run, event: ResumeRun) -> Changes:
+def _resumed(run: Run, event: events.ResumeRun) -> Changes:
     """Mark interrupted calls that may have had a side effect with the person's decision, by default `ask`."""
     calls = {
         call_id: replace(call, settlement=event.settled.get(call_id, "ask")) if is_unsettled(call) else call
         for call_id, call in run.calls.items()
     }
-    start = started_as(run.start, event)
+    start = events.started_as(run.start, event)
     return Changes(
         start=start,
         schema=schema_of_run(start),
@@ -394,7 +353,7 @@ def _resumed(run: Run, event: ResumeRun) -> Changes:
     )
 
 
-def _asked(run: Run, event: CallInteractiveTool) -> Changes:
+def _asked(run: Run, event: step_events.CallInteractiveTool) -> Changes:
     """Record the question of a call. With several open questions the latest one is asked; the others wait."""
     call = _open_call(run, event.tool_call_id)
     questions = {**_without(run.questions, event.tool_call_id), event.tool_call_id: open_question(event)}
@@ -423,7 +382,7 @@ def _settled_samples(run: Run, call_id: str) -> dict[str, Charge]:
     return {one: charge for one, charge in run.sampled.items() if one != call_id}
 
 
-def _not_reported(run: Run, event: FinishGeneration) -> Charge | None:
+def _not_reported(run: Run, event: step_events.FinishGeneration) -> Charge | None:
     """Return the charge that, added to the reply's usage, makes up the reservation; None if usage was reported."""
     if run.reserved is None or not event.unreported:
         return None
@@ -443,7 +402,7 @@ def _with_usage(run: Run, usage: Usage | None) -> Changes:
     )
 
 
-def _answered(run: Run, event: AnswerQuestion) -> Changes:
+def _answered(run: Run, event: step_events.AnswerQuestion) -> Changes:
     call = _open_call(run, event.tool_call_id)
     calls = {
         **run.calls,
@@ -452,7 +411,7 @@ def _answered(run: Run, event: AnswerQuestion) -> Changes:
     return Changes(calls=calls, asked=None, questions=_without(run.questions, event.tool_call_id))
 
 
-def _requested(run: Run, event: RequestApproval) -> Changes:
+def _requested(run: Run, event: step_events.RequestApproval) -> Changes:
     call = _open_call(run, event.tool_call_id)
     if not call.waits_for_approval:
         raise IllegalFact(f"call {event.tool_call_id!r} waits for no approval")
@@ -464,7 +423,7 @@ def _requested(run: Run, event: RequestApproval) -> Changes:
     )
 
 
-def _decided(run: Run, event: DecideApproval) -> Changes:
+def _decided(run: Run, event: step_events.DecideApproval) -> Changes:
     """Apply a decision. It must match the request exactly: the same digest, and a rule that was offered."""
     call = _open_call(run, event.tool_call_id)
     if not call.waits_for_approval or call.requested is None:
@@ -486,14 +445,14 @@ def _decided(run: Run, event: DecideApproval) -> Changes:
     return changes
 
 
-def _started_call(run: Run, event: StartToolCall) -> Changes:
+def _started_call(run: Run, event: step_events.StartToolCall) -> Changes:
     call = _open_call(run, event.tool_call_id)
     if call.approval is None or call.approval.denies or event.call_digest != call.requested:
         raise IllegalFact(f"nobody has approved call {event.tool_call_id!r} as it begins")
     return Changes(calls={**run.calls, event.tool_call_id: replace(call, began=True)})
 
 
-def _replied(run: Run, event: FinishGeneration) -> Changes:
+def _replied(run: Run, event: step_events.FinishGeneration) -> Changes:
     reply = event.message
     changes = _with_usage(run, event.usage)
     changes.update(
@@ -523,7 +482,7 @@ def _replied(run: Run, event: FinishGeneration) -> Changes:
     return changes
 
 
-def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
+def _problem_of(reply: ExpertMessage, reason: step_events.FinishReason) -> ErrorInfo | None:
     """Return why a reply cannot be used; None if it can."""
     if reply.tool_calls:
         return None
@@ -539,7 +498,7 @@ def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
     return None
 
 
-def _finished_call(run: Run, event: FinishToolCall) -> Changes:
+def _finished_call(run: Run, event: step_events.FinishToolCall) -> Changes:
     call = _open_call(run, event.tool_call_id)
     if event.warning is not None or event.report is not None:
         call = replace(call, warning=event.warning, has_report=event.report is not None)
@@ -577,7 +536,7 @@ def _without(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, Open
     return {asked: question for asked, question in questions.items() if asked != call_id}
 
 
-def _attempted(run: Run, event: AttemptCompletion) -> Changes:
+def _attempted(run: Run, event: step_events.AttemptCompletion) -> Changes:
     call = _open_call(run, event.tool_call_id)
     left = event.remaining_todos
     text = todos_json(left, "remainingTodos") if left else "{}"

@@ -9,28 +9,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from perstack.core.definitions.permissions import refusal
-from perstack.core.runs.commands import (
-    Ask,
-    AskApproval,
-    AwaitDelegates,
-    Call,
-    Command,
-    Compact,
-    Complete,
-    DecideCalls,
-    EndRun,
-    EndStep,
-    Fail,
-    Generate,
-    JudgeResult,
-    RecordResult,
-    RunTools,
-    Shrink,
-    Snapshot,
-    StartDelegates,
-    StopAtLimit,
-    Switch,
-)
+from perstack.core.runs import commands
 from perstack.core.runs.context import relief, relief_in_hand
 from perstack.core.runs.events import Settlement
 from perstack.core.runs.facts import ErrorInfo, apply_todo, remaining, todos_json
@@ -52,12 +31,14 @@ _TOO_DEEP = (
 )
 
 
-def begins_step(run: Run, command: Command) -> bool:
+def begins_step(run: Run, command: commands.Command) -> bool:
     """Return True if the command is the first work of a step: a Run stopped before it has nothing to repeat."""
-    return run.phase is Phase.READY and isinstance(command, Generate | Compact | Shrink | Snapshot)
+    return run.phase is Phase.READY and isinstance(
+        command, commands.Generate | commands.Compact | commands.Shrink | commands.Snapshot
+    )
 
 
-def pending(run: Run, limit: int | None = None) -> Command | None:
+def pending(run: Run, limit: int | None = None) -> commands.Command | None:
     """Return the next command; None if the Run has stopped or is closed.
 
     `limit`: the Job's step limit, if the Job has used all of its steps; None if steps are left.
@@ -70,50 +51,50 @@ def pending(run: Run, limit: int | None = None) -> Command | None:
         case Phase.GENERATING:
             if run.unusable is not None:
                 return _after_unusable(run, run.unusable)
-            return relief_in_hand(run) or Generate(run.step, run.final)
+            return relief_in_hand(run) or commands.Generate(run.step, run.final)
         case Phase.REPLIED:
-            return DecideCalls(latest_reply(run).tool_calls)
+            return commands.DecideCalls(latest_reply(run).tool_calls)
         case Phase.CALLING:
             return _pending_while_calling(run)
         case Phase.SETTLED if run.snapshot_due != "no":
-            return Snapshot()
+            return commands.Snapshot()
         case Phase.SETTLED:
             if run.accepted and run.result is None:
-                return relief(run) or Generate(run.step, final=True)
+                return relief(run) or commands.Generate(run.step, final=True)
             repeated = None if run.accepted else repeated_call(run)
-            return EndStep() if repeated is None else Fail(repeated)
+            return commands.EndStep() if repeated is None else commands.Fail(repeated)
         case _:
             assert_never(run.phase)
 
 
-def _pending_while_calling(run: Run) -> Command:
+def _pending_while_calling(run: Run) -> commands.Command:
     """Return the next command in phase CALLING.
 
     With snapshots, changes that people make while the Run waits must be recorded apart from those of the calls.
     """
     if run.snapshot_due == "before":
-        return Snapshot()
+        return commands.Snapshot()
     command = _pending_call(run)
-    waits = isinstance(command, Ask | AskApproval) and run.status == "running"
-    return Snapshot() if run.snapshot_due == "after" and waits else command
+    waits = isinstance(command, commands.Ask | commands.AskApproval) and run.status == "running"
+    return commands.Snapshot() if run.snapshot_due == "after" and waits else command
 
 
-def _after_unusable(run: Run, problem: ErrorInfo) -> Fail | Switch:
+def _after_unusable(run: Run, problem: ErrorInfo) -> commands.Fail | commands.Switch:
     stands_in = next_model(run) is not None and reason_to_switch(problem) is not None
-    return Switch(problem) if stands_in else Fail(problem)
+    return commands.Switch(problem) if stands_in else commands.Fail(problem)
 
 
-def _pending_step(run: Run, limit: int | None) -> Command:
+def _pending_step(run: Run, limit: int | None) -> commands.Command:
     if run.result is not None:
-        return EndRun(run.result) if run.schema is None else JudgeResult(run.result, run.schema)
+        return commands.EndRun(run.result) if run.schema is None else commands.JudgeResult(run.result, run.schema)
     if (failed := failure(run)) is not None:
-        return Fail(failed)
+        return commands.Fail(failed)
     if limit is not None:
-        return StopAtLimit(limit)
-    return Snapshot() if run.snapshot_due != "no" else relief(run) or Generate(run.step + 1)
+        return commands.StopAtLimit(limit)
+    return commands.Snapshot() if run.snapshot_due != "no" else relief(run) or commands.Generate(run.step + 1)
 
 
-def _pending_call(run: Run) -> Command:
+def _pending_call(run: Run) -> commands.Command:
     """Return the next command for the calls without a result.
 
     The order: ordinary calls, questions of tools, delegates, approvals and questions to a person one at a time,
@@ -126,48 +107,48 @@ def _pending_call(run: Run) -> Command:
     free = [call for call in open_calls if not call.waits_for_approval]
     tools = tuple(call for call in free if call.decided.kind == "tool" and call.question is None)
     if tools:
-        return RunTools(tools)
+        return commands.RunTools(tools)
     asking = next((call for call in open_calls if call.question is not None), None)
     if asking is not None:
-        return Ask(asking)
+        return commands.Ask(asking)
     delegates = tuple(call for call in free if call.decided.kind == "delegate")
     undecided = tuple(call for call in delegates if call.delegation is None)
     if undecided:
-        return StartDelegates(undecided)
+        return commands.StartDelegates(undecided)
     if delegates:
-        return AwaitDelegates(tuple(call.delegation for call in delegates if call.delegation is not None))
+        return commands.AwaitDelegates(tuple(call.delegation for call in delegates if call.delegation is not None))
     waiting = next((call for call in open_calls if call.waits_for_approval), None)
     if waiting is not None:
-        return AskApproval(waiting)
+        return commands.AskApproval(waiting)
     question = next((call for call in open_calls if call.decided.kind == "interactive"), None)
     if question is not None:
-        return Ask(question)
+        return commands.Ask(question)
     return _completion(run, open_calls[0])
 
 
-def _recordable(run: Run, call: Call) -> RecordResult | None:
+def _recordable(run: Run, call: commands.Call) -> commands.RecordResult | None:
     if call.settlement is not None and call.settlement != "retry":
-        return RecordResult(call, _SETTLED_TEXT[call.settlement], is_error=call.settlement == "ask")
+        return commands.RecordResult(call, _SETTLED_TEXT[call.settlement], is_error=call.settlement == "ask")
     if call.approval is not None and call.approval.denies:
         text = refusal(call.decided.rule, call.approval.text, is_unattended=call.is_unattended)
-        return RecordResult(call, text, is_error=True)
+        return commands.RecordResult(call, text, is_error=True)
     match call.decided.kind:
         case "todo":
-            return RecordResult(call, todos_json(apply_todo(run.todos, call.part.args)))
+            return commands.RecordResult(call, todos_json(apply_todo(run.todos, call.part.args)))
         case "clearTodo":
-            return RecordResult(call, todos_json(()))
+            return commands.RecordResult(call, todos_json(()))
         case "refused":
-            return RecordResult(call, call.decided.problem or "This call is not possible.", is_error=True)
+            return commands.RecordResult(call, call.decided.problem or "This call is not possible.", is_error=True)
         case "delegate" if call.delegation is None and not run.may_delegate:
-            return RecordResult(call, _TOO_DEEP.format(run.limits.max_depth), is_error=True)
+            return commands.RecordResult(call, _TOO_DEEP.format(run.limits.max_depth), is_error=True)
         case "tool" | "delegate" | "interactive" | "attemptCompletion":
             return None
         case _:
             assert_never(call.decided.kind)
 
 
-def _completion(run: Run, call: Call) -> Complete:
+def _completion(run: Run, call: commands.Call) -> commands.Complete:
     left = remaining(run.todos)
     given = call.part.args.get("result")
     text = given if isinstance(given, str) and given.strip() else latest_reply(run).text
-    return Complete(call, left, None if left or not text.strip() else text)
+    return commands.Complete(call, left, None if left or not text.strip() else text)

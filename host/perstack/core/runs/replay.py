@@ -11,96 +11,51 @@ from dataclasses import replace
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.result_schemas import judged
-from perstack.core.runs.commands import (
-    Ask,
-    AskApproval,
-    AwaitDelegates,
-    Command,
-    Compact,
-    Complete,
-    DecideCalls,
-    EndRun,
-    EndStep,
-    Fail,
-    Generate,
-    JudgeResult,
-    RecordResult,
-    RunTools,
-    Shrink,
-    Snapshot,
-    StartDelegates,
-    StopAtLimit,
-    Switch,
-)
+from perstack.core.runs import commands, events, step_events
 from perstack.core.runs.decide import digest_of
-from perstack.core.runs.events import (
-    CloseRun,
-    ErrorRun,
-    FinishRewind,
-    FinishRun,
-    QueueRun,
-    RedactEvent,
-    RejectResult,
-    ResumeRun,
-    StartRewind,
-    StopRunByDelegate,
-    StopRunByExceededBudget,
-    StopRunByExceededMaxSteps,
-    StopRunByInteractiveTool,
-    StopRunByInterrupt,
-    StoredEvent,
-    WidenPermissions,
-)
 from perstack.core.runs.fallbacks import switch_difference
 from perstack.core.runs.messages import text_of
 from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warning_with
 from perstack.core.runs.results import lacks_effect
 from perstack.core.runs.state import Phase, Run, may_have_unrecorded
-from perstack.core.runs.step_events import (
-    AnswerQuestion,
-    AttemptCompletion,
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    CompactHistory,
-    DecideApproval,
-    FinishGeneration,
-    FinishStep,
-    FinishToolCall,
-    RecordSnapshot,
-    RequestApproval,
-    Retry,
-    ShrinkResults,
-    StartCompaction,
-    StartGeneration,
-    StartSample,
-    StartToolCall,
-    SwitchModel,
-)
 
 
-def difference(run: Run, event: StoredEvent) -> str | None:
+def difference(run: Run, event: events.StoredEvent) -> str | None:
     """Return what is wrong with `event` as the next one after the state `run`; None if nothing is.
 
     >>> # difference(run_ready_for_step_2, FinishStep(...)) == "finishStep, where the loop would generate for step 2"
     """
-    if isinstance(event, StopRunByInterrupt | ErrorRun | StopRunByExceededMaxSteps | StopRunByExceededBudget):
+    if isinstance(
+        event,
+        events.StopRunByInterrupt | events.ErrorRun | events.StopRunByExceededMaxSteps | events.StopRunByExceededBudget,
+    ):
         return None
-    if isinstance(event, WidenPermissions | QueueRun | CloseRun | StartRewind | FinishRewind | RedactEvent):
+    if isinstance(
+        event,
+        events.WidenPermissions
+        | events.QueueRun
+        | events.CloseRun
+        | events.StartRewind
+        | events.FinishRewind
+        | events.RedactEvent,
+    ):
         return None  # a person may do this at any time, and a worker when it exits
-    if isinstance(event, ResumeRun):
+    if isinstance(event, events.ResumeRun):
         return _resumption(run, event)
-    if isinstance(event, StopRunByInteractiveTool):
+    if isinstance(event, events.StopRunByInteractiveTool):
         waits = any(call.delegation for call in run.open_calls)
         return None if run.asked or waits else "stopRunByInteractiveTool, where nothing was asked"
-    if isinstance(event, StopRunByDelegate):
+    if isinstance(event, events.StopRunByDelegate):
         return None if any(call.delegation for call in run.open_calls) else "stopRunByDelegate without delegates"
-    if run.is_tightened and isinstance(event, FinishToolCall) and event.is_error:
+    if run.is_tightened and isinstance(event, step_events.FinishToolCall) and event.is_error:
         return None  # rules added later forbid the call
-    if isinstance(event, SwitchModel):
+    if isinstance(event, step_events.SwitchModel):
         return switch_difference(run, event)  # the failed attempt that caused it is not in the log
-    if isinstance(event, FinishToolCall | AnswerQuestion | DecideApproval) and event.tool_call_id == run.asked:
+    if (
+        isinstance(event, step_events.FinishToolCall | step_events.AnswerQuestion | step_events.DecideApproval)
+        and event.tool_call_id == run.asked
+    ):
         run = replace(run, snapshot_due="no")  # an answer follows the resumption directly, before a snapshot
     command = pending(run)
     if command is None:
@@ -108,7 +63,7 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     return _against(run, command, event)
 
 
-def _resumption(run: Run, event: ResumeRun) -> str | None:
+def _resumption(run: Run, event: events.ResumeRun) -> str | None:
     if run.status == "completed":
         return "resumeRun of a completed Run"
     if event.definition is not None and not run.may_be_redefined:
@@ -116,47 +71,55 @@ def _resumption(run: Run, event: ResumeRun) -> str | None:
     return None
 
 
-def _against(run: Run, command: Command, event: StoredEvent) -> str | None:  # noqa: C901 - one case a command
+def _against(run: Run, command: commands.Command, event: events.StoredEvent) -> str | None:  # noqa: C901 - one case a command
     wrong: str | _Unexpected | None = _Unexpected()
     match command:
         # Also a worker that exits during the calls records a snapshot.
-        case _ if isinstance(event, RecordSnapshot) and (isinstance(command, Snapshot) or may_have_unrecorded(run)):
+        case _ if isinstance(event, step_events.RecordSnapshot) and (
+            isinstance(command, commands.Snapshot) or may_have_unrecorded(run)
+        ):
             wrong = None if event.base in (None, run.snapshot) else "recordSnapshot, which counts from another one"
-        case Generate():
+        case commands.Generate():
             wrong = _generation(run, command, event)
-        case DecideCalls() if isinstance(event, CallTools):
+        case commands.DecideCalls() if isinstance(event, step_events.CallTools):
             wrong = _same([call.tool_call_id for call in command.calls], [call.id for call in event.calls], "calls")
-        case RunTools() if isinstance(event, FinishToolCall | CallInteractiveTool | StartToolCall | StartSample):
+        case commands.RunTools() if isinstance(
+            event,
+            step_events.FinishToolCall
+            | step_events.CallInteractiveTool
+            | step_events.StartToolCall
+            | step_events.StartSample,
+        ):
             wrong = _one_of([call.decided.id for call in command.calls], event.tool_call_id) or _warning(run, event)
-        case AwaitDelegates() if isinstance(event, FinishToolCall):
+        case commands.AwaitDelegates() if isinstance(event, step_events.FinishToolCall):
             wrong = _one_of([one.tool_call_id for one in command.delegations], event.tool_call_id)
             wrong = wrong or _warning(run, event)
-        case RecordResult() if isinstance(event, FinishToolCall):
+        case commands.RecordResult() if isinstance(event, step_events.FinishToolCall):
             wrong = _same(command.call.decided.id, event.tool_call_id, "call")
             wrong = wrong or _same(command.text, text_of(event.contents), "result")
             wrong = wrong or _warning(run, event)
-        case StartDelegates() if isinstance(event, CallDelegate):
+        case commands.StartDelegates() if isinstance(event, step_events.CallDelegate):
             calls = [call.decided.id for call in command.calls]
             wrong = _same(calls, [one.tool_call_id for one in event.delegates], "delegated calls")
-        case Ask():
+        case commands.Ask():
             wrong = _question(run, command, event)
-        case AskApproval() if isinstance(event, RequestApproval | DecideApproval):
+        case commands.AskApproval() if isinstance(event, step_events.RequestApproval | step_events.DecideApproval):
             wrong = _same(command.call.decided.id, event.tool_call_id, "call that waits for approval")
             wrong = wrong or _same(digest_of(command.call), event.call_digest, "digest of the call")
-        case Shrink() if isinstance(event, ShrinkResults):
+        case commands.Shrink() if isinstance(event, step_events.ShrinkResults):
             wrong = _same(
                 (command.results, command.head, command.tail), (event.results, event.head, event.tail), "results"
             )
-        case Compact():
+        case commands.Compact():
             wrong = _compaction(run, command, event)
-        case Complete() if isinstance(event, AttemptCompletion):
+        case commands.Complete() if isinstance(event, step_events.AttemptCompletion):
             wrong = _completion(command, event)
-        case EndStep() if isinstance(event, FinishStep):
+        case commands.EndStep() if isinstance(event, step_events.FinishStep):
             # A Run that begins with an answer ends a step of the Run that it continues.
             wrong = _same(max(1, run.step), event.step_number, "step") or _same(run.step_usage, event.usage, "usage")
-        case JudgeResult() if isinstance(event, FinishRun | RejectResult):
+        case commands.JudgeResult() if isinstance(event, events.FinishRun | events.RejectResult):
             wrong = _result(run, command, event)
-        case EndRun() if isinstance(event, FinishRun):
+        case commands.EndRun() if isinstance(event, events.FinishRun):
             wrong = _end(run, command.text, None, event)
         case _:
             pass
@@ -167,41 +130,41 @@ class _Unexpected:
     """A marker: the event is of another type than the command leads to."""
 
 
-def _generation(run: Run, command: Generate, event: StoredEvent) -> str | _Unexpected | None:
-    if isinstance(event, FinishGeneration | Retry):
+def _generation(run: Run, command: commands.Generate, event: events.StoredEvent) -> str | _Unexpected | None:
+    if isinstance(event, step_events.FinishGeneration | step_events.Retry):
         return None if run.phase is Phase.GENERATING else f"{event.type} without startGeneration"
-    if isinstance(event, StartGeneration):
+    if isinstance(event, step_events.StartGeneration):
         return _same(command.step, event.step_number, "step") or _same(command.final, event.final, "final")
     return _Unexpected()
 
 
-def _compaction(run: Run, command: Compact, event: StoredEvent) -> str | _Unexpected | None:
-    if isinstance(event, Retry):
+def _compaction(run: Run, command: commands.Compact, event: events.StoredEvent) -> str | _Unexpected | None:
+    if isinstance(event, step_events.Retry):
         return None if run.context.summarising else "retry without startCompaction"
-    if isinstance(event, StartCompaction | CompactHistory):
+    if isinstance(event, step_events.StartCompaction | step_events.CompactHistory):
         found = (event.first, event.through)
-        kept = event.kept if isinstance(event, CompactHistory) else command.kept
+        kept = event.kept if isinstance(event, step_events.CompactHistory) else command.kept
         return _same((command.first, command.through), found, "range") or _same(command.kept, kept, "kept messages")
     return _Unexpected()
 
 
-def _question(run: Run, command: Ask, event: StoredEvent) -> str | _Unexpected | None:
-    if isinstance(event, FinishToolCall | AnswerQuestion):
+def _question(run: Run, command: commands.Ask, event: events.StoredEvent) -> str | _Unexpected | None:
+    if isinstance(event, step_events.FinishToolCall | step_events.AnswerQuestion):
         return _same(run.asked, event.tool_call_id, "answered call")
-    if isinstance(event, CallInteractiveTool):
+    if isinstance(event, step_events.CallInteractiveTool):
         return _same(command.call.decided.id, event.tool_call_id, "asked call")
     return _Unexpected()
 
 
-def _result(run: Run, command: JudgeResult, event: FinishRun | RejectResult) -> str | None:
+def _result(run: Run, command: commands.JudgeResult, event: events.FinishRun | events.RejectResult) -> str | None:
     found = judged(command.text, command.schema)
-    if isinstance(event, FinishRun):
+    if isinstance(event, events.FinishRun):
         return _end(run, command.text, found.value, event)
     # The wording is not compared: it belongs to the version that wrote it.
     return None if found.value is None else "rejectResult of a result that fits"
 
 
-def _end(run: Run, text: str, value: JsonObject | None, event: FinishRun) -> str | None:
+def _end(run: Run, text: str, value: JsonObject | None, event: events.FinishRun) -> str | None:
     return (
         _same(text, event.text, "text")
         or _same(run.usage, event.total_usage, "total usage")
@@ -210,7 +173,7 @@ def _end(run: Run, text: str, value: JsonObject | None, event: FinishRun) -> str
     )
 
 
-def _completion(command: Complete, event: AttemptCompletion) -> str | None:
+def _completion(command: commands.Complete, event: step_events.AttemptCompletion) -> str | None:
     return (
         _same(command.call.decided.id, event.tool_call_id, "call")
         or _same(command.remaining, event.remaining_todos, "remaining todos")
@@ -218,8 +181,14 @@ def _completion(command: Complete, event: AttemptCompletion) -> str | None:
     )
 
 
-def _warning(run: Run, event: FinishToolCall | CallInteractiveTool | StartToolCall | StartSample) -> str | None:
-    if not isinstance(event, FinishToolCall):
+def _warning(
+    run: Run,
+    event: step_events.FinishToolCall
+    | step_events.CallInteractiveTool
+    | step_events.StartToolCall
+    | step_events.StartSample,
+) -> str | None:
+    if not isinstance(event, step_events.FinishToolCall):
         return None
     return _same(warning_with(run, event), event.warning, "warning")
 
@@ -232,26 +201,26 @@ def _same(expected: object, found: object, what: str) -> str | None:
     return None if expected == found else f"{what} {found!r}, where the loop has {expected!r}"
 
 
-def _words(command: Command) -> str:
-    if isinstance(command, Generate):
+def _words(command: commands.Command) -> str:
+    if isinstance(command, commands.Generate):
         return f"generate for step {command.step}"
     names = {
-        DecideCalls: "decide on the calls of the reply",
-        RunTools: "run tools",
-        RecordResult: "record a result of its own",
-        StartDelegates: "decide on delegates",
-        AwaitDelegates: "await delegates",
-        Ask: "ask a person",
-        AskApproval: "ask a person's approval",
-        Complete: "take the attempt to complete",
-        Shrink: "shorten old results",
-        Compact: "summarise a part of the history",
-        Snapshot: "record the workspace's files",
-        EndStep: "end the step",
-        JudgeResult: "hold the result to its schema",
-        EndRun: "end the Run",
-        Fail: "record that the reply is not a completion",
-        Switch: "have the next model generate",
-        StopAtLimit: "stop at the step limit",
+        commands.DecideCalls: "decide on the calls of the reply",
+        commands.RunTools: "run tools",
+        commands.RecordResult: "record a result of its own",
+        commands.StartDelegates: "decide on delegates",
+        commands.AwaitDelegates: "await delegates",
+        commands.Ask: "ask a person",
+        commands.AskApproval: "ask a person's approval",
+        commands.Complete: "take the attempt to complete",
+        commands.Shrink: "shorten old results",
+        commands.Compact: "summarise a part of the history",
+        commands.Snapshot: "record the workspace's files",
+        commands.EndStep: "end the step",
+        commands.JudgeResult: "hold the result to its schema",
+        commands.EndRun: "end the Run",
+        commands.Fail: "record that the reply is not a completion",
+        commands.Switch: "have the next model generate",
+        commands.StopAtLimit: "stop at the step limit",
     }
     return names[type(command)]

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.tasks.events import AnswerTask, CompleteTask, FailTask, PauseTask, ResumeTask, StoredTaskEvent
+from perstack.core.tasks import events as task_events
 from perstack.core.tasks.evolve import runs_after
 from perstack.core.tasks.operations import failure
 from perstack.core.tasks.state import TaskState, due_at
@@ -74,7 +74,7 @@ class Work:
 class GoOn:
     """Step to append events at the version that was decided on."""
 
-    events: tuple[StoredTaskEvent, ...]
+    events: tuple[task_events.StoredTaskEvent, ...]
     did: Action
     job_id: str | None = None
     """Job to continue if one works on the task then; None for a new one."""
@@ -98,14 +98,14 @@ def _resumed(task: TaskState, known: Known, now: int) -> Step | None:
     """Resume a paused task if the event that it waits for has occurred."""
     if task.blocked_by:
         return None
-    due, events = due_at(task), list[StoredTaskEvent]()
+    due, events = due_at(task), list[task_events.StoredTaskEvent]()
     if due is None or due > now:
         command = task.waiting_for.command if task.waiting_for is not None else ()
         if command and known.poll is None:
             return AskCommand(command)
         if known.poll is None or not known.poll.has_come:
             return None
-        events.append(AnswerTask(task_id=task.task_id, timestamp=now, input=known.poll.value))
+        events.append(task_events.AnswerTask(task_id=task.task_id, timestamp=now, input=known.poll.value))
     job_id = task.job_id if task.pause_reason == "rate_limit" else None
     if job_id is not None and job_id not in known.jobs:
         return LookAtJob(job_id)
@@ -113,7 +113,7 @@ def _resumed(task: TaskState, known: Known, now: int) -> Step | None:
     if job is not None and job.closed is not None:
         return GoOn((failure(task, _closed(job), now),), "worked")
     paused_job = job_id if job is not None and job.pause_reason == "rate_limit" else None
-    return GoOn((*events, ResumeTask(task_id=task.task_id, timestamp=now)), "resumed", paused_job)
+    return GoOn((*events, task_events.ResumeTask(task_id=task.task_id, timestamp=now)), "resumed", paused_job)
 
 
 def _attended(task: TaskState, known: Known, now: int) -> Step | None:
@@ -145,21 +145,23 @@ def settled(task: TaskState, job: JobSummary, now: int) -> GoOn | None:
     return None if event is None else GoOn((event,), "worked")
 
 
-def _told_by(task: TaskState, job: JobSummary, now: int) -> CompleteTask | FailTask | PauseTask | None:
+def _told_by(
+    task: TaskState, job: JobSummary, now: int
+) -> task_events.CompleteTask | task_events.FailTask | task_events.PauseTask | None:
     if job.status == "completed":
-        return CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
+        return task_events.CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
     if job.closed is not None:
         return failure(task, _closed(job), now)
     if job.status == "stoppedByError":
         return failure(task, job.error or "the Job failed", now)
     if job.status == "stoppedByMaxSteps":
         words = f"Job {job.id} has reached its step limit"
-        return PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
+        return task_events.PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
     if job.status == "stoppedByBudget":
         words = f"Job {job.id} is stopped by its budget: {job.exceeded}"
-        return PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
+        return task_events.PauseTask(task_id=task.task_id, timestamp=now, reason="checkpoint", message=words)
     if job.pause_reason == "rate_limit" and job.queued is None:
-        return PauseTask(task_id=task.task_id, timestamp=now, reason="rate_limit", resume_at=job.resume_at)
+        return task_events.PauseTask(task_id=task.task_id, timestamp=now, reason="rate_limit", resume_at=job.resume_at)
     return None
 
 

@@ -11,22 +11,7 @@ from perstack.core.base.actor import By
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.lifecycle import IllegalFact, PauseReason, check_follows
 from perstack.core.base.records import JsonObject
-from perstack.core.tasks.events import (
-    AnswerTask,
-    ArchiveTask,
-    CancelTask,
-    CheckpointTask,
-    CompleteTask,
-    CreateTask,
-    FailTask,
-    PauseTask,
-    ResumeTask,
-    RetryTask,
-    StartTask,
-    StoredTaskEvent,
-    WaitingFor,
-    WakeTask,
-)
+from perstack.core.tasks import events as task_events
 from perstack.core.tasks.state import (
     CANCELLED,
     TRANSITIONS,
@@ -40,7 +25,7 @@ from perstack.core.tasks.state import (
 _MOST_SIGNALS = 100
 
 
-def begin_task(event: CreateTask) -> TaskState:
+def begin_task(event: task_events.CreateTask) -> TaskState:
     """Return the state after the first event."""
     return TaskState(
         task_id=event.task_id,
@@ -55,10 +40,10 @@ def begin_task(event: CreateTask) -> TaskState:
     )
 
 
-def evolve_task(task: TaskState | None, event: StoredTaskEvent) -> TaskState:
+def evolve_task(task: TaskState | None, event: task_events.StoredTaskEvent) -> TaskState:
     """Return the state after one more event (None before the first). Raises IllegalFact if it cannot follow."""
     if task is None:
-        if isinstance(event, CreateTask):
+        if isinstance(event, task_events.CreateTask):
             return begin_task(event)
         raise IllegalFact("the first is not createTask")
     check_follows(TRANSITIONS, event.type, f"task {task.task_id}", place_of(task))
@@ -70,7 +55,7 @@ def evolve_task(task: TaskState | None, event: StoredTaskEvent) -> TaskState:
     return task.model_copy(update=changes)
 
 
-def runs_after(task: TaskState | None, events: Sequence[StoredTaskEvent]) -> bool:
+def runs_after(task: TaskState | None, events: Sequence[task_events.StoredTaskEvent]) -> bool:
     """Return whether the task runs after these events. Raises IllegalFact if one cannot follow."""
     for event in events:
         task = evolve_task(task, event)
@@ -89,7 +74,7 @@ class Changes(TypedDict, total=False):
     pause_reason: PauseReason | None
     pause_message: str | None
     resume_at: int | None
-    waiting_for: WaitingFor | None
+    waiting_for: task_events.WaitingFor | None
     depends_on: tuple[str, ...]
     blocked_by: tuple[Dependency, ...]
     token: str | None
@@ -128,13 +113,13 @@ NOT_WAITING = Changes(
 _GOING_ON = NOT_WAITING | Changes(status="running", job_id=None)
 
 
-def _changes(task: TaskState, event: StoredTaskEvent) -> Changes:  # noqa: C901 - one case for each kind of event
+def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> Changes:  # noqa: C901 - one case for each kind of event
     match event:
-        case CreateTask():
+        case task_events.CreateTask():
             raise IllegalFact("a second createTask")
-        case StartTask():
+        case task_events.StartTask():
             return _GOING_ON | Changes(started_at=event.timestamp)
-        case CheckpointTask():
+        case task_events.CheckpointTask():
             return Changes(
                 state=task.state if event.state is None else event.state,
                 checkpoint_data=event.data,
@@ -142,31 +127,31 @@ def _changes(task: TaskState, event: StoredTaskEvent) -> Changes:  # noqa: C901 
                 checkpoint_id=event_id_of(task.task_id, task.version + 1),
                 checkpointed_at=event.timestamp,
             )
-        case PauseTask():
+        case task_events.PauseTask():
             return _paused(event.reason, event.message, event.timestamp) | Changes(
                 resume_at=event.resume_at,
                 waiting_for=event.waiting_for,
                 depends_on=event.depends_on,
                 token_hash=event.token_hash,
             )
-        case AnswerTask():
+        case task_events.AnswerTask():
             signals = (*task.signals, event.signal)[-_MOST_SIGNALS:] if event.signal else task.signals
             return _told(event) | Changes(answered=True, signals=signals)
-        case ResumeTask():
+        case task_events.ResumeTask():
             return _resumed(task, event)
-        case CompleteTask():
+        case task_events.CompleteTask():
             state = task.state if event.state is None else event.state
             return _ended("completed", event) | Changes(result=event.result, state=state)
-        case FailTask():
+        case task_events.FailTask():
             return _failed(task, event) | Changes(error=event.error, error_details=event.details)
-        case CancelTask():
+        case task_events.CancelTask():
             said = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
             return _ended("failed", event) | Changes(error=said)
-        case RetryTask():
+        case task_events.RetryTask():
             return _GOING_ON | Changes(retry_count=task.retry_count + 1)
-        case WakeTask():
+        case task_events.WakeTask():
             return Changes(job_id=event.job_id)
-        case ArchiveTask():
+        case task_events.ArchiveTask():
             return Changes(archived_at=event.timestamp)
     assert_never(event)
 
@@ -178,11 +163,11 @@ def _paused(reason: PauseReason, message: str | None, at: int) -> Changes:
     return NOT_WAITING | told | why
 
 
-def _told(event: AnswerTask | ResumeTask) -> Changes:
+def _told(event: task_events.AnswerTask | task_events.ResumeTask) -> Changes:
     return Changes(input=event.input, input_text=event.input_text, input_by=event.by)
 
 
-def _resumed(task: TaskState, event: ResumeTask) -> Changes:
+def _resumed(task: TaskState, event: task_events.ResumeTask) -> Changes:
     changes = _GOING_ON | Changes(started_at=task.started_at or event.timestamp)
     if event.input is not None:
         changes |= _told(event)
@@ -193,11 +178,13 @@ def _resumed(task: TaskState, event: ResumeTask) -> Changes:
     return changes
 
 
-def _ended(status: TaskStatus, event: CompleteTask | FailTask | CancelTask) -> Changes:
+def _ended(
+    status: TaskStatus, event: task_events.CompleteTask | task_events.FailTask | task_events.CancelTask
+) -> Changes:
     return NOT_WAITING | Changes(status=status, finished_at=event.timestamp)
 
 
-def _failed(task: TaskState, event: FailTask) -> Changes:
+def _failed(task: TaskState, event: task_events.FailTask) -> Changes:
     match event.outcome:
         case "fail":
             return _ended("failed", event)
@@ -208,14 +195,20 @@ def _failed(task: TaskState, event: FailTask) -> Changes:
     assert_never(event.outcome)
 
 
-def checkpoints_in(task_id: str, events: Sequence[StoredTaskEvent]) -> tuple[TaskCheckpoint, ...]:
+def checkpoints_in(task_id: str, events: Sequence[task_events.StoredTaskEvent]) -> tuple[TaskCheckpoint, ...]:
     """Return the checkpoints among a task's events, each with the state of that time."""
     state: JsonObject = {}
     found: list[TaskCheckpoint] = []
     for version, event in enumerate(events, start=1):
-        if isinstance(event, CreateTask | CheckpointTask | ResumeTask | CompleteTask) and event.state is not None:
+        if (
+            isinstance(
+                event,
+                task_events.CreateTask | task_events.CheckpointTask | task_events.ResumeTask | task_events.CompleteTask,
+            )
+            and event.state is not None
+        ):
             state = event.state
-        if isinstance(event, CheckpointTask):
+        if isinstance(event, task_events.CheckpointTask):
             found.append(
                 TaskCheckpoint(
                     id=event_id_of(task_id, version),

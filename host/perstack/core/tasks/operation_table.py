@@ -12,35 +12,13 @@ from dataclasses import Field as DataclassField
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from perstack.core.base.records import Fact
-from perstack.core.tasks.operations import (
-    EVERYONE,
-    PROGRAMS,
-    Answer,
-    Archive,
-    Caller,
-    Cancel,
-    Checkpoint,
-    Command,
-    Complete,
-    Create,
-    Delete,
-    Fail,
-    Get,
-    List,
-    ListCheckpoints,
-    Only,
-    Pause,
-    Resume,
-    Retry,
-    Start,
-    Through,
-)
+from perstack.core.tasks import operations
 from perstack.core.tasks.state import TaskCheckpoint, TaskState
 from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 
 
-def _itself(command: Command[Fact], done: Fact) -> Fact:
+def _itself(command: operations.Command[Fact], done: Fact) -> Fact:
     return done
 
 
@@ -50,7 +28,7 @@ class Checkpoints(Fact):
     checkpoints: tuple[TaskCheckpoint, ...]
 
     @classmethod
-    def of(cls, command: ListCheckpoints, done: tuple[TaskCheckpoint, ...]) -> Checkpoints:
+    def of(cls, command: operations.ListCheckpoints, done: tuple[TaskCheckpoint, ...]) -> Checkpoints:
         """Return the checkpoints as one record."""
         return cls(checkpoints=done)
 
@@ -61,7 +39,7 @@ class Deleted(Fact):
     deleted: str
 
     @classmethod
-    def of(cls, command: Delete, done: None) -> Deleted:
+    def of(cls, command: operations.Delete, done: None) -> Deleted:
         """Return the deleted task's id as a record."""
         return cls(deleted=command.task_id)
 
@@ -74,7 +52,7 @@ class Operation:
     """Operation as doors see it."""
 
     name: str
-    command: type[Command[Any]]  # Any: each gives something of its own
+    command: type[operations.Command[Any]]  # Any: each gives something of its own
     method: Method
     """HTTP method; GET for operations that only read."""
     path: str
@@ -85,7 +63,7 @@ class Operation:
     """Model of the result as doors show it."""
     shown: Callable[[Any, Any], Fact] = _itself
     """Convert the command and its result to that model."""
-    callers: frozenset[Caller] = EVERYONE
+    callers: frozenset[operations.Caller] = operations.EVERYONE
 
     @property
     def description(self) -> str:
@@ -107,7 +85,7 @@ class Operation:
         """True if the operation creates something."""
         return self.method == "POST" and not self.path
 
-    def arguments(self, caller: Caller) -> tuple[Argument, ...]:
+    def arguments(self, caller: operations.Caller) -> tuple[Argument, ...]:
         """Return the arguments that a caller may give: positional ones first, then those given by name."""
         hints = get_type_hints(self.command, include_extras=True)
         ordered = sorted(fields(self.command), key=lambda one: (one.kw_only, one.name == _FENCE))
@@ -126,12 +104,12 @@ class Argument:
     """`...` if it is required."""
 
 
-def _argument(one: DataclassField[Any], hint: object, caller: Caller) -> Argument | None:
+def _argument(one: DataclassField[Any], hint: object, caller: operations.Caller) -> Argument | None:
     kind, *about = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if any(isinstance(mark, Only) and caller not in mark.callers for mark in about):
+    if any(isinstance(mark, operations.Only) and caller not in mark.callers for mark in about):
         return None
-    kind = next((mark.type for mark in about if isinstance(mark, Through)), kind)
-    plain = tuple(mark for mark in about if not isinstance(mark, Only | Through))
+    kind = next((mark.type for mark in about if isinstance(mark, operations.Through)), kind)
+    plain = tuple(mark for mark in about if not isinstance(mark, operations.Only | operations.Through))
     typed: object = Annotated[(kind, *plain)] if plain else kind
     return Argument(one.name, typed, ... if one.default is MISSING else one.default)
 
@@ -140,21 +118,27 @@ _ONE = "/{taskId}"
 _FENCE = "expected_version"
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("create", Create, "POST", "", "createTask"),
-    Operation("list", List, "GET", "", "listTasks", TaskPage),
-    Operation("get", Get, "GET", _ONE, "getTask"),
-    Operation("start", Start, "POST", f"{_ONE}/start", "startTask"),
-    Operation("checkpoint", Checkpoint, "PUT", f"{_ONE}/checkpoint", "checkpointTask"),
+    Operation("create", operations.Create, "POST", "", "createTask"),
+    Operation("list", operations.List, "GET", "", "listTasks", TaskPage),
+    Operation("get", operations.Get, "GET", _ONE, "getTask"),
+    Operation("start", operations.Start, "POST", f"{_ONE}/start", "startTask"),
+    Operation("checkpoint", operations.Checkpoint, "PUT", f"{_ONE}/checkpoint", "checkpointTask"),
     Operation(
-        "checkpoints", ListCheckpoints, "GET", f"{_ONE}/checkpoints", "listCheckpoints", Checkpoints, Checkpoints.of
+        "checkpoints",
+        operations.ListCheckpoints,
+        "GET",
+        f"{_ONE}/checkpoints",
+        "listCheckpoints",
+        Checkpoints,
+        Checkpoints.of,
     ),
-    Operation("pause", Pause, "POST", f"{_ONE}/pause", "pauseTask"),
-    Operation("answer", Answer, "POST", f"{_ONE}/answer", "answerTask", callers=PROGRAMS),
-    Operation("resume", Resume, "POST", f"{_ONE}/resume", "resumeTask"),
-    Operation("complete", Complete, "POST", f"{_ONE}/complete", "completeTask"),
-    Operation("fail", Fail, "POST", f"{_ONE}/fail", "failTask"),
-    Operation("retry", Retry, "POST", f"{_ONE}/retry", "retryTask"),
-    Operation("cancel", Cancel, "POST", f"{_ONE}/cancel", "cancelTask"),
-    Operation("archive", Archive, "POST", f"{_ONE}/archive", "archiveTask"),
-    Operation("delete", Delete, "DELETE", _ONE, "deleteTask", Deleted, Deleted.of),
+    Operation("pause", operations.Pause, "POST", f"{_ONE}/pause", "pauseTask"),
+    Operation("answer", operations.Answer, "POST", f"{_ONE}/answer", "answerTask", callers=operations.PROGRAMS),
+    Operation("resume", operations.Resume, "POST", f"{_ONE}/resume", "resumeTask"),
+    Operation("complete", operations.Complete, "POST", f"{_ONE}/complete", "completeTask"),
+    Operation("fail", operations.Fail, "POST", f"{_ONE}/fail", "failTask"),
+    Operation("retry", operations.Retry, "POST", f"{_ONE}/retry", "retryTask"),
+    Operation("cancel", operations.Cancel, "POST", f"{_ONE}/cancel", "cancelTask"),
+    Operation("archive", operations.Archive, "POST", f"{_ONE}/archive", "archiveTask"),
+    Operation("delete", operations.Delete, "DELETE", _ONE, "deleteTask", Deleted, Deleted.of),
 )

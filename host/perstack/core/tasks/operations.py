@@ -22,6 +22,7 @@ from perstack.core.base.actor import By
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import read_answer
+from perstack.core.tasks import events as task_events
 from perstack.core.tasks.arguments import (
     Config,
     Count,
@@ -37,22 +38,6 @@ from perstack.core.tasks.arguments import (
     message_of,
     reason_of,
     starts,
-)
-from perstack.core.tasks.events import (
-    AnswerTask,
-    ArchiveTask,
-    CancelTask,
-    CheckpointTask,
-    CompleteTask,
-    CreateTask,
-    FailTask,
-    PauseTask,
-    ResumeTask,
-    RetryTask,
-    StartTask,
-    StoredTaskEvent,
-    TaskConfig,
-    WaitingFor,
 )
 from perstack.core.tasks.state import (
     ALLOWED,
@@ -146,7 +131,7 @@ class Change(OnTask[TaskState]):
         """Raise UsageError for contradictory arguments, before the task is loaded."""
 
     @abstractmethod
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the events to append. Raises NotAllowed, Conflict or UsageError."""
 
 
@@ -182,26 +167,28 @@ class Create(OnTask[TaskState]):
         """Raise UsageError if `start` and `status` contradict."""
         starts(start=self.start, status=self.status)
 
-    def decide(self, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the first events of the task. Raises UsageError."""
         task_id, is_started = self.task_id, starts(start=self.start, status=self.status)
-        created = CreateTask(
+        created = task_events.CreateTask(
             task_id=task_id,
             timestamp=given.now,
             name=self.name or task_id,
             description=self.description,
             agent_id=self.agent_id,
             state=self.state or {},
-            config=self.config or TaskConfig(),
+            config=self.config or task_events.TaskConfig(),
         )
-        events: list[StoredTaskEvent] = [created]
+        events: list[task_events.StoredTaskEvent] = [created]
         if self.checkpoint_data is not None:
-            events.append(CheckpointTask(task_id=task_id, timestamp=given.now, data=self.checkpoint_data))
+            events.append(task_events.CheckpointTask(task_id=task_id, timestamp=given.now, data=self.checkpoint_data))
         if given.depends_on:
             waits_for = given.depends_on
-            events.append(PauseTask(task_id=task_id, timestamp=given.now, reason=_FOR_TASKS, depends_on=waits_for))
+            events.append(
+                task_events.PauseTask(task_id=task_id, timestamp=given.now, reason=_FOR_TASKS, depends_on=waits_for)
+            )
         elif is_started:
-            events.append(StartTask(task_id=task_id, timestamp=given.now))
+            events.append(task_events.StartTask(task_id=task_id, timestamp=given.now))
         return events
 
 
@@ -238,10 +225,10 @@ class Get(OnTask[TaskState]):
 class Start(Change):
     """Start a task that was only created."""
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the start. Raises NotAllowed."""
         check_allowed(task, "start")
-        return [StartTask(task_id=task.task_id, timestamp=given.now)]
+        return [task_events.StartTask(task_id=task.task_id, timestamp=given.now)]
 
 
 @dataclass(frozen=True)
@@ -259,11 +246,13 @@ class Checkpoint(Change):
         if self.checkpoint_data is not None and self.data is not None:
             raise UsageError("checkpoint: `data` is an old name of `checkpoint_data`: give one of them")
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the checkpoint. Raises NotAllowed."""
         check_allowed(task, "checkpoint")
         data = self.data if self.checkpoint_data is None else self.checkpoint_data
-        kept = CheckpointTask(task_id=task.task_id, timestamp=given.now, name=self.name, state=self.state, data=data)
+        kept = task_events.CheckpointTask(
+            task_id=task.task_id, timestamp=given.now, name=self.name, state=self.state, data=data
+        )
         return [kept]
 
 
@@ -296,7 +285,7 @@ class Pause(Change):
         Field(description="For scheduled_wait and rate_limit: when to continue, in milliseconds since 1970."),
     ] = None
     waiting_for: Annotated[
-        WaitingFor | Text | None,
+        task_events.WaitingFor | Text | None,
         Through(Text | None),  # text only: a command would run on this machine for any remote caller
         Field(description="For external_dependency: what has to come."),
     ] = None
@@ -305,9 +294,9 @@ class Pause(Change):
     ] = ()
 
     @property
-    def outside(self) -> WaitingFor | None:
+    def outside(self) -> task_events.WaitingFor | None:
         """The external event that the task waits for; None without one."""
-        return WaitingFor(what=self.waiting_for) if isinstance(self.waiting_for, str) else self.waiting_for
+        return task_events.WaitingFor(what=self.waiting_for) if isinstance(self.waiting_for, str) else self.waiting_for
 
     def check(self, given: Given) -> None:
         """Raise UsageError if the reason is invalid or does not fit the other arguments."""
@@ -319,23 +308,25 @@ class Pause(Change):
         typed, _ = self._reason(given)
         return typed == "external_dependency" and (self.outside is not None or not given.depends_on)
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the pause, after a checkpoint if one is given. Raises NotAllowed."""
         typed, words = self._reason(given)
         check_allowed(task, "pause")
-        paused = PauseTask(
+        paused = task_events.PauseTask(
             task_id=task.task_id,
             timestamp=given.now,
             reason=typed,
             message=message_of(words, self.message),
             resume_at=self.resume_at,
-            waiting_for=(self.outside or WaitingFor()) if self.needs_token(given) else None,
+            waiting_for=(self.outside or task_events.WaitingFor()) if self.needs_token(given) else None,
             depends_on=given.depends_on,
             token_hash=given.token_hash,
         )
         if self.state is None and self.checkpoint_data is None:
             return [paused]
-        kept = CheckpointTask(task_id=task.task_id, timestamp=given.now, state=self.state, data=self.checkpoint_data)
+        kept = task_events.CheckpointTask(
+            task_id=task.task_id, timestamp=given.now, state=self.state, data=self.checkpoint_data
+        )
         return [kept, paused]
 
     def _reason(self, given: Given) -> tuple[PauseReason, str | None]:
@@ -355,7 +346,7 @@ class Answer(Change):
     _: KW_ONLY
     event_id: Annotated[Text | None, Only(frozenset())] = None
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the answer; nothing for an external event that the task already has."""
         if self.event_id is not None and self.event_id in task.signals:
             return []
@@ -370,7 +361,7 @@ class Answer(Change):
         if task.pause_reason not in _ANSWERABLE:
             raise UsageError(f"task {task.task_id} needs no answer ({task.pause_reason}): resume it")
         told = _told(task, self.value, given)
-        return [AnswerTask(task_id=task.task_id, timestamp=given.now, signal=self.event_id, **told)]
+        return [task_events.AnswerTask(task_id=task.task_id, timestamp=given.now, signal=self.event_id, **told)]
 
 
 @dataclass(frozen=True)
@@ -384,12 +375,12 @@ class Resume(Change):
     state: Annotated[State | None, Field(description="Takes the place of the state.")] = None
     value: Annotated[Json, NOT_FOR_EXPERTS, Field(description="What it waited for, in place of an answer.")] = None
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the resumption. Raises NotAllowed, and UsageError for an unacceptable value."""
         check_allowed(task, "resume")
         back_to = given.back_to
         before = back_to.state if back_to is not None else None
-        resumed = ResumeTask(
+        resumed = task_events.ResumeTask(
             task_id=task.task_id,
             timestamp=given.now,
             checkpoint_id=back_to.id if back_to is not None else None,
@@ -408,10 +399,12 @@ class Complete(Change):
     _: KW_ONLY
     state: Annotated[State | None, NOT_FOR_EXPERTS, Field(description="The last state.")] = None
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the completion. Raises NotAllowed."""
         check_allowed(task, "complete")
-        return [CompleteTask(task_id=task.task_id, timestamp=given.now, result=self.result, state=self.state)]
+        return [
+            task_events.CompleteTask(task_id=task.task_id, timestamp=given.now, result=self.result, state=self.state)
+        ]
 
 
 @dataclass(frozen=True)
@@ -423,7 +416,7 @@ class Fail(Change):
 
     error: Annotated[Text | State, Field(description="What went wrong, as text, or as an object with a `message`.")]
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the failure. Raises NotAllowed."""
         words, details = error_of(self.error)
         return [failure(task, words, given.now, details)]
@@ -433,7 +426,7 @@ class Fail(Change):
 class Retry(Change):
     """Try a failed task again from where it stood, as often as its config allows."""
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the retry. Raises NotAllowed, also if no retries are left."""
         check_allowed(task, "retry")
         if task.retry_count >= task.config.max_retries:
@@ -442,7 +435,7 @@ class Retry(Change):
                 " resume it to continue all the same",
                 tuple(one for one in ALLOWED[task.status] if one != "retry"),
             )
-        return [RetryTask(task_id=task.task_id, timestamp=given.now)]
+        return [task_events.RetryTask(task_id=task.task_id, timestamp=given.now)]
 
 
 @dataclass(frozen=True)
@@ -451,20 +444,20 @@ class Cancel(Change):
 
     message: Annotated[Text | None, Field(description="Why.")] = None
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the cancellation. Raises NotAllowed."""
         check_allowed(task, "cancel")
-        return [CancelTask(task_id=task.task_id, timestamp=given.now, message=self.message)]
+        return [task_events.CancelTask(task_id=task.task_id, timestamp=given.now, message=self.message)]
 
 
 @dataclass(frozen=True)
 class Archive(Change):
     """Leave a completed or failed task out of lists from now on."""
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
         """Return the archiving. Raises NotAllowed."""
         check_allowed(task, "archive")
-        return [ArchiveTask(task_id=task.task_id, timestamp=given.now)]
+        return [task_events.ArchiveTask(task_id=task.task_id, timestamp=given.now)]
 
 
 @dataclass(frozen=True)
@@ -474,11 +467,11 @@ class Delete(OnTask[None]):
     expected_version: Version = field(default=None, kw_only=True)
 
 
-def failure(task: TaskState, error: str, now: int, details: JsonObject | None = None) -> FailTask:
+def failure(task: TaskState, error: str, now: int, details: JsonObject | None = None) -> task_events.FailTask:
     """Return the failure of a task. A task that was not running is not retried."""
     check_allowed(task, "fail")
     outcome = outcome_of_failure(task) if task.status == "running" else "fail"
-    return FailTask(task_id=task.task_id, timestamp=now, error=error, details=details, outcome=outcome)
+    return task_events.FailTask(task_id=task.task_id, timestamp=now, error=error, details=details, outcome=outcome)
 
 
 class _Told(TypedDict):
