@@ -238,7 +238,7 @@ class Pairs(RuleBasedStateMachine):
             replies,
             sum(isinstance(event, FinishToolCall) and event.tool_name == "askUser" for event in events),
             frozenset(place for name, place in self.world.played if name == nonce),
-            frozenset(key.partition(" ")[2] for key in loaded.job.signals),
+            frozenset(key.partition(" ")[2] for key in loaded.signals),
         )
 
     async def events(self, host: Host, run_id: str) -> list[StoredEvent]:

@@ -98,7 +98,7 @@ async def outcome(bench: Bench) -> None:
                     assert len(lines) == 1 or (
                         event.is_error and "interrupted" in text_of(event.contents) and not lines
                     )
-        assert job.usage.total_tokens == generations * 11 == loaded.job.usage.total_tokens
+        assert job.usage.total_tokens == generations * 11 == loaded.usage.total_tokens
         assert (await host.verify("job")).ok
         assert (await host.replay("job")).ok
 
@@ -176,7 +176,7 @@ def test_nothing_is_written_after_a_write_that_failed_and_each_flush_raises_the_
         loaded = await host.load("job")
         run = loaded.runs["job-1"]
         before = await host.logs("job")
-        session = RunSession.of(_FullOnce(host.storage), loaded.job, run, lambda *_: None)
+        session = RunSession.of(_FullOnce(host.storage), loaded, run, lambda *_: None)
         session.record(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
         with pytest.raises(StorageError) as first:
             await session.flush()

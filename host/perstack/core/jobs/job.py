@@ -8,13 +8,13 @@ A person may start several Coordinator Runs, one after the other; the one starte
 
 The package builds on this sum: `summary.py` presents it (job.json, a cache), `budget.py` and `budget_shares.py` decide
 what its Runs may still spend, `answers.py` reads answers to its question, `resuming.py` says whether and why it
-continues, and `queries.py` selects Jobs. To show a value of a Run per Job, change together: `RunTally`, a property of
-`Job`, `JobSummary` and `summarize`.
+continues, and `queries.py` selects Jobs. To show a value of a Run per Job, change together: a property of `Job`,
+`JobSummary` and `summarize`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field
 from functools import reduce
 
@@ -23,13 +23,13 @@ from pydantic import Field
 from perstack.core.base.actor import By
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import BLOCK, OWN, block_of, number_of_run
-from perstack.core.base.records import Fact, JsonObject, falsy
-from perstack.core.base.usage import NO_USAGE, Charge, ModelShare, Usage, together
-from perstack.core.definitions.experts import Budget, Limits
+from perstack.core.base.records import Fact, falsy
+from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
+from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.permissions import Standing, Widening
-from perstack.core.runs.events import CloseRun, QueueRun, StartRun, StopRunByExceededBudget
+from perstack.core.runs.events import QueueRun
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.state import Run, RunStatus, promised
+from perstack.core.runs.state import Run, promised
 from perstack.dataclass import dataclass
 
 
@@ -56,81 +56,19 @@ class Queued(Fact):
         return cls(since=event.timestamp, due=event.due, priority=event.priority, by=event.by)
 
 
-@dataclass(frozen=True, slots=True)
-class RunTally:
-    """The part of one Run's state that a Job keeps: all but its messages."""
-
-    start: StartRun
-    status: RunStatus
-    steps: int
-    usage: Usage
-    unpriced_tokens: int
-    by_model: dict[str, ModelShare]
-    assumed: Charge | None
-    budget: Budget | None
-    exceeded: StopRunByExceededBudget | None
-    updated_at: int
-    touched: int
-    """Time of the last start or resumption; the latest Coordinator Run represents the Job."""
-    questions: dict[str, OpenQuestion]
-    """Unanswered questions by call id; the latest one is put to a person."""
-    text: str | None
-    value: JsonObject | None
-    without_effect: bool
-    error: str | None
-    waits_for_limit: bool
-    resume_at: int | None
-    signals: frozenset[str]
-    standing: tuple[Standing, ...]
-    widenings: tuple[Widening, ...]
-    closed: CloseRun | None
-    queued: QueueRun | None
-
-    @classmethod
-    def of(cls, run: Run) -> RunTally:
-        """Return the tally of a Run's state."""
-        return cls(
-            start=run.start,
-            status=run.status,
-            steps=run.step,
-            usage=run.usage,
-            unpriced_tokens=run.unpriced_tokens,
-            by_model=run.by_model,
-            assumed=together(run.assumed, promised(run)),
-            budget=run.limits.budget,
-            exceeded=run.exceeded,
-            updated_at=run.updated_at,
-            touched=run.touched,
-            questions=run.questions,
-            text=run.result if run.status == "completed" else None,
-            value=run.value,
-            without_effect=run.without_effect,
-            error=None if run.error is None else run.error.message,
-            waits_for_limit=run.waits_for_limit,
-            resume_at=run.resume_at,
-            signals=run.signals,
-            standing=run.standing,
-            widenings=run.widenings,
-            closed=run.closed,
-            queued=run.queued,
-        )
-
-
 @dataclass(slots=True)
 class Job:
     """The sum of the states of a Job's Runs. Call `take` whenever one of them changes."""
 
     id: str
+    runs: dict[str, Run] = field(default_factory=dict[str, Run])
+    """Latest state of each Run, in the order in which they were first taken. Only `take` changes it."""
     heads: dict[str, Head] = field(default_factory=dict[str, Head])
     """End of each Run's log, to detect a log that was cut or rewritten."""
     total_steps: int = 0
     watch: Callable[[Run], None] = lambda run: None
     root: int = 0
     """Number of the Run that this process drives apart from its Job; 0 if it drives the Job itself."""
-    _tallies: dict[str, RunTally] = field(default_factory=dict[str, RunTally])
-    _taken: dict[str, Run] = field(default_factory=dict[str, Run])
-    """Latest states not yet in `_tallies`: states are many, and tallies are seldom read."""
-    _steps: dict[str, int] = field(default_factory=dict[str, int])
     _highest: dict[int, int] = field(default_factory=dict[int, int])
     """Highest Run number by block; the Job's own block is 0."""
     _is_distributed: bool = False
@@ -139,15 +77,13 @@ class Job:
     def take(self, run: Run) -> None:
         """Record the state of a Run."""
         run_id = run.start.run_id
-        before = self._steps.get(run_id)
+        before = self.runs.get(run_id)
         if before is None:
             self._number(number_of_run(run_id))
-        if before != run.step:
-            self.total_steps += run.step - (before or 0)
-            self._steps[run_id] = run.step
+        self.total_steps += run.step - (0 if before is None else before.step)
         self._number(run.last_number)
         self._is_distributed = self._is_distributed or (run.queued is not None and not run.is_coordinator)
-        self._taken[run_id] = run
+        self.runs[run_id] = run
         self.watch(run)
 
     def _number(self, number: int) -> None:
@@ -173,47 +109,39 @@ class Job:
         return bool(self.root) or self.next_number in OWN
 
     @property
-    def runs(self) -> Mapping[str, RunTally]:
-        """The tallies of the Runs, in the order in which they were first taken."""
-        if self._taken:
-            self._tallies |= {run_id: RunTally.of(run) for run_id, run in self._taken.items()}
-            self._taken.clear()
-        return self._tallies
-
-    @property
     def usage(self) -> Usage:
         """The usage over all Runs."""
-        return sum((tally.usage for tally in self.runs.values()), NO_USAGE)
+        return sum((run.usage for run in self.runs.values()), NO_USAGE)
 
     @property
     def unpriced_tokens(self) -> int:
         """The tokens of unknown price over all Runs."""
-        return sum(tally.unpriced_tokens for tally in self.runs.values())
+        return sum(run.unpriced_tokens for run in self.runs.values())
 
     @property
     def assumed(self) -> Charge | None:
         """The charges for unreported usage over all Runs."""
-        return reduce(together, (tally.assumed for tally in self.runs.values()), None)
+        return reduce(together, (together(run.assumed, promised(run)) for run in self.runs.values()), None)
 
     @property
     def signals(self) -> frozenset[str]:
         """The events from outside that the Job has accepted."""
-        return frozenset[str]().union(*(tally.signals for tally in self.runs.values()))
+        return frozenset[str]().union(*(run.signals for run in self.runs.values()))
 
     @property
     def standing(self) -> tuple[Standing, ...]:
         """The approvals for the whole Job, from all Runs."""
-        return tuple(one for tally in self.runs.values() for one in tally.standing)
+        return tuple(one for run in self.runs.values() for one in run.standing)
 
     @property
     def widenings(self) -> tuple[Widening, ...]:
         """The overrides of the Job's rules, in order."""
-        return tuple(one for tally in self.coordinators for one in tally.widenings)
+        return tuple(one for run in self.coordinators for one in run.widenings)
 
     @property
     def closed(self) -> Closed | None:
         """The first close of any Run, which closes all of them even if their logs do not say so yet."""
-        of_runs = (tally.closed for tally in self.runs.values())
+        of_runs = (run.closed for run in self.runs.values())
         first = min((one for one in of_runs if one is not None), key=lambda one: one.timestamp, default=None)
         return None if first is None else Closed(by=first.by, reason=first.reason, at=first.timestamp)
 
@@ -222,38 +150,38 @@ class Job:
         return None if limits.max_steps is None else max(0, limits.max_steps + besides - self.total_steps)
 
     @property
-    def coordinator(self) -> RunTally:
+    def coordinator(self) -> Run:
         """The latest started or resumed Coordinator Run. Raises LookupError if there is none."""
-        runs = [tally for tally in self.runs.values() if tally.start.delegated_by is None]
+        runs = [run for run in self.runs.values() if run.is_coordinator]
         if not runs:
             raise LookupError(self.id)
-        return max(runs, key=lambda tally: (tally.touched, number_of_run(tally.start.run_id)))
+        return max(runs, key=lambda run: (run.touched, number_of_run(run.start.run_id)))
 
     @property
-    def coordinators(self) -> list[RunTally]:
+    def coordinators(self) -> list[Run]:
         """The Runs that a person started, oldest first."""
-        return [tally for tally in self.runs.values() if tally.start.delegated_by is None]
+        return [run for run in self.runs.values() if run.is_coordinator]
 
     @property
     def question(self) -> OpenQuestion | None:
         """The open question of the latest Coordinator Run or of a delegate it waits for; None if nothing is asked."""
         if self.closed is not None:
             return None
-        for _, tally in sorted(self.runs.items(), key=lambda item: number_of_run(item[0])):
-            is_asking = tally.status == "stoppedByInteractiveTool" and tally.questions
-            if is_asking and self._root(tally) is self.coordinator:
-                return next(reversed(tally.questions.values()))
+        for _, run in sorted(self.runs.items(), key=lambda item: number_of_run(item[0])):
+            is_asking = run.status == "stoppedByInteractiveTool" and run.questions
+            if is_asking and self._root(run) is self.coordinator:
+                return next(reversed(run.questions.values()))
         return None
 
     @property
     def labels(self) -> dict[str, str]:
         """The labels of all Runs that a person started; later ones override earlier ones."""
         found: dict[str, str] = {}
-        for tally in sorted(self.coordinators, key=lambda tally: number_of_run(tally.start.run_id)):
-            found |= tally.start.labels
+        for run in sorted(self.coordinators, key=lambda run: number_of_run(run.start.run_id)):
+            found |= run.start.labels
         return found
 
-    def _root(self, tally: RunTally) -> RunTally:
-        while tally.start.delegated_by is not None:
-            tally = self.runs[tally.start.delegated_by.run_id]
-        return tally
+    def _root(self, run: Run) -> Run:
+        while run.start.delegated_by is not None:
+            run = self.runs[run.start.delegated_by.run_id]
+        return run

@@ -19,11 +19,11 @@ from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost_of
 from perstack.core.definitions.experts import Budget
 from perstack.core.definitions.models import full_name
-from perstack.core.jobs.job import Closed, Job, Queued, RunTally
+from perstack.core.jobs.job import Closed, Job, Queued
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.state import RunStatus
+from perstack.core.runs.state import Run, RunStatus
 from perstack.dataclass import dataclass
 
 
@@ -112,9 +112,9 @@ class JobSummary(Fact):
 def summarize(job: Job, *, is_driven: bool) -> JobSummary:
     """Return the summary of a Job. A running Job that nobody drives counts as interrupted."""
     last = job.coordinator
-    first = min(job.coordinators, key=lambda tally: tally.start.timestamp)
+    first = min(job.coordinators, key=lambda run: run.start.timestamp)
     status = _job_status(last.status, is_driven)
-    updated = max(tally.updated_at for tally in job.runs.values())
+    updated = max(run.updated_at for run in job.runs.values())
     question = job.question if status == "stoppedByInteractiveTool" else None
     closed = job.closed
     return JobSummary(
@@ -136,7 +136,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         queued=None if last.queued is None else Queued.of(last.queued),
         total_steps=job.total_steps,
         max_steps=last.start.limits.max_steps,
-        budget=last.budget,
+        budget=last.limits.budget,
         exceeded=None if status != "stoppedByBudget" or last.exceeded is None else last.exceeded.words,
         exceeded_budget=None if status != "stoppedByBudget" or last.exceeded is None else last.exceeded.budget,
         usage=job.usage,
@@ -151,32 +151,32 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         coordinator_run_id=last.start.run_id,
         question=question.text if question else None,
         asking=question,
-        text=last.text if status == "completed" else None,
+        text=last.result if status == "completed" else None,
         result=last.value if status == "completed" else None,
         without_effect=last.without_effect and status == "completed",
-        error=last.error,
-        runs=tuple(_run_summary(tally, job.heads.get(run_id, EMPTY_LOG)) for run_id, tally in job.runs.items()),
+        error=None if last.error is None else last.error.message,
+        runs=tuple(_run_summary(run, job.heads.get(run_id, EMPTY_LOG)) for run_id, run in job.runs.items()),
     )
 
 
 def _usage_by_expert(job: Job) -> dict[str, Usage]:
     found: dict[str, Usage] = {}
-    for tally in job.runs.values():
-        key = tally.start.expert_key
-        found[key] = found.get(key, NO_USAGE) + tally.usage
+    for run in job.runs.values():
+        key = run.start.expert_key
+        found[key] = found.get(key, NO_USAGE) + run.usage
     return found
 
 
 def _usage_by_model(job: Job) -> dict[str, Usage]:
     found: dict[str, Usage] = {}
-    for tally in job.runs.values():
-        own = full_name(tally.start.provider, tally.start.model)
-        for name, share in (tally.by_model or {own: ModelShare(usage=tally.usage)}).items():
+    for run in job.runs.values():
+        own = full_name(run.start.provider, run.start.model)
+        for name, share in (run.by_model or {own: ModelShare(usage=run.usage)}).items():
             found[name] = found.get(name, NO_USAGE) + share.usage
     return found if len(found) > 1 else {}
 
 
-def _resume_at(last: RunTally, status: JobStatus) -> int | None:
+def _resume_at(last: Run, status: JobStatus) -> int | None:
     if status == "queued":
         return (last.queued and last.queued.due) or None
     return last.resume_at
@@ -188,22 +188,22 @@ def _job_status(status: RunStatus, is_driven: bool) -> JobStatus:
     return status  # type: ignore[return-value]  # the two others are handled above
 
 
-def _run_summary(tally: RunTally, head: Head) -> RunSummary:
-    start = tally.start
+def _run_summary(run: Run, head: Head) -> RunSummary:
+    start = run.start
     name = full_name(start.provider, start.model)
     return RunSummary(
         id=start.run_id,
         expert_key=start.expert_key,
-        status=tally.status,
+        status=run.status,
         model=name,
-        steps=tally.steps,
-        usage=tally.usage,
-        unpriced_tokens=tally.unpriced_tokens,
-        by_model=tally.by_model if len(tally.by_model) > 1 or {*tally.by_model} - {name} else {},
+        steps=run.step,
+        usage=run.usage,
+        unpriced_tokens=run.unpriced_tokens,
+        by_model=run.by_model if len(run.by_model) > 1 or {*run.by_model} - {name} else {},
         delegated_by=start.delegated_by.run_id if start.delegated_by else None,
         continued_from=start.continued_from.checkpoint_id if start.continued_from else None,
         started_at=start.timestamp,
-        updated_at=tally.updated_at,
+        updated_at=run.updated_at,
         head_seq=head.seq,
         head_hash=head.hash,
     )

@@ -141,10 +141,10 @@ class PerstackAgent:
         with _errors():
             session = await self._sessions.load(cwd, session_id)
             loaded = await session.host.load(session_id)
-            run = loaded.runs[loaded.job.coordinator.start.run_id]
+            run = loaded.coordinator
             for update in shown_again(run.messages):
                 await self._client.session_update(session_id, update)
-            if (asking := loaded.job.question) is not None:
+            if (asking := loaded.question) is not None:
                 await self._say(session, _in_words(asking))
             return schema.LoadSessionResponse(modes=_modes(session))
 

@@ -44,7 +44,7 @@ class Kind:
 async def _job(state: ServedProject, job_id: str) -> str:
     job = await state.job(job_id)
     if job.status == "running":  # the stored summary of a running Job is a step or a second old
-        job = summarize((await state.host.load(job_id)).job, is_driven=True)
+        job = summarize(await state.host.load(job_id), is_driven=True)
     return job.to_json().decode()
 
 

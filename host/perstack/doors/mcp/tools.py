@@ -134,7 +134,7 @@ async def _list_jobs(call: Call, args: ListJobsArguments) -> Outcome:
 async def _get_job(call: Call, args: JobArguments) -> Outcome:
     job = await call.state.job(args.job)
     if job.status == "running":  # the stored summary of a running Job is a step or a second old
-        job = summarize((await call.host.load(args.job)).job, is_driven=True)
+        job = summarize(await call.host.load(args.job), is_driven=True)
     is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
     open_calls = await call.host.unsettled(args.job) if is_stopped else ()
     texts = [job.text] if job.text else []

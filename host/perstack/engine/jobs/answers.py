@@ -8,31 +8,31 @@ from perstack.core.base.ids import event_id_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.jobs.answers import Given, read_job_answer
+from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_signal, new_limits
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import CallInteractiveTool, RequestApproval
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.loop import Driver
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import AnswerEarlier, Continue, Inspect
 
 
-def answer_open(loaded: LoadedJob, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], RunSession]:
+def answer_open(loaded: Job, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], RunSession]:
     """Return the function that resumes the Coordinator's Run with an answer to the question that the Job is stopped at.
 
     Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
     """
-    asking = loaded.job.question
-    check_signal(loaded.job, given.signal)
+    asking = loaded.question
+    check_signal(loaded, given.signal)
     if given.question_id is not None and (asking is None or asking.id != given.question_id):
         raise Conflict(f"question {given.question_id} has been answered already", next_steps=(Inspect("inbox"),))
     if run.status != "stoppedByInteractiveTool" or asking is None:
-        steps = (Continue(loaded.job.id, run.start.expert_key), AnswerEarlier(loaded.job.id))
-        raise UsageError(f"Job {loaded.job.id} asks nothing ({run.status})", next_steps=steps)
+        steps = (Continue(loaded.id, run.start.expert_key), AnswerEarlier(loaded.id))
+        raise UsageError(f"Job {loaded.id} asks nothing ({run.status})", next_steps=steps)
     answer = given.to(asking)
 
     def take_up(driver: Driver) -> RunSession:

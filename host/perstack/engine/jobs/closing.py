@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from perstack.core.base.actor import By, cleaned
+from perstack.core.jobs.job import Job
 from perstack.core.runs.decide import interrupted
 from perstack.core.runs.events import CloseRun
 from perstack.core.runs.state import Run
 from perstack.engine.log.emitter import Emitter
-from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.errors import UsageError
 from perstack.next_steps import Continue
@@ -15,13 +15,13 @@ from perstack.ports.storage import Storage
 from perstack.system.clock import Clock
 
 
-async def close_job(storage: Storage, loaded: LoadedJob, emit: Emitter, by: By, reason: str, clock: Clock) -> None:
+async def close_job(storage: Storage, loaded: Job, emit: Emitter, by: By, reason: str, clock: Clock) -> None:
     """Record in the log of each Run that is not completed that it is closed, the Coordinator's first.
 
     The caller holds the lease. The first of these events closes the whole Job; if the process ends before the last one,
     the same call again records the rest. Raises UsageError for a Job that is completed.
     """
-    job, last = loaded.job, loaded.runs[loaded.job.coordinator.start.run_id]
+    job, last = loaded, loaded.coordinator
     if last.status == "completed":
         step = Continue(job.id, last.start.expert_key)
         raise UsageError(f"Job {job.id} is completed: there is nothing to close", next_steps=(step,))
@@ -38,12 +38,12 @@ async def close_job(storage: Storage, loaded: LoadedJob, emit: Emitter, by: By, 
     await summary_file.write(is_driven=False)
 
 
-async def interrupt_queued(storage: Storage, loaded: LoadedJob, run: Run, emit: Emitter, clock: Clock) -> None:
+async def interrupt_queued(storage: Storage, loaded: Job, run: Run, emit: Emitter, clock: Clock) -> None:
     """Record that the Coordinator's queued Run is interrupted. The caller holds the lease."""
-    summary_file = JobSummaryFile(storage, loaded.job)
+    summary_file = JobSummaryFile(storage, loaded)
     # as above
     await summary_file.mark_stale()
-    session = RunSession.of(storage, loaded.job, run, emit, clock=clock)
+    session = RunSession.of(storage, loaded, run, emit, clock=clock)
     session.record_all(interrupted(run, session.stamp))
     await session.flush()
     await session.write_checkpoint()

@@ -108,7 +108,7 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
         raise UsageError(f"Job {job_id} cannot be recorded: nothing of it has begun")
     source = Source(
         job_id=job_id,
-        status=summarize(loaded.job, is_driven=False).status,
+        status=summarize(loaded, is_driven=False).status,
         logs=logs,
         statuses={run_id: run.status for run_id, run in loaded.runs.items()},
         sent=sent,

@@ -203,7 +203,7 @@ class JobFiles(JobQueries):
 
     async def _may_work_here(self, job_id: str) -> bool:
         try:
-            return _works_in((await self.load(job_id)).job.coordinator.start, self._workspace)
+            return _works_in((await self.load(job_id)).coordinator.start, self._workspace)
         except (StorageError, UsageError, LookupError):
             return True  # it is about to begin, or cannot be read
 

@@ -29,10 +29,9 @@ from perstack.core.runs.step_events import CompactHistory, Retry, StartCompactio
 from perstack.engine.context.host_context import Setup
 from perstack.engine.jobs.queue import JobQueue
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.runner import coordinator_of, played_again, played_answer
+from perstack.engine.jobs.runner import played_again, played_answer
 from perstack.engine.log.emitter import Emitter, OnEvent
 from perstack.engine.log.leases import StopRequests
-from perstack.engine.log.run_log import LoadedJob
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.support.storage import pages
@@ -101,7 +100,7 @@ class Jobs(JobQueue):
         job_id = await self._job_id(job_id)
         added = await self._attached(setup, expert.key, attachments)
 
-        async def begin(loaded: LoadedJob) -> Callable[[Driver], RunSession]:
+        async def begin(loaded: Job) -> Callable[[Driver], RunSession]:
             base = await self._base(loaded, resume_from)
             check_same_expert(base, expert, job_id)
             contents = await self._kept(job_id, added)
@@ -143,9 +142,9 @@ class Jobs(JobQueue):
 
         given, setup = Given(text, by or this_user(), question_id, signal), self._setup()
 
-        async def begin(loaded: LoadedJob) -> Callable[[Driver], RunSession]:
+        async def begin(loaded: Job) -> Callable[[Driver], RunSession]:
             if resume_from is None:
-                return answer_open(loaded, coordinator_of(loaded), given, setup.overrides)
+                return answer_open(loaded, loaded.coordinator, given, setup.overrides)
             base = await self._base(loaded, resume_from)
             return await answer_again(self, base, resume_from, setup.expert(base.start.expert_key), given)
 
@@ -197,8 +196,8 @@ class Jobs(JobQueue):
         job_id, setup = await self._job_id(job_id), self._setup()
         asked = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
 
-        async def begin(loaded: LoadedJob) -> Callable[[Driver], RunSession]:
-            run = coordinator_of(loaded)
+        async def begin(loaded: Job) -> Callable[[Driver], RunSession]:
+            run = loaded.coordinator
             if (played := played_answer(setup, loaded)) is not None:
                 return played
             settled: dict[str, Settlement] = {**settle} if settle else {}
@@ -206,7 +205,7 @@ class Jobs(JobQueue):
             calls = tuple(call for call in unsettled_calls(loaded.runs.values()) if call.key not in again)
             wanted = with_one_model(setup.project, asked, run.start.provider)
             reason, limits = resumption(
-                loaded.job, run, wanted, max_steps=max_steps, signal=signal, calls=calls, settled=settled
+                loaded, run, wanted, max_steps=max_steps, signal=signal, calls=calls, settled=settled
             )
             if calls:
                 on_unsettled(calls)
@@ -232,9 +231,9 @@ class Jobs(JobQueue):
         asked = setup.overrides
         setup = replace(setup, overrides=replace(asked, compaction=asked.compaction or "off"))
 
-        async def begin(loaded: LoadedJob) -> Callable[[Driver], RunSession]:
+        async def begin(loaded: Job) -> Callable[[Driver], RunSession]:
 
-            run = coordinator_of(loaded)
+            run = loaded.coordinator
             expert = setup.expert(run.start.expert_key)
             place = await before_compaction(self, run)
             base = await self._state_at(place.checkpoint_id, job_id)
@@ -256,7 +255,7 @@ class Jobs(JobQueue):
         An event of the same source and id is taken only once; repeated, it only returns the Job's summary. `drive` is
         as for `answer`.
         """
-        job = (await self.load(check_job_id(job_id))).job
+        job = await self.load(check_job_id(job_id))
         if event.key in job.signals:
             return await self.job(job_id)
         if job.question is None:
@@ -285,11 +284,11 @@ class Jobs(JobQueue):
 
             async with self.storage.lease(job_id, this_process()):
                 loaded = await self.load(job_id)
-                async with self.audit.anchored(loaded.job):
+                async with self.audit.anchored(loaded):
                     await self.stop_elsewhere(loaded)
                     emit = Emitter(self.plugins.listeners, None)
                     await close_job(self.storage, loaded, emit, by or this_user(), reason, self._setup().clock)
-            if loaded.job.coordinator.queued is not None:
+            if loaded.coordinator.queued is not None:
                 await self._withdraw(job_id)
 
     def stop_after_step(self, job_id: str) -> bool:
@@ -335,7 +334,7 @@ class Jobs(JobQueue):
             done = await redact_event(
                 self.storage, event_id, fields=fields, reason=reason, by=by or this_user(), clock=self._setup().clock
             )
-            job.heads.update((await self.load(job.id)).job.heads)
+            job.heads.update((await self.load(job.id)).heads)
         return done
 
     async def delete(self, job_id: str) -> None:

@@ -113,7 +113,7 @@ class JobQueries(JobReader):
         if job.status != "stoppedByInterrupt" or job.pause_reason == "rate_limit":
             return False
         loaded = await self.load(job_id)
-        return due_of(loaded.runs[loaded.job.coordinator.start.run_id], 0) is None
+        return due_of(loaded.coordinator, 0) is None
 
     async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:
         """Return the Runs of a Job, each after the Run that it follows from: delegates, continuations and branches."""

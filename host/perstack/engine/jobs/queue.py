@@ -20,7 +20,7 @@ from perstack.core.jobs.resuming import due_of
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
 from perstack.core.runs.evolve import ACTIVE
 from perstack.engine.context.job_limit import job_slots
-from perstack.engine.jobs.runner import InForce, coordinator_of
+from perstack.engine.jobs.runner import InForce
 from perstack.engine.jobs.serving import NOT_HERE, OnWaiting, ServedRuns, Serving
 from perstack.engine.log.emitter import Emitter, OnEvent
 from perstack.errors import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from perstack.engine.context.host_context import Setup
     from perstack.engine.jobs.attachments import Attachable
     from perstack.engine.jobs.queued_definition import Queueing
-    from perstack.engine.log.run_log import LoadedJob
     from perstack.engine.log.run_session import RunSession
     from perstack.engine.runs.loop import Driver
     from perstack.ports.dispatcher import Order
@@ -158,10 +157,10 @@ class JobQueue(ServedRuns):
         with suppress(Conflict):  # a worker was quicker
             async with self.storage.lease(job_id, this_process()):
                 loaded = await self.load(job_id)
-                run = coordinator_of(loaded)
+                run = loaded.coordinator
                 if run.status != "queued":
                     return False
-                async with self.audit.anchored(loaded.job):
+                async with self.audit.anchored(loaded):
                     await self.stop_elsewhere(loaded)
                     emit = Emitter(self.plugins.listeners, None)
                     await interrupt_queued(self.storage, loaded, run, emit, self._setup().clock)
@@ -196,7 +195,7 @@ class JobQueue(ServedRuns):
         job = await self.job(job_id)
         if job.queued is None or job.status not in ("queued", "stoppedByInterrupt"):
             return False
-        run = coordinator_of(await self.load(job_id))
+        run = (await self.load(job_id)).coordinator
         return due_of(run, self._setup().clock.now()) is not None
 
     async def _serve(self, serving: Serving, job_id: str) -> JobSummary:
@@ -205,16 +204,16 @@ class JobQueue(ServedRuns):
         setup = serving.setup
         async with job_slots().taken(), self._leased(job_id):
             loaded = await self.load(job_id)
-            run = coordinator_of(loaded)
+            run = loaded.coordinator
             reason = due_of(run, setup.clock.now())
-            if reason is None or loaded.job.closed is not None:
-                return summarize(loaded.job, is_driven=False)
+            if reason is None or loaded.closed is not None:
+                return summarize(loaded, is_driven=False)
 
             def take_up(driver: Driver) -> RunSession:
                 self.equip(driver, serving, job_id)
                 return driver.take_up(run, reason)
 
-            heads = dict(loaded.job.heads)
+            heads = dict(loaded.heads)
             try:
                 used = await self._in_force(setup, loaded, None)
                 await check_serves(used.setup, loaded, run.start)
@@ -222,20 +221,18 @@ class JobQueue(ServedRuns):
                     await self._check_files(job_id)
                 return await self._drive(used, loaded, take_up, serving.on_event)
             except NOT_HERE as error:
-                if loaded.job.heads != heads or isinstance(error, NotFound):
+                if loaded.heads != heads or isinstance(error, NotFound):
                     raise
                 raise CannotServe(str(error)) from error
 
-    def _leaving(
-        self, setup: Setup, by: By | None, drive: bool | None
-    ) -> Callable[[LoadedJob], Awaitable[Queueing | None]]:
+    def _leaving(self, setup: Setup, by: By | None, drive: bool | None) -> Callable[[Job], Awaitable[Queueing | None]]:
         """Return the function that decides whether a continued Job is queued for a worker, and how.
 
         `drive` None: queue it if a dispatcher was named, or the Job was submitted.
         """
 
-        async def leaves(loaded: LoadedJob) -> Queueing | None:
-            run, dispatching = coordinator_of(loaded), setup.dispatching
+        async def leaves(loaded: Job) -> Queueing | None:
+            run, dispatching = loaded.coordinator, setup.dispatching
             if drive is None and not (dispatching.is_chosen or run.queued is not None):
                 return None
             if drive or (drive is None and dispatching.dispatcher is None):
@@ -320,10 +317,9 @@ def _may_be_queued(written: bytes) -> bool:
     return b'"queued":' in written or b'"status":"running"' in written
 
 
-def _new(job_id: str) -> LoadedJob:
-    from perstack.engine.log.run_log import LoadedJob
+def _new(job_id: str) -> Job:
 
-    return LoadedJob(Job(job_id))
+    return Job(job_id)
 
 
 def _order_of(job: JobSummary, now: int) -> Order:

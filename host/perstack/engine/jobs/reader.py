@@ -25,7 +25,7 @@ from perstack.core.runs.recall import Visibility
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
-from perstack.engine.log.run_log import LoadedJob, RunLog, checkpoint_at, load_job, load_run, run_logs
+from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs
 from perstack.engine.log.storage import heads_in_summary, nth_latest_job, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect, Start
@@ -144,14 +144,14 @@ class JobReader:
     async def _job_id(self, job_id: str | None) -> str:
         return await nth_latest_job(self.storage, 0) if job_id is None else check_job_id(job_id)
 
-    async def load(self, job_id: str | None = None) -> LoadedJob:
+    async def load(self, job_id: str | None = None) -> Job:
         """Return a Job with the full state of each of its Runs.
 
         Raises NotFound, and StorageError if job.json names events that do not exist.
         """
         job_id = await self._job_id(job_id)
         loaded = await load_job(self.storage, job_id)
-        if loaded.runs and not loaded.job.coordinators:
+        if loaded.runs and not loaded.coordinators:
             raise Damaged(
                 f"Job {job_id}: the log of the Run that began it is empty or gone; put it back from a copy", readable=0
             )
@@ -294,7 +294,7 @@ class JobReader:
             return await self._of_damaged(job_id, damage)
         driven = await self.storage.lease_info(job_id) is not None
         # not stored: a write would make this the Job written to last, and the heads in the old summary are evidence
-        return summarize(loaded.job, is_driven=driven)
+        return summarize(loaded, is_driven=driven)
 
     async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """Return the summary of the readable part of the logs, as a failed Job: a list of Jobs must not end at it."""

@@ -9,15 +9,15 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.sandbox import LOCAL
 from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, McpStdioSkill, with_base
+from perstack.core.jobs.job import Job
 from perstack.core.runs.events import StartRun
 from perstack.engine.context.host_context import Setup
-from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.plugins.skills import factory_for
 from perstack.errors import UsageError
 from perstack.support.variables import check_known, variables_in
 
 
-async def check_serves(setup: Setup, loaded: LoadedJob, start: StartRun) -> None:
+async def check_serves(setup: Setup, loaded: Job, start: StartRun) -> None:
     """Raise an error that names the key, plugin, program, variable or sandbox that a Run of the Job lacks here.
 
     Each Run of the team is checked: a delegate that lacks something would fail in the middle of the work.

@@ -19,6 +19,7 @@ from perstack.core.files.ignore_rules import Rules, rules_at
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.files.tree_diff import Change, KeptWhy, RewindPlan, rewind_plan, wanted_paths
 from perstack.core.files.trees import Below, File, Folder, Link
+from perstack.core.jobs.job import Job
 from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -30,7 +31,7 @@ from perstack.engine.files.rewind_lock import journal_path, lock_path, rewound_i
 from perstack.engine.files.rewind_steps import RewindSteps, StagedRewind, mode_of
 from perstack.engine.files.trees import Trees
 from perstack.engine.log.emitter import Emitter
-from perstack.engine.log.run_log import LoadedJob, load_job, run_logs
+from perstack.engine.log.run_log import load_job, run_logs
 from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
@@ -186,7 +187,7 @@ class Rewinder:
         self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
     ) -> Rewind:
         loaded = await load_job(self._storage, job_id)
-        async with self._audit.anchored(loaded.job):
+        async with self._audit.anchored(loaded):
             session = self._session(loaded)
             tree = await self._present(loaded)
             changes, looked, found = await self._look(job_id, at, checkpoint_id, tree, only)
@@ -195,7 +196,7 @@ class Rewinder:
                 raise Conflict("files have changed since you were shown what would be done: look at it again")
             if not changes:
                 return told
-            await JobSummaryFile(self._storage, loaded.job).mark_stale()
+            await JobSummaryFile(self._storage, loaded).mark_stale()
             start = session.record(
                 StartRewind(**session.stamp(), to_checkpoint=checkpoint_id, tree=tree, only=tuple(only), by=by)
             )
@@ -300,15 +301,15 @@ class Rewinder:
         digest = sha256(repr((present, checkpoint_id, changes, plan.kept)).encode()).hexdigest()
         return Rewind(job_id, checkpoint_id, str(self._workspace), files, kept, digest)
 
-    async def _present(self, loaded: LoadedJob) -> str:
+    async def _present(self, loaded: Job) -> str:
         """Return the tree of the current files, which no event names yet. Raises StorageError."""
         session = self._session(loaded)
-        event = await self._snapshots(loaded.job.id).record(session.run, session.stamp)
+        event = await self._snapshots(loaded.id).record(session.run, session.stamp)
         if event.tree is None:
             raise StorageError(f"{event.problem}: what is there cannot be recorded, so nothing is rewound")
         return event.tree
 
-    async def _record(self, rewound: Rewound, loaded: LoadedJob, session: RunSession) -> None:
+    async def _record(self, rewound: Rewound, loaded: Job, session: RunSession) -> None:
         after = await self._snapshots(rewound.job_id).record(session.run, session.stamp)
         session.record(
             FinishRewind(
@@ -317,9 +318,9 @@ class Rewinder:
         )
         await session.flush()
 
-    async def _summarize(self, loaded: LoadedJob) -> None:
+    async def _summarize(self, loaded: Job) -> None:
         with suppress(StorageError):  # it is a cache
-            await JobSummaryFile(self._storage, loaded.job).write(is_driven=False)
+            await JobSummaryFile(self._storage, loaded).write(is_driven=False)
 
     async def _settled(self) -> str | None:
         try:
@@ -346,13 +347,13 @@ class Rewinder:
             lines = (await run_logs(self._storage).readable(ref)).or_raise().lines
             if any(isinstance(one.event, FinishRewind) and one.event.start == rewound.start for one in lines):
                 return
-            async with self._audit.anchored(loaded.job):
+            async with self._audit.anchored(loaded):
                 await self._record(rewound, loaded, self._session(loaded))
                 await self._summarize(loaded)
 
-    def _session(self, loaded: LoadedJob) -> RunSession:
-        run = loaded.runs[loaded.job.coordinator.start.run_id]
-        return RunSession.of(self._storage, loaded.job, run, self._emit, clock=self._clock)
+    def _session(self, loaded: Job) -> RunSession:
+        run = loaded.coordinator
+        return RunSession.of(self._storage, loaded, run, self._emit, clock=self._clock)
 
     def _alone(self) -> AbstractContextManager[None]:
         return rewound_in(self._workspace, self._lock)

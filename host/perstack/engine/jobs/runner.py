@@ -34,7 +34,6 @@ from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.files import JobFiles
 from perstack.engine.log.emitter import Emitter, OnEvent, runtime_begins
 from perstack.engine.log.leases import StopRequests, leftover_programs_ended
-from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, PerstackError, UsageError
 from perstack.next_steps import Continue, SetOption
@@ -60,19 +59,19 @@ DOOR = "recording"
 
 def plays(job: Job) -> bool:
     """Return whether a Run of the Job plays a recording."""
-    return any(tally.start.provider == RECORDED for tally in job.runs.values())
+    return any(run.start.provider == RECORDED for run in job.runs.values())
 
 
-def played_answer(setup: Setup, loaded: LoadedJob) -> Callable[[Driver], RunSession] | None:
+def played_answer(setup: Setup, loaded: Job) -> Callable[[Driver], RunSession] | None:
     """Return the function that resumes a Job with the recorded answer to its question.
 
     Returns None if nothing is asked, no recording is played, or it has no answer: then a person is asked.
     """
-    asking = loaded.job.question
+    asking = loaded.question
     asked = None if asking is None else loaded.runs.get(asking.run_id)
     if asking is None or asked is None:
         return None
-    run = loaded.runs[loaded.job.coordinator.start.run_id]
+    run = loaded.coordinator
     if run.status != "stoppedByInteractiveTool":
         return None
     provider = _provider(setup, asked)
@@ -87,9 +86,9 @@ def played_answer(setup: Setup, loaded: LoadedJob) -> Callable[[Driver], RunSess
     return take_up
 
 
-def played_again(setup: Setup, loaded: LoadedJob) -> dict[str, Settlement]:
+def played_again(setup: Setup, loaded: Job) -> dict[str, Settlement]:
     """Return the unsettled calls that a recording answers, by key, to be retried: no effect can be doubled."""
-    if not plays(loaded.job):
+    if not plays(loaded):
         return {}
     from perstack.engine.runs.playback import played_calls
 
@@ -110,14 +109,14 @@ def _provider(setup: Setup, run: Run) -> Provider | None:
     return provider if provider.player is not None else None
 
 
-def _said(provider: Provider, loaded: LoadedJob, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
+def _said(provider: Provider, loaded: Job, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
     from perstack.core.jobs.summary import places_of
     from perstack.core.recordings.model import SaidApproval, SaidForm, SaidText
 
     player = provider.player
     if player is None:
         return None
-    place = places_of(tally.start for tally in loaded.job.runs.values())[run.id]
+    place = places_of(one.start for one in loaded.runs.values())[run.id]
     where = (place, asking.tool_call_id, run.step)
     if asking.call_digest:
         approval = player.said(*where, SaidApproval)
@@ -204,11 +203,11 @@ class DrivenJobs(JobFiles):
         self,
         setup: Setup,
         job_id: str,
-        begin: Callable[[LoadedJob], Awaitable[Callable[[Driver], RunSession]]],
+        begin: Callable[[Job], Awaitable[Callable[[Driver], RunSession]]],
         on_event: OnEvent | None,
         *,
         takes_up: bool = False,
-        leaves: Callable[[LoadedJob], Awaitable[Queueing | None]] | None = None,
+        leaves: Callable[[Job], Awaitable[Queueing | None]] | None = None,
     ) -> JobSummary:
         """Continue a Job: drive it, or queue it for a worker. Returns its summary.
 
@@ -221,7 +220,7 @@ class DrivenJobs(JobFiles):
         async def work() -> JobSummary:
             async with job_slots().taken(), self._leased(job_id):
                 loaded = await self.load(job_id)
-                check_not_closed(loaded.job)
+                check_not_closed(loaded)
                 started = await begin(loaded)
                 queueing = None if leaves is None else await leaves(loaded)
                 if not takes_up:  # nothing awaits the delegates of the earlier Run
@@ -231,7 +230,7 @@ class DrivenJobs(JobFiles):
 
         return await in_own_task(work())
 
-    async def stop_elsewhere(self, loaded: LoadedJob, below: str | None = None) -> None:
+    async def stop_elsewhere(self, loaded: Job, below: str | None = None) -> None:
         """Stop the remote Runs of a Job whose lease the caller holds, or only the descendants of the Run `below`.
 
         Brings the loaded states up to date. Raises StorageError.
@@ -240,16 +239,16 @@ class DrivenJobs(JobFiles):
             from perstack.engine.runs.remote_delegates import stop_elsewhere
 
             setup, emit = self._setup(), Emitter(self.plugins.listeners, None)
-            job, runs = loaded.job, loaded.runs
-            await stop_elsewhere(self.storage, job, runs, emit, setup.clock, setup.dispatching, below=below)
+            runs = dict(loaded.runs)
+            await stop_elsewhere(self.storage, loaded, runs, emit, setup.clock, setup.dispatching, below=below)
 
-    async def _in_force(self, setup: Setup, loaded: LoadedJob, lock: Lock | None, *, takes_up: bool = True) -> InForce:
+    async def _in_force(self, setup: Setup, loaded: Job, lock: Lock | None, *, takes_up: bool = True) -> InForce:
         """Return what a Job is driven with: today's setup, or with `takes_up` what its latest Run was queued with."""
-        digest, key = coordinator_of(loaded).definition, loaded.job.coordinator.start.expert_key
+        digest, key = loaded.coordinator.definition, loaded.coordinator.start.expert_key
         if digest is not None and takes_up:
             from perstack.engine.jobs.queued_definition import as_queued  # most Jobs are never queued
 
-            setup, lock = await as_queued(setup, loaded.job.id, digest)
+            setup, lock = await as_queued(setup, loaded.id, digest)
         lock = setup.lock() if lock is None else lock
         return InForce(setup, lock, await setup.knowledge(key, lock))
 
@@ -273,14 +272,14 @@ class DrivenJobs(JobFiles):
     async def _drive(
         self,
         used: InForce,
-        loaded: LoadedJob,
+        loaded: Job,
         begin: Callable[[Driver], RunSession],
         on_event: OnEvent | None,
         queueing: Queueing | None = None,
     ) -> JobSummary:
         """Drive a Job, and on while a recording answers its questions; or queue it for a worker."""
         job = await self._drive_once(used, loaded, begin, on_event, queueing)
-        while job.asking is not None and plays(loaded.job):
+        while job.asking is not None and plays(loaded):
             loaded = await self.load(job.id)
             played = played_answer(used.setup, loaded)
             if played is None:
@@ -291,7 +290,7 @@ class DrivenJobs(JobFiles):
     async def _drive_once(
         self,
         used: InForce,
-        loaded: LoadedJob,
+        loaded: Job,
         begin: Callable[[Driver], RunSession],
         on_event: OnEvent | None,
         queueing: Queueing | None = None,
@@ -300,24 +299,24 @@ class DrivenJobs(JobFiles):
         from perstack.engine.runs.loop import Driver
 
         setup, emit = used.setup, Emitter(self.plugins.listeners, on_event)
-        wiring = wired(setup, loaded.job.id, emit, self._tasks, used.lock, used.knowledge)
-        session = begin(driver := Driver(wiring, loaded.job, loaded.runs, drives_here=queueing is None))
-        driver.is_leaving = lambda: loaded.job.id in self._driving.leaving
-        driver.is_stopped = lambda: loaded.job.id in self._driving.stopped
+        wiring = wired(setup, loaded.id, emit, self._tasks, used.lock, used.knowledge)
+        session = begin(driver := Driver(wiring, loaded, drives_here=queueing is None))
+        driver.is_leaving = lambda: loaded.id in self._driving.leaving
+        driver.is_stopped = lambda: loaded.id in self._driving.stopped
         start = session.run.start
         if queueing is not None:
             from perstack.engine.jobs.queued_definition import leave_to_a_worker
 
-            async with self.audit.anchored(loaded.job):
+            async with self.audit.anchored(loaded):
                 return await leave_to_a_worker(driver, wiring, session, queueing, used.lock)
         await setup.check_policies((start.sandbox,))  # before anything is written
         emit.display(runtime_begins(start, session.run.limits, self.storage.location, setup.clock.now()))
-        async with self.audit.anchored(loaded.job):
-            self._driving.drivers[loaded.job.id] = driver
+        async with self.audit.anchored(loaded):
+            self._driving.drivers[loaded.id] = driver
             try:
                 return await driver.drive_coordinator(session)
             finally:
-                del self._driving.drivers[loaded.job.id]
+                del self._driving.drivers[loaded.id]
                 await wiring.skills.close()
 
     @asynccontextmanager
@@ -356,15 +355,10 @@ class DrivenJobs(JobFiles):
             words = f"Job {job_id} had events, and its logs are gone: put them back"
             raise UsageError(words, next_steps=(SetOption("job_id"),))
 
-    async def _base(self, loaded: LoadedJob, resume_from: str | None) -> Run:
+    async def _base(self, loaded: Job, resume_from: str | None) -> Run:
         if resume_from is None:
-            return coordinator_of(loaded)
-        base = await self._state_at(resume_from, loaded.job.id)
+            return loaded.coordinator
+        base = await self._state_at(resume_from, loaded.id)
         if not base.is_coordinator:
             raise UsageError(f"{resume_from} is a delegate's checkpoint; only the Coordinator's can be branched from")
         return base
-
-
-def coordinator_of(loaded: LoadedJob) -> Run:
-    """Return the Coordinator's latest Run."""
-    return loaded.runs[loaded.job.coordinator.start.run_id]

@@ -22,9 +22,9 @@ from perstack.ports.dispatcher import order_key
 from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
+    from perstack.core.jobs.job import Job
     from perstack.core.runs.events import QueueFields
     from perstack.engine.context.host_context import Setup
-    from perstack.engine.log.run_log import LoadedJob
     from perstack.engine.runs.loop import Driver
 
 NOT_HERE = (UsageError, DefinitionError, ProviderError, PluginError, SkillError)
@@ -82,9 +82,9 @@ class ServedRuns(DrivenJobs):
             raise
         if run_id not in loaded.runs or has_ended(loaded.runs[run_id]):
             await DelegateLeases(self.storage).forget(run_id)
-        return summarize(loaded.job, is_driven=True)
+        return summarize(loaded, is_driven=True)
 
-    async def _served_run(self, serving: Serving, job_id: str, run_id: str) -> LoadedJob:
+    async def _served_run(self, serving: Serving, job_id: str, run_id: str) -> Job:
         async with self._held(job_id, run_id):
             loaded = await self.load(job_id)
             run = loaded.runs.get(run_id)
@@ -96,26 +96,26 @@ class ServedRuns(DrivenJobs):
             try:
                 await self._drive_run(serving, loaded, run)
             except NOT_HERE as error:
-                if loaded.job.heads.get(run_id) != head or isinstance(error, NotFound):
+                if loaded.heads.get(run_id) != head or isinstance(error, NotFound):
                     raise
                 raise CannotServe(str(error)) from error
             return loaded
 
-    async def _drive_run(self, serving: Serving, loaded: LoadedJob, run: Run) -> None:
+    async def _drive_run(self, serving: Serving, loaded: Job, run: Run) -> None:
         from perstack.engine.jobs.requirements import check_serves
         from perstack.engine.runs.job_context import wired
         from perstack.engine.runs.loop import Driver
 
-        job, by = loaded.job, run.start.delegated_by
+        by = run.start.delegated_by
         used = await self._in_force(serving.setup, loaded, None)
         await check_serves(used.setup, loaded, run.start)
         if run.start.snapshots is not None:
-            await self._check_files(job.id)
-        job.root = number_of_run(run.id)
+            await self._check_files(loaded.id)
+        loaded.root = number_of_run(run.id)
         emit = Emitter(self.plugins.listeners, serving.on_event)
-        wiring = wired(used.setup, job.id, emit, self._tasks, used.lock, used.knowledge)
-        driver = Driver(wiring, job, loaded.runs)
-        self.equip(driver, serving, order_key(job.id, run.id))
+        wiring = wired(used.setup, loaded.id, emit, self._tasks, used.lock, used.knowledge)
+        driver = Driver(wiring, loaded)
+        self.equip(driver, serving, order_key(loaded.id, run.id))
         above = () if by is None else loaded.runs[by.run_id].permissions
         reason = due_of(run, serving.setup.clock.now()) or "crash"
         session = driver.take_up(run, reason, above=above)
@@ -124,7 +124,6 @@ class ServedRuns(DrivenJobs):
         try:
             await driver.drive_apart(session)
         finally:
-            loaded.runs[run.id] = session.run
             await wiring.skills.close()
 
     @asynccontextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import field
 
 from perstack.core.base.chain import Head, Sealed, open_line, taken_out
 from perstack.core.base.ids import event_id_of
@@ -101,28 +100,19 @@ def run_logs(storage: Storage, known: dict[str, Run] | None = None) -> EventLog[
     return EventLog(storage, RunLogFormat(storage, known))
 
 
-@dataclass(slots=True)
-class LoadedJob:
-    """A Job and the last state of each of its Runs."""
-
-    job: Job
-    runs: dict[str, Run] = field(default_factory=dict[str, Run])
-
-
 async def load_job(
     storage: Storage, job_id: str, observe: Callable[[StoredEvent, Run], None] = lambda event, run: None
-) -> LoadedJob:
+) -> Job:
     """Fold all logs of a Job. Raises NotFound and Damaged.
 
     `observe` is called with each event and the state of its Run after it.
     """
-    loaded = LoadedJob(Job(job_id))
+    loaded = Job(job_id)
     for run_id in await run_ids(storage, job_id):
         run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=observe)
         if run is not None:
-            loaded.runs[run_id] = run
-            loaded.job.take(run)
-            loaded.job.heads[run_id] = run.head
+            loaded.take(run)
+            loaded.heads[run_id] = run.head
     return loaded
 
 
@@ -232,7 +222,7 @@ async def derive(storage: Storage, job_id: str) -> Derived:
 
     loaded = await load_job(storage, job_id, observe)
     settings = {run_id: run_setting(run.start) for run_id, run in loaded.runs.items()}
-    return Derived(loaded.job, settings, checkpoints)
+    return Derived(loaded, settings, checkpoints)
 
 
 # Following a Job that another process drives.

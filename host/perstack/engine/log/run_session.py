@@ -160,7 +160,7 @@ class RunSession:
     @property
     def place(self) -> RunPlace:
         """The Run's place in the tree of its Job."""
-        return places_of(tally.start for tally in self._job.runs.values())[self.ref.run_id]
+        return places_of(run.start for run in self._job.runs.values())[self.ref.run_id]
 
     def stamp(self, ahead: int = 0, *, step: int | None = None) -> Stamp:
         """Return the common fields of the next event, or of the one `ahead` places after it."""

@@ -122,17 +122,16 @@ if TYPE_CHECKING:
 class Driver:
     """Driver of all Runs of one Job, from the point that their logs have reached."""
 
-    def __init__(
-        self, wiring: Wiring, job: Job, runs: dict[str, Run] | None = None, *, drives_here: bool = True
-    ) -> None:
-        """Create a driver of a Job whose Run states are `runs`.
+    def __init__(self, wiring: Wiring, job: Job, *, drives_here: bool = True) -> None:
+        """Create a driver of a Job, which continues from the states of its Runs.
 
         With `drives_here` false it only records how Runs begin: another process drives them, and has the providers.
         """
         self.wiring = wiring
         self._drives_here = drives_here
         self.job = job
-        self.runs = runs or {}
+        self.runs = dict(job.runs)
+        """Loaded states; a delegate that is continued is taken out."""
         self._blobs = JobBlobs(wiring.storage, job.id)
         self._prices = Prices(wiring.providers.factories, wiring.project.prices)
         self.kept = JobSummaryFile(wiring.storage, job)
@@ -350,8 +349,7 @@ class Driver:
         for run in sorted(self.runs.values(), key=lambda run: number_of_run(run.id)):
             if run.start.delegated_by is not None and run.start.delegated_by.run_id in below:
                 below.add(run.id)
-        tallies = self.job.runs
-        self._besides = self.job.total_steps - sum(tallies[run_id].steps for run_id in below)
+        self._besides = self.job.total_steps - sum(self.job.runs[run_id].step for run_id in below)
         await self._count_spending(session, [run for run in self.runs.values() if run.id in below])
         try:
             await self.drive_in_time(session, None)

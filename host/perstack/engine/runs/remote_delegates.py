@@ -121,9 +121,9 @@ class Following:
         self._runs = dict(known)
         self._below: dict[str, set[str]] = {}
         """The ids of the delegates of each Run."""
-        for run_id, tally in job.runs.items():
-            if tally.start.delegated_by is not None:
-                self._below.setdefault(tally.start.delegated_by.run_id, set()).add(run_id)
+        for run_id, run in job.runs.items():
+            if run.start.delegated_by is not None:
+                self._below.setdefault(run.start.delegated_by.run_id, set()).add(run_id)
         for run in known.values():
             self._note(run.id, {call.delegation.run_id for call in run.calls.values() if call.delegation is not None})
 
@@ -412,7 +412,7 @@ class Batch:
 
     def _used(self, member: _Member) -> Amounts:
         whole, runs = self._following.whole(member.id), self._driver.job.runs
-        steps: dict[What, int] = {"steps": sum(runs[one].steps for one in whole if one in runs)}
+        steps: dict[What, int] = {"steps": sum(runs[one].step for one in whole if one in runs)}
         spending = self._driver.spending
         return steps if spending is None else {**spending.ledger.used_by(whole), **steps}
 

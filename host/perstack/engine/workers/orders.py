@@ -7,6 +7,7 @@ from typing import Protocol
 
 from perstack.core.base.ids import check_job_id
 from perstack.core.iterations.state import SeriesState
+from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import due_of, is_elsewhere
 from perstack.core.jobs.summary import JobSummary, summarize, whole_below
 from perstack.core.queue.orders import MOST_TAKEOVERS, Served, drivers_in, ends_its_workers, is_over, work_in
@@ -19,7 +20,6 @@ from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.emitter import Emitter, OnEvent
 from perstack.engine.log.leases import DelegateLeases
-from perstack.engine.log.run_log import LoadedJob
 from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.engine.log.storage import storage_name
 from perstack.errors import NotFound
@@ -72,10 +72,10 @@ async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:
     """Record that the Job failed, and stop its remote delegates; it can be resumed. Raises Conflict while driven."""
     async with jobs.storage.lease(job_id, this_process()):
         loaded = await jobs.load(job_id)
-        async with jobs.audit.anchored(loaded.job):
+        async with jobs.audit.anchored(loaded):
             await jobs.stop_elsewhere(loaded)
-            await _fail(jobs, loaded, loaded.runs[loaded.job.coordinator.start.run_id], clock)
-        return await JobSummaryFile(jobs.storage, loaded.job).write(is_driven=False)
+            await _fail(jobs, loaded, loaded.coordinator, clock)
+        return await JobSummaryFile(jobs.storage, loaded).write(is_driven=False)
 
 
 async def stop_run_for_good(jobs: Jobs, job_id: str, run_id: str, clock: Clock) -> JobSummary:
@@ -86,13 +86,13 @@ async def stop_run_for_good(jobs: Jobs, job_id: str, run_id: str, clock: Clock) 
         if run is not None and due_of(run, clock.now()) is not None:
             await jobs.stop_elsewhere(loaded, below=run_id)
             await _fail(jobs, loaded, run, clock)
-        return summarize(loaded.job, is_driven=True)
+        return summarize(loaded, is_driven=True)
 
 
-async def _fail(jobs: Jobs, loaded: LoadedJob, run: Run, clock: Clock) -> None:
+async def _fail(jobs: Jobs, loaded: Job, run: Run, clock: Clock) -> None:
     """Fail a Run. A Run whose worker still recorded a stop is resumed first, because only an active Run can fail."""
     emit = Emitter(jobs.plugins.listeners, None)
-    session = RunSession.of(jobs.storage, loaded.job, run, emit, clock=clock)
+    session = RunSession.of(jobs.storage, loaded, run, emit, clock=clock)
     if run.status not in ACTIVE:
         again = resumed(
             run, "crash", session.stamp, limits=None, settled={}, signal=None, definition=None, permissions=()
