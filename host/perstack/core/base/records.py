@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from math import isfinite
 from operator import not_
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
@@ -81,6 +81,21 @@ def _whole(value: object) -> object:
             return [_whole(inner) for inner in cast("Sequence[object]", value)]
         case _:
             return value
+
+
+class EventParser(Generic[F]):
+    """Parser of the events of one kind of log. Built at the first event: a process that only starts Jobs reads none."""
+
+    def __init__(self, build: Callable[[], TypeAdapter[F]]) -> None:
+        """Parse with the adapter that `build` returns."""
+        self._build = build
+        self._adapter: TypeAdapter[F] | None = None
+
+    def __call__(self, payload: bytes) -> F:
+        """Return the event in a JSON text. Raises pydantic's ValidationError."""
+        if self._adapter is None:
+            self._adapter = self._build()
+        return self._adapter.validate_json(payload)
 
 
 # Canonical JSON for digests: one text per value. docs/events.md specifies it: Python's `json` without spaces and

@@ -50,35 +50,25 @@ class SeriesDefinition(ContextKeys):
     chosen: Overrides = Overrides()
 
 
+_OTHERWISE = {"experts", "provider", "permissions", "prices", "chosen"}
+_SHARED_SETTINGS = tuple(name for name in SeriesDefinition.model_fields if name not in _OTHERWISE)
+"""Settings that a project and its recorded definition hold under the same name in the same form."""
+
+
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
     """Return what is recorded of one of a project's Experts."""
     return SeriesDefinition(
         experts=tuple(without_secrets(one) for one in with_delegates(project, (expert.key,))),
-        model=project.model,
-        models=project.models,
         provider=_name(project.provider),
-        reasoning_budget=project.reasoning_budget,
-        max_steps=project.max_steps,
-        max_depth=project.max_depth,
-        max_repeats=project.max_repeats,
-        max_retries=project.max_retries,
-        timeout=project.timeout,
-        retry_timeout=project.retry_timeout,
-        tool_search=project.tool_search,
-        runtime=project.runtime,
-        sandbox=project.sandbox,
         permissions=project.permissions,
-        budget=project.budget,
-        agents_md=project.agents_md,
-        mask_secrets=project.mask_secrets,
         prices=project.prices,
         chosen=chosen.recorded(),
-        **_context_keys(project),
+        **_shared_settings(project),
     )
 
 
-def _context_keys(written: ContextKeys) -> dict[str, Any]:
-    return {name: getattr(written, name) for name in ContextKeys.model_fields}
+def _shared_settings(written: SeriesDefinition | Project) -> dict[str, Any]:
+    return {name: getattr(written, name) for name in _SHARED_SETTINGS}
 
 
 def in_force(definition: SeriesDefinition, today: Project) -> Project:
@@ -86,42 +76,20 @@ def in_force(definition: SeriesDefinition, today: Project) -> Project:
     return today.model_copy(
         update={
             "experts": {one.key: _with_secrets(one, today) for one in definition.experts},
-            "model": definition.model,
-            "models": definition.models,
             "provider": _setting(definition.provider, today, None),
-            "reasoning_budget": definition.reasoning_budget,
-            "max_steps": definition.max_steps,
-            "max_depth": definition.max_depth,
-            "max_repeats": definition.max_repeats,
-            "max_retries": definition.max_retries,
-            "timeout": definition.timeout,
-            "retry_timeout": definition.retry_timeout,
-            "tool_search": definition.tool_search,
-            "runtime": definition.runtime,
-            "sandbox": definition.sandbox,
             "recorded_permissions": definition.permissions,
-            "budget": definition.budget,
-            "agents_md": definition.agents_md,
-            "mask_secrets": definition.mask_secrets,
             "prices": (*definition.prices, *today.prices),
-            **_context_keys(definition),
+            **_shared_settings(definition),
         }
     )
 
 
+_NO_SHARED_LIMITS: dict[str, Any] = dict.fromkeys(("max_steps", "max_cost", "max_tokens", "max_time", "max_tool_calls"))
+
+
 def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
     """Return the definition without limits of a Job that has begun: its log has them, and may have raised them."""
-    chosen = replace(
-        definition.chosen,
-        max_steps=None,
-        max_retries=None,
-        timeout=None,
-        max_cost=None,
-        max_tokens=None,
-        max_time=None,
-        max_tool_calls=None,
-        compaction=None,
-    )
+    chosen = replace(definition.chosen, max_retries=None, timeout=None, compaction=None, **_NO_SHARED_LIMITS)
     return definition.model_copy(update={"chosen": chosen})
 
 
@@ -130,9 +98,7 @@ def for_queued(definition: _Definition) -> _Definition:
 
     The Job's log has the shared limits, and they may have been raised since.
     """
-    chosen = replace(
-        definition.chosen, max_steps=None, max_cost=None, max_tokens=None, max_time=None, max_tool_calls=None
-    )
+    chosen = replace(definition.chosen, **_NO_SHARED_LIMITS)
     return definition.model_copy(update={"chosen": chosen})
 
 

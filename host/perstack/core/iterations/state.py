@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, TypeAdapter
 
 from perstack.core.base.lifecycle import JobStatus, PauseReason, Transition, transition
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import EventParser, Fact, falsy
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Usage
 from perstack.core.definitions.experts import Budget, Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition
@@ -141,15 +141,9 @@ StoredSeriesEvent = (
     | FinishSeries
 )
 
-_stored: TypeAdapter[StoredSeriesEvent] | None = None
-
-
-def parse_series_event(payload: bytes) -> StoredSeriesEvent:
-    """Parse an event from JSON. Raises pydantic's ValidationError if it is invalid."""
-    global _stored
-    if _stored is None:
-        _stored = TypeAdapter(Annotated[StoredSeriesEvent, Field(discriminator="type")])
-    return _stored.validate_json(payload)
+parse_series_event = EventParser[StoredSeriesEvent](
+    lambda: TypeAdapter(Annotated[StoredSeriesEvent, Field(discriminator="type")])
+)
 
 
 # Scores: which metrics are compared, and which score is better.

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, field_validator
 
 from perstack.core.base.actor import By
 from perstack.core.base.ids import event_id_of
-from perstack.core.base.records import JsonObject, falsy
+from perstack.core.base.records import EventParser, JsonObject, falsy
 from perstack.core.base.usage import BudgetName, Usage, amount
 from perstack.core.definitions.experts import Expert, Limits, ReasoningBudget
 from perstack.core.definitions.instruction import AgentsMdFile
@@ -348,15 +348,7 @@ TransientEvent = (
 
 Event = StoredEvent | TransientEvent
 
-_stored: TypeAdapter[StoredEvent] | None = None
-
-
-def parse_event(payload: bytes) -> StoredEvent:
-    """Return the stored event in a JSON text. Raises pydantic's ValidationError."""
-    global _stored
-    if _stored is None:
-        _stored = TypeAdapter(Annotated[StoredEvent, Field(discriminator="type")])
-    return _stored.validate_json(payload)
+parse_event = EventParser[StoredEvent](lambda: TypeAdapter(Annotated[StoredEvent, Field(discriminator="type")]))
 
 
 def contents_of(event: StoredEvent) -> tuple[ResultContent, ...]:

@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter
 
 from perstack.core.base.ids import check_job_id
 from perstack.core.base.lifecycle import IllegalFact, JobStatus, Transition, check_follows, transition
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import EventParser, Fact, falsy
 from perstack.core.definitions.project import LONGEST_NAME, wrong_schedule_name
 from perstack.errors import UsageError
 
@@ -76,15 +76,9 @@ StoredScheduleEvent = (
     SetSchedule | StartOccurrence | SkipOccurrence | QueueOccurrence | BeginOccurrence | FinishOccurrence
 )
 
-_stored: TypeAdapter[StoredScheduleEvent] | None = None
-
-
-def parse_schedule_event(payload: bytes) -> StoredScheduleEvent:
-    """Parse an event from JSON. Raises pydantic's ValidationError if it is invalid."""
-    global _stored
-    if _stored is None:
-        _stored = TypeAdapter(Annotated[StoredScheduleEvent, Field(discriminator="type")])
-    return _stored.validate_json(payload)
+parse_schedule_event = EventParser[StoredScheduleEvent](
+    lambda: TypeAdapter(Annotated[StoredScheduleEvent, Field(discriminator="type")])
+)
 
 
 LABEL = "schedule"

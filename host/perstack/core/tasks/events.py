@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, JsonValue, TypeAdapter
 
 from perstack.core.base.actor import By
 from perstack.core.base.lifecycle import PauseReason
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import EventParser, Fact, JsonObject, falsy
 from perstack.core.base.text import argv_of
 
 OnFailure = Literal["pause", "fail", "retry"]
@@ -166,12 +166,6 @@ StoredTaskEvent = (
     | ArchiveTask
 )
 
-_stored: TypeAdapter[StoredTaskEvent] | None = None
-
-
-def parse_task_event(payload: bytes) -> StoredTaskEvent:
-    """Parse an event from JSON. Raises pydantic's ValidationError if it is invalid."""
-    global _stored
-    if _stored is None:
-        _stored = TypeAdapter(Annotated[StoredTaskEvent, Field(discriminator="type")])
-    return _stored.validate_json(payload)
+parse_task_event = EventParser[StoredTaskEvent](
+    lambda: TypeAdapter(Annotated[StoredTaskEvent, Field(discriminator="type")])
+)
