@@ -24,7 +24,7 @@ class _Absent:
     """Default of a parameter whose field has a factory."""
 
     def __repr__(self) -> str:
-        """Return the same text as the standard library."""
+        """Return the text of the standard library's `repr`."""
         return "<factory>"
 
 
@@ -149,7 +149,7 @@ def _thawed(cls: type, *, to_be_frozen: bool) -> Generator[None]:
 def _made(cls: type[_T], *, frozen: bool, slots: bool, kw_only: bool) -> type[_T]:
     own = set(vars(cls))
     if "__eq__" in own and vars(cls)["__hash__"] is None:
-        own.remove("__hash__")  # Python adds `__hash__ = None` to a class with its own `__eq__`
+        own.remove("__hash__")  # Python adds `__hash__ = None` to a class that defines `__eq__`
     methods = {**_SHARED, **(_FROZEN if frozen else {"__hash__": None}), **(_COPIED if frozen and slots else {})}
     for name, method in methods.items():
         if name not in own:
@@ -168,7 +168,7 @@ if TYPE_CHECKING:  # type checkers know only the standard library's
 else:
 
     def dataclass(cls=None, /, *, frozen=False, slots=False, kw_only=False):
-        """Do what the standard library does, without order, InitVar and `frozen` in its own subclasses."""
+        """Do what the standard library does, without order, InitVar and `frozen` in subclasses."""
 
         def make(cls):
             return _made(cls, frozen=frozen, slots=slots, kw_only=kw_only)

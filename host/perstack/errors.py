@@ -30,7 +30,7 @@ from perstack.next_steps import NextStep, Note, in_words, with_steps
 class PerstackError(Exception):
     """Base class of every error that the host raises on purpose.
 
-    As text it is the message and the next steps, in words that suit every door.
+    As text it is the message and the next steps, phrased for any door.
     """
 
     exit_code = 1
@@ -51,11 +51,11 @@ class PerstackError(Exception):
 
     @property
     def note(self) -> Note:
-        """The same message and next steps, to be shown instead of raised."""
+        """Message and next steps, to be shown instead of raised."""
         return Note(self.message, self.next_steps)
 
     def __str__(self) -> str:
-        """Return the message and the next steps in words that suit every door."""
+        """Return the message and the next steps, phrased for any door."""
         return self.said(in_words)
 
 
@@ -91,9 +91,9 @@ class Problem:
     line: int | None = None
     key: str | None = None
     severity: str = "error"
-    """`error` disables the Expert that it is about, or everything; `warning` is only shown."""
+    """`error` disables the problem's Expert, or everything; `warning` is only shown."""
     expert: str | None = None
-    """The key of the Expert that it is about; None for the whole project."""
+    """The key of the problem's Expert; None for the whole project."""
 
     def __str__(self) -> str:
         """Return the problem in one line, with its place."""

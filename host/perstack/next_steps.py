@@ -1,4 +1,4 @@
-"""Next steps: facts about what may be done after an error, which each door words in its own way.
+"""Next steps: facts about what may be done after an error, which each door phrases for its users.
 
 Code that raises an error names the steps. `in_words` words them where there is no door: for a caller of the library, or
 for a model. A new step needs a class, a place in `NextStep`, and a case in `in_words` and in every door; `assert_never`
@@ -165,7 +165,7 @@ class Note:
         return with_steps(self.text, self.next_steps, say)
 
     def __str__(self) -> str:
-        """Return the text and the steps in words that suit every door."""
+        """Return the text and the steps, phrased for any door."""
         return self.said(in_words)
 
 
@@ -208,7 +208,7 @@ _OPTIONS: dict[Option, str] = {
 
 
 def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
-    """Return a step in words that suit every door."""
+    """Return the phrase of a step that suits any door."""
     match step:
         case Answer():
             what = "a person approves the call, or not, by the answer" if step.is_approval else "give the answer"

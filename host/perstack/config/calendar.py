@@ -1,7 +1,7 @@
 """Calendar of a schedule: the times of its cron line, by the clock of its time zone.
 
 Cron lines have the meaning of Debian's cron. A time that is skipped when clocks go forward occurs right after the gap;
-one that comes twice occurs the first time. A line with `*` in its minute or hour follows the clock through both.
+a time that comes twice occurs the first time. A line with `*` in its minute or hour follows the clock through both.
 """
 
 from __future__ import annotations

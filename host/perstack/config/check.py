@@ -207,7 +207,7 @@ def _model_of(models: tuple[type[Fact], ...], raw: TomlValue, at: KeyPath, repor
 
 
 def _wrong(errors: Iterable[ErrorDetails], given: object) -> dict[KeyPath, list[ErrorDetails]]:
-    """Return the errors by place. An error inside of a value replaces those of the whole value."""
+    """Return the errors by place. An error inside of a value replaces the errors of the whole value."""
     found: dict[KeyPath, list[ErrorDetails]] = {}
     for error in errors:
         if error["type"] != "missing":  # reported already
@@ -250,7 +250,7 @@ def _right(model: type[Fact], given: Mapping[str, object], wrong: Iterable[KeyPa
 
 
 def _complaint(errors: list[ErrorDetails], meaning: str) -> str:
-    """Return the message for all errors at one place, in words that follow its name."""
+    """Return the message for all errors at one key, as a phrase that follows the key's name."""
     for error in errors:
         if error["type"] == BROKEN:
             return f"{EMPTY}: {meaning}" if error["msg"] == EMPTY else error["msg"]
@@ -270,7 +270,7 @@ def _complaint(errors: list[ErrorDetails], meaning: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Return the kind of a TOML value in words."""
+    """Return the name of a TOML value's kind."""
     return _KINDS.get(type(value), "a date or time")
 
 

@@ -78,7 +78,7 @@ class SkillFolder:
     files: tuple[SkillFile, ...]
     digest: str
     problems: tuple[str, ...] = ()
-    """Problems that make it unusable, in words that follow the name of its SKILL.md."""
+    """Problems that make it unusable, as phrases that follow the name of its SKILL.md."""
 
     def file(self, path: str) -> SkillFile | None:
         """Return the file of that path, or SKILL.md for an empty one; None if there is none."""

@@ -3,8 +3,8 @@
 `DefinitionFile` does the work. For each file it reads bounded text (source.py), parses TOML, and reads every table into
 its model with `read_table` (check.py), which collects problems instead of stopping at the first. Experts become drafts
 (experts.py, skills.py). Once all files are read, references between them are resolved: delegates, evaluators, names of
-models, schedules. `load_project` raises if anything is wrong; `load_usable` drops Experts with errors, and those that
-delegate to them, so that the others still run.
+models, schedules. `load_project` raises if anything is wrong; `load_usable` drops Experts with errors, and Experts that
+delegate to these, so that the others still run.
 
 Files are untrusted, so everything is bounded: bytes, nesting, included files, patterns. Problems have a file, a
 line and a key; lines are computed only when there is a problem (toml_lines.py).

@@ -165,7 +165,7 @@ def check_workspace(project: Project, workspace: Path) -> None:
 
 DEFINITION = "perstack.toml"
 SCHEMA = ".perstack.schema.json"
-"""Schema file for editors, next to perstack.toml; hidden, because nobody needs to look at it."""
+"""Schema file for editors, next to perstack.toml; hidden, because only editors read it."""
 _FOLDER = Path(__file__).with_name("starters")
 _SHIPPED_SCHEMA = Path(__file__).with_name("perstack.schema.json")
 _TRY = "# Try it:"

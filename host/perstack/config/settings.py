@@ -50,7 +50,7 @@ class ChosenSettings:
     models: tuple[Candidates, ...] = ()
     """Candidates, the nearest first; empty for the provider's default model."""
     provider: ProviderSetting | None = None
-    """None for the first usable provider."""
+    """Name of the provider; None for the first usable one."""
     reasoning_budget: ReasoningBudget | None = None
     limits: Limits = field(default_factory=Limits)
 

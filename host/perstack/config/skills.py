@@ -40,7 +40,7 @@ def patterns_of(expert: Expert, report: Reporter) -> list[tuple[Path, str]]:
 
 
 def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
-    """Return the Expert with absolute paths of Agent Skills, and with those that its patterns match.
+    """Return the Expert with absolute paths of Agent Skills, and with the skills that its patterns match.
 
     Contents of the folders are not read here, but when the Expert runs or the file is checked.
     """

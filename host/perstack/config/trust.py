@@ -369,7 +369,7 @@ class TrustStore:
 
 
 class Agreement:
-    """Check of a definition's addresses: only local ones, and those that a person has agreed to, may be opened.
+    """Check of a definition's addresses: only local ones, and ones that a person has agreed to, may be opened.
 
     A definition that was made in Python, or is named in PERSTACK_TRUST, may open all of its own.
     """

@@ -3,7 +3,7 @@
 A receipt is an in-toto Statement (version 1) of the predicate type `PREDICATE_TYPE`. Its subjects are the Job's Runs,
 each with the hash of its last event, in hex, and in `annotations.seq` the number of its events. A log's hash covers all
 events before it, so that any edit, cut or rewriting changes it. A signed statement is the payload of a DSSE envelope;
-anchors store the same.
+anchors store it too.
 
 A task or a series of iterations has one log, which is the only subject of its receipt.
 """
@@ -121,7 +121,7 @@ class Receipt(Fact):
     created_on: str
     runtime_version: str
     definitions: tuple[Resource, ...] = ()
-    """For each Run the digest of its first event, which has its definition, by event id."""
+    """Digest of each Run's first event, which has its definition, by event id."""
     lock: Resource | None = None
     store: Digest | None = None
     """Digest of the storage's location, so that several may share an anchor; None in a receipt."""
@@ -221,7 +221,7 @@ def read_record(data: bytes) -> Record:
 def left_in_force(records: Sequence[Record], owner: Owner, logs: Mapping[str, LogPlaces]) -> list[Record]:
     """Return the records of an anchor that the owner's present logs must match.
 
-    Records of an earlier owner of the same id, whose removal was anchored, are left out.
+    Records of an earlier owner of that id, whose removal was anchored, are left out.
     """
     first = logs.get(run_id_of(owner.id, 1))
     now = None if first is None or not first.first else _digest(first.first).sha256
@@ -254,7 +254,7 @@ def against_receipt(statement: Statement, logs: Mapping[str, LogPlaces], source:
 
 
 def events_after(statements: Iterable[Statement], logs: Mapping[str, LogPlaces]) -> int:
-    """Return the number of events after those that the statements cover."""
+    """Return the number of events after the last covered one."""
     known: dict[str, int] = {}
     for statement in statements:
         for subject in statement.subject:

@@ -1,7 +1,7 @@
 """Redaction: remove the texts of an event, and check what remains of it.
 
 The line of a redacted event keeps its digest and hash, so that the chain stays intact, but has no payload. The Run's
-state is folded from a replacement in a later `redactEvent` of the same log, which the chain covers: the event with its
+state is folded from a replacement in a later `redactEvent` of that log, which the chain covers: the event with its
 ids, numbers and usage, and `[redacted]` for every text that a person, a model or a tool wrote. A `redactEvent` with any
 other text is rejected, so that a redaction cannot put words into a log. A new event that contains texts needs a case in
 `_blanks`.
@@ -178,7 +178,7 @@ def _blanks(event: events.StoredEvent) -> Mapping[str, object]:  # noqa: C901 - 
 
 
 def _bare_rules(rule_sets: tuple[RuleSet, ...]) -> Mapping[str, object]:
-    """Replace rules by one that asks a person: unknown rules must neither deny nor allow anything."""
+    """Replace rules by a rule that asks a person: unknown rules must neither deny nor allow anything."""
     unknown = RuleSet(source=REDACTED, permissions=Permissions(default="ask"))
     return {"permissions": (unknown,)} if rule_sets else {}
 

@@ -72,7 +72,7 @@ def _holds_variables(name: str) -> bool:
 
 
 def matches_pattern(way: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return True if the parts of a path match those of an `include` pattern; `**` is any number of folders."""
+    """Return True if the parts of a path match the parts of an `include` pattern; `**` is any number of folders."""
     reached = {0}
     for part in folded(tuple(way)):
         reached = {after for at in _passing(reached, pattern) for after in _steps(part, pattern, at)}
@@ -134,7 +134,7 @@ def unspelled(text: str) -> bytes:
 
 
 STAGING = ".perstack-rewind-"
-"""Prefix of the folder in which a rewind prepares files. It is in the workspace because moving files needs the same
+"""Prefix of the folder in which a rewind prepares files. It is in the workspace because files are moved within one
 file system."""
 
 

@@ -22,7 +22,7 @@ def circle(task_id: str, depends_on: Sequence[str], waits: Mapping[str, Sequence
 
 
 def without_an_end(waits: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return the tasks on cycles, and those that wait for one.
+    """Return the tasks on cycles, and the tasks that wait for one of these.
 
     Two tasks that start to wait at the same moment can form a cycle, because neither sees the other yet.
     """

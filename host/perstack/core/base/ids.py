@@ -4,8 +4,8 @@ A Run's id is `{jobId}-{n}`; the id of an event, and of the checkpoint it makes,
 everything is found by its id without a scan. A Job's id is the user's (`--job-id`), or 12 characters of a ULID: nine of
 its time, which sort, and three random ones; if the storage refuses it as taken, the host generates another.
 
-Two processes that drive Runs of one Job never assign the same number: the driver of a separate delegate Run has a block
-of numbers that start with that Run's number, and the Job has all numbers below the first block.
+Two processes that drive Runs of one Job never assign one number twice: the driver of a separate delegate Run has a
+block of numbers that start with that Run's number, and the Job has all numbers below the first block.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def block_of(number: int) -> range:
 
 
 def may_be_elsewhere(run_id: str) -> bool:
-    """Return True if the Run may have its own driver: there is a block for it, and its id may name a lease."""
+    """Return True if the Run may have a separate driver: there is a block for it, and its id may name a lease."""
     number = number_of_run(run_id)
     return number > 1 and (number + 1) * BLOCK <= _LAST and len(run_id) <= _MAX_JOB_ID
 
@@ -106,7 +106,7 @@ def _a(what: str) -> str:
     return f"an {what}" if what[:1] in "aeiou" else f"a {what}"
 
 
-# Owners of logs. A Job, a task, a series of iterations and a schedule may have the same id.
+# Owners of logs. A Job, a task, a series of iterations and a schedule may have one id.
 
 OwnerKind: TypeAlias = Literal["job", "task", "iterations", "schedule"]
 

@@ -84,7 +84,7 @@ def shortened(text: str, most: int = _LONGEST_MESSAGE) -> str:
 
 @lru_cache(maxsize=16)
 def bounded(base: type[Validator]) -> type[Validator]:
-    """Return the same draft with keywords that spend steps."""
+    """Return the draft with keywords that spend steps."""
     extend = cast("Callable[..., type[Validator]]", import_module("jsonschema.validators").extend)  # untyped
     keywords = cast("Mapping[str, _Keyword]", base.VALIDATORS)
     own = {name: keyword for name, keyword in _own(keywords).items() if name in keywords}
@@ -292,7 +292,7 @@ _MOST_ERRORS = 100
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Why a value does not fit, or could not be checked completely."""
+    """Reason why a value does not fit, or could not be checked completely."""
 
     message: str
     place: str = ""
@@ -311,7 +311,7 @@ class Checker:
         self._has_pattern_properties = False
 
     def violation(self, value: JsonValue, meter: Meter) -> Violation | None:
-        """Return the first violation by its path; None if the value fits. Never raises, whatever the schema is."""
+        """Return the first violation by its path; None if the value fits. Never raises for any schema."""
         from referencing.exceptions import Unresolvable
 
         try:

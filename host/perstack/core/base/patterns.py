@@ -1,6 +1,6 @@
 """Match untrusted patterns in linear time: regular expressions, and the globs of permission rules for texts and paths.
 
-A rule that denies or asks is matched generously, one that allows exactly: `is_strict` is True for the former.
+A rule that denies or asks is matched generously, a rule that allows exactly: `is_strict` is True for the former.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _RESERVED = (
     IPv4Network("168.63.129.16/32"),  # a cloud's metadata service
     IPv6Network("3fff::/20"),
 )
-"""Never public, whatever the standard library says: its answer depends on the Python version."""
+"""Never public. The standard library is not asked: its answer depends on the Python version."""
 
 
 def is_public(text: str) -> bool:

@@ -7,7 +7,7 @@ Two rules keep logs readable and verifiable in every version:
 - Digests cover canonical JSON (`canonical_json`), never a model's current JSON. Changing that form requires a new
   version of everything that is digested.
 
-JSON from outside enters by `read_json`, which rejects whatever could not be stored and read again.
+JSON from outside enters by `read_json`, which rejects values that could not be stored and read again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JsonObject = dict[str, JsonValue]
 
 
 falsy = not_
-"""For `Field(exclude_if=falsy)`: omit zero, false and empty values, to keep lines short."""
+"""Condition for `Field(exclude_if=falsy)`, which omits zero, false and empty values to keep lines short."""
 
 
 class Fact(BaseModel):

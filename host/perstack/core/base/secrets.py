@@ -248,7 +248,7 @@ def masked_error(text: str) -> str:
 def masked_output(text: str, stand: Stand, known: Sequence[str] = ()) -> str:
     """Return a program's output, or a file's text, with each secret replaced.
 
-    `known`: further secrets, whatever they look like. Takes linear time for any text.
+    `known`: further secrets, of any form. Takes linear time for any text.
     """
     places = [*_places(text), *_set_places(text), *_header_places(text), *_program_places(text)]
     for secret in known:

@@ -138,7 +138,7 @@ def milliseconds(text: str) -> int:
 
 
 def wrong_span(text: str) -> str | None:
-    """Return what is wrong with a time span, in words that follow its name; None if it is valid."""
+    """Return the problem of a time span, as a phrase that follows its name; None if it is valid."""
     try:
         milliseconds(text)
     except ValueError as error:

@@ -14,7 +14,7 @@ BudgetName = Literal["maxCost", "maxTokens", "maxTime", "maxToolCalls"]
 
 
 def amount(budget: BudgetName, value: float) -> str:
-    """Return an amount of a budget in words: dollars, tokens, milliseconds or calls."""
+    """Return the text of a budget's amount: dollars, tokens, milliseconds or calls."""
     match budget:
         case "maxCost":
             return f"${value:,.4f}"
@@ -110,7 +110,7 @@ class Charge(Fact):
 
     tokens: int = 0
     cost_usd: float | None = None
-    """None if no price is known or needed."""
+    """Price; None if none is known or needed."""
 
     def __add__(self, other: Charge | None) -> Charge:
         """Return the sum; None counts as nothing."""

@@ -146,7 +146,7 @@ class SkillHead:
     compatibility: str = ""
     metadata: Mapping[str, str] | None = None
     allowed_tools: tuple[str, ...] = ()
-    """For display only: it grants nothing."""
+    """Text for display only: it grants nothing."""
     ignored: tuple[str, ...] = ()
     """Keys that the format does not define."""
 

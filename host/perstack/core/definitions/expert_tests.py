@@ -25,7 +25,7 @@ _Text = Annotated[str, NOT_EMPTY]
 
 
 def wrong_name(name: str) -> str | None:
-    """Return what is wrong with a test's name, in words that follow its key; None if it is valid."""
+    """Return the problem of a test's name, as a phrase that follows its key; None if it is valid."""
     if len(name) > _LONGEST_NAME:
         return f"has {len(name):,} characters: shorten it to {_LONGEST_NAME}"
     if any(unicodedata.category(char)[0] == "C" for char in name):

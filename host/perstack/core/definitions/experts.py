@@ -104,7 +104,7 @@ class ContextKeys(Fact):
 
 
 class ContextPolicy(Fact):
-    """What a Run does when its model's context is nearly full."""
+    """Policy of a Run for a model context that is nearly full."""
 
     window: int | None = None
     """Tokens that the context can hold; None if the definition does not say."""
@@ -122,7 +122,7 @@ class ContextPolicy(Fact):
 
 
 def policy_of(own: ContextKeys, shared: ContextKeys, asked: Compaction | None = None) -> ContextPolicy:
-    """Return an Expert's context policy: `asked` by the caller first, then its own keys, the file's, the defaults."""
+    """Return an Expert's context policy: the caller's (`asked`), then the Expert's, the file's, the default."""
     written = next((one for one in (asked, own.compaction, shared.compaction) if one is not None), None)
     return ContextPolicy(
         window=_first(own.context_window, shared.context_window),
@@ -149,7 +149,7 @@ def _first(own: _N | None, shared: _N | None) -> _N | None:
 
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
-"""How much a model may think: a word that each provider maps, or a number of tokens."""
+"""Amount that a model may think: a word that each provider maps, or a number of tokens."""
 
 ToolSearch = Literal["auto", "on", "off"]
 """Tool search: `auto` defers tools beyond a token budget behind a search, `on` defers all that can be, `off` none."""
@@ -284,7 +284,7 @@ BudgetKey = Annotated[Budget | None, _LEFT_OUT, Key("what may be spent, see `[bu
 
 
 class Iterate(Fact):
-    """How an Expert is run repeatedly until a measurement of its result is good enough."""
+    """Settings for running an Expert repeatedly until a measurement of its result is good enough."""
 
     evaluator: Annotated[Evaluator, Key("what measures: a command, `{ expert = … }` or `{ entry = … }`")]
     target: Annotated[float | None, Rule(wrong_number), Key("good enough; if not given, all iterations are run")] = None
@@ -384,7 +384,7 @@ class Limits(Fact):
     max_depth: int | None = None
     """Maximum depth of nested delegates; None without a limit."""
     max_repeats: int | None = None
-    """Maximum consecutive steps that repeat the same calls with the same results; None without a limit."""
+    """Maximum consecutive steps with equal calls and equal results; None without a limit."""
     budget: Budget | None = None
     max_retries: int = 5
     timeout: int = 300_000

@@ -1,4 +1,4 @@
-"""System instruction of a Run's model. It is rendered once for a Run, so that the prompt prefix stays the same."""
+"""System instruction of a Run's model. It is rendered once for a Run, so that the prompt prefix does not change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AgentsMdFile(Fact):
     shown: int | None = Field(default=None, exclude_if=lambda value: value is None)
     """Bytes that the model sees; None for all of them."""
     problem: str = Field(default="", exclude_if=falsy)
-    """Why the model sees none of it; empty if it does."""
+    """Reason why the model does not see it; empty if it does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Rule:
     """Rule for the value of a key, beyond its type. An absent value satisfies every rule."""
 
     broken: Callable[..., str | None]
-    """Return what is wrong with a value, in words that follow its key's name, or None."""
+    """Return the problem of a value, as a phrase that follows its key's name, or None."""
     limit: str = ""
     """Limit to show in the docs' list of keys, if the meaning does not say it."""
 
@@ -147,7 +147,7 @@ EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
 """Pattern of an Expert's key without its version: `name` or `@org/name`."""
 
 RUNTIME_LEVEL = (1, 0, 0)
-"""Level that `minRuntimeVersion` is compared with: that of the original's runtime, not this package's version."""
+"""Version of the original's runtime that `minRuntimeVersion` is compared with; not this package's version."""
 
 _MAX_NAME = 255
 _VERSION = r"(?a)(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[\w.-]+)?(?:\+[\w.-]+)?"

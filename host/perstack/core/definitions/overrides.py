@@ -38,12 +38,12 @@ class Overrides:
     max_retries: int | None = None
     timeout: int | None = None
     unattended: bool = Field(default=False, exclude=True)
-    """True to decline at once whatever a tool asks a person."""
+    """True to decline every question of a tool at once."""
     strict_skills: bool = Field(default=False, exclude=True)
     widening: Widening | None = Field(default=None, exclude=True)
     """Permission rules applied over those in force, in every Run that is started or resumed."""
     widened_by: By | None = Field(default=None, exclude=True)
-    """Who asked for the widening; None for this process's user."""
+    """Person who asked for the widening; None for this process's user."""
     runtime: str | None = None
     """Runtime in which tools' programs run; overrides the definitions."""
     max_cost: float | None = None
@@ -56,7 +56,7 @@ class Overrides:
     recording: str | None = Field(default=None, exclude=True)
     """Path of a recording, played on provider `recorded` in place of every model."""
     recorded_tools: JsonValue = Field(default=None, exclude=True)
-    """Which tools run `live` and which are `recorded`: one of the two words, or a table of tools."""
+    """Choice of tools that run `live` or are `recorded`: one of the two words, or a table of tools."""
     recorded_definition: Literal["same", "any"] | None = Field(default=None, exclude=True)
     """`any` accepts an instruction that changed since the recording."""
 
@@ -82,7 +82,7 @@ class Overrides:
         return setting.model_copy(update={"setting": {**setting.setting, **given}}) if given else setting
 
     def budget_over(self, budget: Budget | None) -> Budget | None:
-        """Return a budget with the caller's limits in place of its own."""
+        """Return a budget with the caller's limits in place of its limits."""
         asked = {name: value for name in Budget.model_fields if (value := getattr(self, name)) is not None}
         return (budget or Budget()).model_copy(update=asked) if asked else budget
 

@@ -32,7 +32,7 @@ UNATTENDED = "unattended"
 """Door of a decision made without a person, because nobody is present."""
 
 ApprovalDecision = Literal["once", "job", "no"]
-"""`once`: this call. `job`: calls of this Job with the same digest, or those that a rule names. `no`: do not run it."""
+"""`once`: this call. `job`: calls of this Job with an equal digest, or calls that a rule names. `no`: do not run it."""
 
 DECISION_WORDS: dict[ApprovalDecision, str] = {"once": "yes", "job": "yes, for the whole Job", "no": "no"}
 
@@ -42,7 +42,7 @@ class Approval(Fact):
 
     decision: ApprovalDecision
     rule: str = Field(default="", exclude_if=falsy)
-    """For `job`: the chosen rule; empty for calls with the same digest."""
+    """Chosen rule of a `job` decision; empty for calls with an equal digest."""
     text: str = Field(default="", exclude_if=falsy)
     """Additional words for the model."""
 
@@ -116,7 +116,7 @@ class PermissionRule:
 
     @property
     def weight(self) -> tuple[bool, int, int, int]:
-        """How specific the rule is: of two matching rules the one with the higher weight wins."""
+        """Weight of the rule: of two matching rules the one with the higher weight wins."""
         arguments = self.bare.weight if self.bare is not None else sum(glob.weight for _, glob in self.named)
         return self.has_arguments, arguments, self.tool.weight, 0 if self.skill is None else self.skill.weight
 
@@ -214,7 +214,7 @@ class Widening(Fact):
     source: str
     """File that they were read from, for display."""
     default: Decision | None = None
-    """None keeps the defaults in force."""
+    """Default decision; None keeps the defaults in force."""
     deny: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     ask: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     allow: tuple[str, ...] = Field(default=(), exclude_if=falsy)
@@ -273,7 +273,7 @@ def under(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:
 def begun_under(
     above: tuple[RuleSet, ...], today: Iterable[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
-    """Return the rules of a new Run: those of the parent Run and today's that are missing there.
+    """Return the rules of a new Run: the parent Run's, and today's that are missing there.
 
     A Job's widenings apply to the rules of its Experts as they start; project rules that are new since then apply as
     written.
@@ -285,7 +285,7 @@ def begun_under(
 def not_in_force(
     today: Iterable[RuleSet], chain: Sequence[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
-    """Return those of today's rules that a Run does not have yet, as written or with later widenings applied."""
+    """Return today's rules that a Run does not have yet, as written or with later widenings applied."""
     known = [(one.expert, one.permissions) for one in chain]
     return tuple(
         one
@@ -297,7 +297,7 @@ def not_in_force(
 
 
 def missing_from(chain: Sequence[RuleSet], above: Iterable[RuleSet], widening: Widening | None) -> tuple[RuleSet, ...]:
-    """Return the parent Run's rules that a Run is missing; `widening` is about to be applied to the latter."""
+    """Return the parent Run's rules that a Run is missing; `widening` will be applied to the latter next."""
     laid = () if widening is None else all_laid_over(chain, widening)
     known = [(one.expert, one.permissions) for one in (*chain, *laid)]
     return tuple(one for one in above if (one.expert, one.permissions) not in known)

@@ -52,7 +52,7 @@ class SnapshotPolicy(Fact):
 
 
 class Audit(Fact):
-    """`[audit]`: where the heads of logs are kept, out of reach of those who write the logs."""
+    """`[audit]`: where the heads of logs are kept, out of reach of the logs' writers."""
 
     anchor: Annotated[
         str | tuple[Annotated[str, NOT_EMPTY], ...] | None,
@@ -78,7 +78,7 @@ def _unknown_status(names: Iterable[str]) -> str | None:
 
 
 class Retention(Fact):
-    """`[retention]`: Jobs to remove automatically: those that meet all given conditions; without any, none."""
+    """`[retention]`: Jobs to remove automatically: a Job that meets all given conditions; without any, none."""
 
     older_than: Annotated[
         str | None, Rule(wrong_span), Key("only Jobs that were not written to for so long, such as `30d`")
@@ -99,7 +99,7 @@ _NAME = rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{LONGEST_NAME - 1}}}"
 _FIELDS = 5
 
 Overlap = Literal["skip", "queue"]
-"""What to do with an occurrence while the Job of the previous one is still running."""
+"""Treatment of an occurrence while the Job of the previous one is still running."""
 
 
 def wrong_schedule_name(name: str) -> str | None:
@@ -242,7 +242,7 @@ class Project(ContextKeys):
     path: str | None = None
     """File that it was read from, absolute; None for a project made in Python."""
     files: tuple[str, ...] = ()
-    """That file and its includes, absolute."""
+    """The definition file and its includes, absolute."""
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
     """Problems by key of Experts that are declared but cannot run."""
 
@@ -253,7 +253,7 @@ class Project(ContextKeys):
 
     @property
     def snapshots(self) -> SnapshotPolicy | None:
-        """How the workspace's files are recorded; None if they are not."""
+        """Policy for recording the workspace's files; None if they are not recorded."""
         place = self.workspace
         if not isinstance(place, Workspace) or not place.snapshots:
             return None
@@ -278,7 +278,7 @@ class Project(ContextKeys):
 
 
 def rule_sets(project: Project, expert: Expert) -> tuple[RuleSet, ...]:
-    """Return the rule sets of the project and of the Expert, if any. The caller adds those of the Runs above."""
+    """Return the rule sets of the project and of the Expert, if any. The caller adds those above."""
     found: list[RuleSet] = []
     name = basename(project.path) if project.path else "perstack.toml"
     recorded = project.recorded_permissions

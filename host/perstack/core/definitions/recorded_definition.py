@@ -52,7 +52,7 @@ class SeriesDefinition(ContextKeys):
 
 _OTHERWISE = {"experts", "provider", "permissions", "prices", "chosen"}
 _SHARED_SETTINGS = tuple(name for name in SeriesDefinition.model_fields if name not in _OTHERWISE)
-"""Settings that a project and its recorded definition hold under the same name in the same form."""
+"""Settings that a project and its recorded definition hold under one name in one form."""
 
 
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:

@@ -66,7 +66,7 @@ def result_schema_of(text: str) -> JsonObject:
 
 
 def schema_fault(schema: JsonObject) -> str | None:
-    """Return why a schema cannot be used and what to do, in words that follow its key; None if it can."""
+    """Return why a schema cannot be used and what to do, as a phrase that follows its key; None if it can."""
     problem = schema_problem(schema, Meter(FULL))
     if problem is not None:
         is_elsewhere = problem.startswith("its schema refers to")
@@ -97,7 +97,7 @@ def _unknown_reference(schema: JsonObject) -> str | None:
 
 
 def _has_endless_references(schema: JsonObject) -> bool:
-    """Return whether checking one value, without descending into it, could reach the same schema again."""
+    """Return whether checking one value, without descending into it, could reach that schema again."""
     edges: dict[str, list[str]] = {}
     for one in objects(schema):
         reference = one.get("$ref")

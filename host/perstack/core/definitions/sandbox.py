@@ -37,7 +37,7 @@ def bytes_of(size: str) -> int:
 
 
 def wrong_size(size: str) -> str | None:
-    """Return what is wrong with a size, in words that follow the name of its key; None if valid."""
+    """Return the problem of a size, as a phrase that follows the name of its key; None if valid."""
     if re.fullmatch(_SIZE, size) is None:
         return f'must be a size such as "512MiB" or "2GiB", not "{size}"'
     return None if bytes_of(size) >= 1 << 20 else "must be at least 1MiB"

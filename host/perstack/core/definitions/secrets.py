@@ -46,7 +46,7 @@ def measured_without_secrets(iterate: Iterate) -> Iterate:
 
 
 def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
-    """Return a recorded definition with the secrets of today's skills of the same names."""
+    """Return a recorded definition with the secrets of today's skills of equal names."""
     if today is None:
         return recorded
     current = {skill.name: skill for skill in today.skills}

@@ -16,7 +16,7 @@ from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_leas
 # Tools as the agent loop knows them, and decisions about calls.
 
 ToolKind = Literal["tool", "todo", "clearTodo", "attemptCompletion", "delegate", "interactive", "refused"]
-"""Who answers a call: a skill, the loop itself (todo, clearTodo, attemptCompletion), another Run, or a person.
+"""Part that answers a call: a skill, the loop itself (todo, clearTodo, attemptCompletion), another Run, or a person.
 `refused`: nobody; the call is invalid, and the model sees why."""
 
 Effect = Literal["readOnly", "idempotent", "sideEffect"]
@@ -100,7 +100,7 @@ class DecidedCall(Fact):
     approved_by: str = Field(default="", exclude_if=falsy)
     """Id of the event with a Job-wide approval that covers the call."""
     ways: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]], exclude_if=falsy)
-    """Resolved paths by the path as written, for those that rules were asked about and that a link led to other
+    """Resolved paths by the path as written, for paths that rules were asked about and that a link led to other
     places."""
 
 

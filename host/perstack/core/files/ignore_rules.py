@@ -67,7 +67,7 @@ class Rules:
     first: _Layer | None = None
 
     def inside(self, name: bytes, gitignore: bytes | None) -> Rules:
-        """Return the rules of a subfolder with its own `.gitignore`."""
+        """Return the rules of a subfolder that has a `.gitignore`."""
         place = self.place + name + b"/"
         return _with(replace(self, place=place), gitignore)
 

@@ -248,7 +248,7 @@ def is_text(data: bytes) -> bool:
 
 
 def changed_lines(old: bytes, new: bytes) -> tuple[int, int] | None:
-    """Count the lines that only the new text has and those that only the old one has; None if either is binary.
+    """Count the lines that only the new text has and the lines that only the old one has; None if either is binary.
 
     Linear time. A line that only moved counts as unchanged.
     """
@@ -341,7 +341,7 @@ def compared_bytes(entry: Entry | None) -> int | None:
 
 
 def file_diff(change: Change, old: bytes | None, new: bytes | None, effort: Effort) -> FileDiff:
-    """Return the diff of a path. Contents are None for a missing file, or one that is not compared."""
+    """Return the diff of a path. Contents are None for a missing or not compared file."""
     path, before, after = spelled(change.path), _side(change.old), _side(change.new)
     compares = [side for side in (before, after) if side is not None and side.kind in ("file", "program")]
     if not compares or change.kind == "mode":

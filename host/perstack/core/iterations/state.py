@@ -40,7 +40,7 @@ class StartSeries(SeriesEvent):
 
 
 class StartIteration(SeriesEvent):
-    """An iteration began; its Job is about to run."""
+    """An iteration began; its Job runs next."""
 
     type: Literal["startIteration"] = "startIteration"
     number: int
@@ -115,7 +115,7 @@ class ResumeSeries(SeriesEvent):
     type: Literal["resumeSeries"] = "resumeSeries"
     more: int = Field(default=0, exclude_if=falsy)
     target: float | None = None
-    """None keeps the target."""
+    """New target; None keeps the present one."""
     max_cost: float | None = Field(default=None, exclude_if=falsy)
     max_tokens: int | None = Field(default=None, exclude_if=falsy)
     """Totals for all Jobs of the series; None keeps them."""

@@ -1,4 +1,4 @@
-"""Read a person's answer to a question, in the same way for every door.
+"""Read a person's answer to a question, alike for every door.
 
 A yes/no question accepts only the words in `YES` and `NO`, with a comment after a colon. Options accept only options,
 unless the question allows other answers. A form accepts what its schema describes. Anything else is text. All yes/no
@@ -96,7 +96,7 @@ class Reading:
     """The meaning of an answer."""
 
     value: JsonValue
-    """True or false for a yes/no question; an option in its own spelling; a form's content; else the answer itself."""
+    """True or false for a yes/no question; an option as spelled; a form's content; else the answer itself."""
     words: str = ""
     text: str = ""
     """The answer as a model reads it."""
@@ -205,7 +205,7 @@ def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
 
 
 def accepted(asked: Asked) -> str:
-    """Return the accepted answers in words for a person."""
+    """Return the text that names the accepted answers to a person."""
     if asked.schema is not None:
         fields = _fields(asked.schema)
         if not fields:
@@ -243,7 +243,7 @@ def _decided(said: JsonValue) -> YesNo | None:
 
 
 def _of_object(asked: Asked, given: JsonObject) -> Reading | None:
-    """Read an object with `approved` as a yes or no, whatever else it contains."""
+    """Read an object with `approved` as a yes or no, ignoring its other keys."""
     found = _decided(given.get(_APPROVED))
     if found is None or found.words:
         return None

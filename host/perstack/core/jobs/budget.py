@@ -1,7 +1,7 @@
 """The ledger of a Job's budget over all its Runs, which decides about each generation before it is made.
 
 The sum of reported usage, of charges for unreported usage, and of the maximum costs of all running generations never
-exceeds the budget. A generation starts only if its own maximum cost fits too. Amounts are integers, dollars in
+exceeds the budget. A generation starts only if its maximum cost fits too. Amounts are integers, dollars in
 billionths, so that rounding loses nothing.
 
 What a Run has spent is folded from its log: `startGeneration` records the maximum cost as `reserved`, and later events
@@ -93,7 +93,7 @@ class _Account:
 
     @property
     def amounts(self) -> Amounts:
-        """What is left of everything that has a limit, never negative."""
+        """Remaining amounts of everything that has a limit, never negative."""
         found: dict[What, int] = {}
         if self.limit.max_tokens is not None:
             found["tokens"] = max(0, self.left.tokens)
@@ -134,13 +134,13 @@ def _is_same(run: Run, before: Run) -> bool:
 
 
 class Ledger:
-    """The budget of a Job, and those of Experts within it; each covers its Runs and all Runs below them.
+    """The budget of a Job, and the budgets of Experts within it; each covers its Runs and all Runs below them.
 
     Call `take` with the state of each Run, a parent before its delegates.
     """
 
     def __init__(self, limit: Budget | None, root: str = "") -> None:
-        """`root`: Run whose time counts as that of all, if it is not the Coordinator."""
+        """`root`: Run whose time counts as the time of all, if it is not the Coordinator."""
         self._root = root
         self._accounts: dict[str, _Account] = {JOB: _Account(limit or Budget())}
         self._keys: dict[str, tuple[str, ...]] = {}
@@ -170,7 +170,7 @@ class Ledger:
         return now.open != before.open
 
     def _add_time(self, run: Run, before: int) -> None:
-        """Add a Run's new work time, which includes that of the Runs below it, to its account."""
+        """Add a Run's new work time, which includes the Runs below it, to its account."""
         if run.worked_ms == before:
             return
         key = JOB if run.is_coordinator or run.id == self._root else run.start.expert_key
@@ -178,7 +178,7 @@ class Ledger:
             self._accounts[key].worked_ms += run.worked_ms - before
 
     def hold(self, key: str, run_id: str, amount: Amount) -> None:
-        """Reserve an amount that is in no Run's state yet, replacing an earlier one with the same key."""
+        """Reserve an amount that is in no Run's state yet, replacing an earlier one with this key."""
         self.drop(key)
         self._held[key] = (run_id, amount)
         for account in self._keys[run_id]:

@@ -30,7 +30,7 @@ class OpenCall(Fact):
 
 
 class MessagesRef(Fact):
-    """A reference to messages: those of `base`, then this Run's up to log line `through`, whose hash is `sha256`."""
+    """A reference to the messages of `base` and then this Run's, to log line `through`, whose hash is `sha256`."""
 
     through: int
     base: ContinuedFrom | None = None
@@ -74,7 +74,7 @@ class Checkpoint(_Place):
 
 
 class RunSetting(Fact):
-    """What a Run was started with, copied from the log's first line for people and tools: run-setting.json."""
+    """Settings that a Run was started with, copied from the log's first line for people and tools: run-setting.json."""
 
     job_id: str
     run_id: str

@@ -40,12 +40,12 @@ class JobFacts:
     because: str = ""
     steps: int = 0
     cost: Cost | None = None
-    """None if nothing was spent; `unknown` also if only a part is known."""
+    """Cost; None if nothing was spent, `unknown` also if only a part is known."""
     calls: tuple[PolicyCall, ...] = ()
     """Calls that were made, in the order of the Runs; refused and denied ones are not included."""
     files: Mapping[str, str | Unread] | None = None
     command_failed: str = ""
-    """Why the test's command failed; empty if it passed, or there is none."""
+    """Reason why the test's command failed; empty if it passed, or there is none."""
 
 
 def judge(expected: Expected, facts: JobFacts) -> tuple[str, ...]:

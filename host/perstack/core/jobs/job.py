@@ -1,6 +1,6 @@
 """A Job as the sum of its Runs.
 
-A Job has no log and no state of its own. A Coordinator Run, which a person started, and the delegate Runs below it have
+A Job has neither log nor state. A Coordinator Run, which a person started, and the delegate Runs below it have
 a log each; `Job.take` receives every new state of each, and all totals, questions, labels and approvals of the Job are
 computed from the latest ones. Nothing is counted twice or stored separately, so nothing can contradict the logs.
 

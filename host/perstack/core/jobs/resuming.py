@@ -221,7 +221,7 @@ def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:
 
 
 def is_elsewhere(run: Run) -> bool:
-    """Return True if a delegate has, or is queued for, a worker of its own."""
+    """Return True if a delegate has, or is queued for, a separate worker."""
     return not run.is_coordinator and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
 
 

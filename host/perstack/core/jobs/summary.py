@@ -34,7 +34,7 @@ class RunSummary(Fact):
     expert_key: str
     status: RunStatus
     model: str = Field(default="", exclude_if=falsy)
-    """As `provider/model`; empty if an older version wrote the file."""
+    """Name as `provider/model`; empty if an older version wrote the file."""
     steps: int = 0
     usage: Usage = NO_USAGE
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
@@ -65,9 +65,9 @@ class JobSummary(Fact):
     lifecycle: Lifecycle
     pause_reason: PauseReason | None = None
     closed: Closed | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Who closed the Job for good; `status` is the one before the close, and nothing continues the Job."""
+    """Permanent close of the Job; `status` is the one before it, and nothing continues the Job."""
     resume_at: int | None = None
-    """When a paused Job may be resumed, in milliseconds since 1970."""
+    """Time at which a paused Job may be resumed, in milliseconds since 1970."""
     queued: Queued | None = Field(default=None, exclude_if=lambda value: value is None)
     """The latest queueing; `status` says whether the Job still waits for a worker."""
     total_steps: int = 0
@@ -80,7 +80,7 @@ class JobSummary(Fact):
     """Cost, or `unknown` if no price was known. With `unpriced_tokens` a lower bound."""
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
     assumed: Charge | None = Field(default=None, exclude_if=lambda value: value is None)
-    """With a budget: charges for unreported usage, in addition to `usage`."""
+    """Charges for unreported usage, in addition to `usage`; only with a budget."""
     usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
     """`usage` by Expert key, over all its Runs."""
     usage_by_model: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
@@ -209,12 +209,12 @@ def _run_summary(run: Run, head: Head) -> RunSummary:
     )
 
 
-# The positions of Runs in the tree of their Job, comparable between Jobs that do the same.
+# The positions of Runs in the tree of their Job, comparable between Jobs that do equal work.
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """The position of a Run, equal for the Run of another Job that has the same part in it."""
+    """The position of a Run, equal for the Run with the corresponding part in another Job."""
 
     expert_key: str
     query: str
@@ -264,7 +264,7 @@ class PlacedRun(Fact):
 def tree_of(runs: Sequence[RunSummary], places: Mapping[str, ContinuedFrom]) -> tuple[PlacedRun, ...]:
     """Return the Runs, each after its parent. `places` says which checkpoint a Run continues from.
 
-    Every Run is included once, whatever the logs say: a cycle starts at any of its Runs.
+    Every Run is included once, even with contradictory logs: a cycle starts at any of its Runs.
     """
     known = {run.id: run for run in runs}
     placed = {run.id: _placed(run, known, places.get(run.id)) for run in runs}

@@ -15,7 +15,7 @@ from perstack.core.definitions.skills import Effect, Subject, ToolKind, ToolSpec
 from perstack.dataclass import dataclass
 
 Resolve = Callable[[str, str], Sequence[str]]
-"""Return the names of a path relative to a folder: its target, and its own name if it is a link. Relative to the
+"""Return the names of a path relative to a folder: its target, and its name if it is a link. Relative to the
 workspace, `.` for itself, or absolute if the target is outside. Never raises."""
 
 

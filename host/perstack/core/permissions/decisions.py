@@ -1,7 +1,7 @@
 """Decide calls by permission rules: allow them, ask a person or deny them.
 
-`decide_call` is the entry point. It takes a chain of rule sets: the project's, the Expert's, and those of every Run
-above, so that a delegate never has more permissions than its callers. A call is cut into targets: each path, each
+`decide_call` is the entry point. It takes a chain of rule sets: the project's, the Expert's, and the rule sets of every
+Run above, so that a delegate never has more permissions than its callers. A call is cut into targets: each path, each
 address, or each simple command and redirection of a command line. Every rule set decides every target, and the
 strictest decision holds.
 
@@ -46,15 +46,15 @@ class Ruling:
     source: str = ""
     """Origin: `perstack.toml [permissions].deny`. Empty without rules."""
     subject: str = ""
-    """Part of the call that it is about: the path, or the strictest command."""
+    """Part of the call that it judges: the path, or the strictest command."""
     reason: str = ""
-    """Why a line is asked about without a rule for it."""
+    """Reason why a person is asked about a line without a rule for it."""
     opens: tuple[str, ...] = ()
     """Resolved protected paths that a rule names and this call may use once allowed."""
 
     @property
     def said(self) -> str:
-        """The reason in words: `the rule exec(rm *) of perstack.toml [permissions].deny`."""
+        """Text of the reason: `the rule exec(rm *) of perstack.toml [permissions].deny`."""
         if self.reason:
             return f"{self.reason} ({self.source})" if self.source else self.reason
         if self.rule:
@@ -186,7 +186,7 @@ def _of_command(rules: Rules, target: Target, command: Command) -> Iterator[Ruli
 
 
 def _asked(rules: Rules, ruling: Ruling | None, target: Target, reason: str) -> Ruling:
-    """Turn an allowed ruling into one that asks; a default of deny stays a denial."""
+    """Turn an allowed ruling into a question; a default of deny stays a denial."""
     if ruling is None:
         ruling = Ruling(rules.default, "", "default", f"{rules.source}.default", target.shown)
     if ruling.decision == "deny":
@@ -233,7 +233,7 @@ def _file(rules: Rules, call: PolicyCall, path: str, tool: str) -> Iterator[Ruli
 
 
 def _target(call: PolicyCall, command: Command) -> Target:
-    """Return the command as a target of its own, without what surrounds it."""
+    """Return the command as a separate target, without what surrounds it."""
     known = command.known
     line = line_of([*command.assignments, *known])
     start = None if command.is_known else (f"{line} " if line else "")

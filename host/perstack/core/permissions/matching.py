@@ -124,7 +124,7 @@ class Target:
 
 
 def is_about(rule: PermissionRule, call: PolicyCall) -> bool:
-    """Return whether the rule names the tool, whatever its arguments."""
+    """Return whether the rule names the tool, with any arguments."""
     if rule.is_delegate:
         return call.kind == "delegate" and rule.tool.matches(call.tool)
     if rule.skill is not None and not (call.skill and rule.skill.matches(call.skill)):

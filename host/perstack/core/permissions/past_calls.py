@@ -38,7 +38,7 @@ class PastCall:
     effect: Effect
     target: str | None
     args: JsonObject | None
-    """None if the arguments were redacted from the log."""
+    """Arguments; None if they were redacted from the log."""
     decision: Decision
     ran: bool
 

@@ -1,6 +1,6 @@
 """Split shell scripts into simple commands, redirections and unreadable parts.
 
-Only what is understood for certain becomes a command; whatever the tree or a word may hide becomes `Unread`.
+Only what is understood for certain becomes a command; everything that the tree or a word may hide becomes `Unread`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
 
 
 def _is_same(first: list[Part], second: list[Part]) -> bool:
-    """Return whether two parsers found the same commands and files, in any order."""
+    """Return whether two parsers found equal commands and files, in any order."""
 
     def named(parts: list[Part]) -> list[str]:
         return sorted(

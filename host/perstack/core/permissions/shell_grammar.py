@@ -78,7 +78,7 @@ _DESCRIPTOR = re.compile(r"\d+-?|-")
 
 
 class NotUnderstood(Exception):
-    """Construct that is not certain to mean the same in every shell; the message says why."""
+    """Construct that shells may read differently; the message says why."""
 
 
 _Piece = tuple[str | None, bool]
@@ -89,7 +89,7 @@ _Piece = tuple[str | None, bool]
 class _Word:
     raw: str
     text: str | None
-    """None if known only at run time."""
+    """Text; None if known only at run time."""
     is_one: bool
     """True if it is always exactly one argument; an unquoted expansion may become several or none."""
 

@@ -17,11 +17,11 @@ class Command:
     """Simple command."""
 
     words: tuple[str | None, ...]
-    """Words; None for one that is known only at run time and may expand to several."""
+    """Words; None for a word that is known only at run time and may expand to several."""
     assignments: tuple[str, ...] = ()
     """Assignments `NAME=value` for the command that can change what it does."""
     reason: str = ""
-    """Why a person is asked: it runs more than its name says."""
+    """Reason why a person is asked: the command runs more than its name says."""
     is_around: bool = False
     """True for a wrapper whose inner commands are parsed too: then only rules that name the wrapper apply."""
 
@@ -42,7 +42,7 @@ class Redirect:
 
     shown: str
     path: str | None
-    """None if the path is known only at run time."""
+    """Path; None if it is known only at run time."""
     is_read: bool = False
     text: str = ""
     """Path as written, if it is relative to a folder that is known only at run time."""
@@ -59,7 +59,7 @@ class Unread:
 Part = Command | Redirect | Unread
 
 
-# Syntax tree from tree-sitter's bash grammar, which is imported only when a rule is about a command.
+# Syntax tree from tree-sitter's bash grammar, which is imported only when a rule names a command.
 
 
 class Node(Protocol):

@@ -64,7 +64,7 @@ MOST_TAKEOVERS = 3
 """Consecutive workers that may end while driving a Job without progress before it is given up."""
 
 _MOST_IN_ALL = 10
-"""Consecutive takeovers without progress before a Job is given up, whatever happened to the workers."""
+"""Consecutive takeovers without progress before a Job is given up, for any reason."""
 
 _FIRST_PAUSE = 250
 _LONGEST_PAUSE = 4_000
@@ -113,7 +113,7 @@ class Again:
 
     due: int
     refused: str | None = None
-    """Why this worker must not get the order again; None if it may."""
+    """Reason why this worker must not get the order again; None if it may."""
 
 
 def needs_nobody(served: Served) -> bool:
@@ -195,7 +195,7 @@ def is_suspect(takeovers: int) -> bool:
 
 
 def drivers_in(coordinator: Iterable[StoredEvent]) -> tuple[str, ...]:
-    """Return the workers that claimed a Coordinator's Run, in order, except those that recorded their departure."""
+    """Return the workers that claimed a Coordinator's Run, in order, except workers that recorded their departure."""
     found: list[str] = []
     for event in coordinator:
         if isinstance(event, ResumeRun) and event.worker:

@@ -80,7 +80,7 @@ def recording_of(source: Source, hiding: Hiding, version: str) -> Recording:
     """Return the recording of a Job, without secrets.
 
     Failed generations that were retried, and replies replaced by a fallback's, are left out. Raises UsageError for a
-    Job with a redacted event, or one that exceeds a recording's limits.
+    Job with a redacted event, or a Job that exceeds a recording's limits.
     """
     _check(source, hiding)
     numbers = {run_id: number for number, run_id in enumerate(source.logs)}

@@ -108,7 +108,7 @@ class SaidForm(Piece):
     question: Text
     requested_schema: JsonObject = Field(default_factory=dict, exclude_if=falsy)
     action: Literal["accept", "decline", "cancel"] | None = None
-    """None if nobody had answered when the Job was recorded."""
+    """Answer; None if nobody had answered when the Job was recorded."""
     content: JsonObject = Field(default_factory=dict, exclude_if=falsy)
 
 
@@ -218,7 +218,7 @@ class RecordedRun(Piece):
     expert: str
     query: Text
     called_by: CalledBy | None = None
-    """None for a Coordinator."""
+    """Id of the parent; None for a Coordinator."""
     model: str = Field(default="", exclude_if=falsy)
     """`provider/model`."""
     status: str = "completed"
@@ -247,7 +247,7 @@ class RecordedExpert(Piece):
     instruction: str
     """Digest of its instruction."""
     tools: tuple[RecordedTool, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
-    """Tools that it called, except those of the base skill."""
+    """Tools that it called, except the base skill's."""
 
 
 class Recording(Piece):
@@ -265,7 +265,7 @@ class Recording(Piece):
     """Bytes of images and documents in base64, by their sha256 in hex."""
 
     def to_bytes(self) -> bytes:
-        """Return the file: indented JSON in a fixed order, so that the same Job gives the same bytes."""
+        """Return the file: indented JSON in a fixed order, so that a Job always gives equal bytes."""
         found: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return _pretty(found).encode("utf-8", "replace") + b"\n"
 

@@ -90,7 +90,7 @@ def not_recorded(message: str) -> ProviderError:
 
 @dataclass(frozen=True, slots=True)
 class AskedCall:
-    """Call that is about to run."""
+    """Call that runs next."""
 
     place: RunPlace
     step: int

@@ -1,4 +1,4 @@
-"""Decide what to leave out when a Run's context is nearly full, from the state alone, so that replay decides the same.
+"""Decide what to leave out when a Run's context is nearly full, from the state alone, so that replay decides alike.
 
 - `relief` is called by `pending` before a generation and returns nothing, `Shrink`, `Compact` or `Fail`.
 - Below `compactAt` of the window nothing is done. Above it, old results of read-only tools shrink, all at once, if that
@@ -279,7 +279,7 @@ def _parts(run: Run) -> Iterator[tuple[str, int]]:
 
 
 def known_tools(run: Run, event: step_events.CallTools) -> ContextState:
-    """Return the context after `callTools`, with the called tools that only read and those that are pinned."""
+    """Return the context after `callTools`, with the called tools that only read and the tools that are pinned."""
     context = run.context
     if run.limits.context is None:
         return context

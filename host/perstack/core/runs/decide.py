@@ -1,4 +1,4 @@
-"""Build the events that need no side effect: those of commands, questions, answers, stops and resumptions.
+"""Build the events that need no side effect: of commands, questions, answers, stops and resumptions.
 
 Events that record the outcome of a side effect (a reply, a tool's result) are built by the engine modules that have it.
 """

@@ -1,7 +1,7 @@
 """The events that start, resume, stop and complete a Run, and the union of all stored events.
 
 A stored event is a line of the Run's log: it happened once and is never edited. Display events are shown and forgotten.
-Field names are those of the JSON in snake_case; docs/events.md describes them for readers of the JSON. `evolve.py` says
+Field names are the JSON names in snake_case; docs/events.md describes them for readers of the JSON. `evolve.py` says
 what must be changed together when an event is added. Old logs must stay readable: a new field needs a default.
 """
 
@@ -155,7 +155,7 @@ class StartRun(RunEvent):
     labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
     overrides: tuple[Override, ...] = Field(default=(), exclude_if=falsy)
     permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
-    """Rules in force: the project's, the Expert's, and those of all Runs above it. Empty if nothing is restricted."""
+    """Rules in force: the project's, the Expert's, and all rules of Runs above it. Empty if nothing is restricted."""
     depth: int = Field(default=0, exclude_if=falsy)
     """Number of Runs above this one; unknown and 0 for delegates in logs of earlier versions."""
     sandbox: SandboxPolicy | None = None
@@ -168,7 +168,7 @@ class StartRun(RunEvent):
     fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     """Fallback models in order, as `provider/model`; `switchModel` says which model is active."""
     snapshots: SnapshotPolicy | None = None
-    """How the workspace is recorded; None if it is not."""
+    """Policy for recording the workspace; None if it is not recorded."""
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
 
 
@@ -251,14 +251,14 @@ class StopRunByExceededBudget(RunEvent):
     expert: str | None = None
     """Expert whose budget it is; None for the Job's."""
     limit: float
-    """In dollars, tokens, milliseconds or calls, as are `spent` and `needed` (by the next call)."""
+    """Amount in dollars, tokens, milliseconds or calls, as are `spent` and `needed` (by the next call)."""
     spent: float
     """Includes the reservations of running calls."""
     needed: float
 
     @property
     def words(self) -> str:
-        """The reason in words for people."""
+        """Text of the reason, for people."""
         whose = "the Job" if self.expert is None else f"Expert {self.expert}"
         limit, spent, needed = (amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
         if self.budget == "maxTime":
@@ -274,7 +274,7 @@ class StopRunByInterrupt(RunEvent):
     reason: Literal["interrupt", "rateLimit"] = "interrupt"
     """`rateLimit`: the endpoint asked for a pause too long to wait for in a process."""
     resume_at: int | None = None
-    """When the Run may continue, in milliseconds since 1970; None if unknown."""
+    """Time at which the Run may continue, in milliseconds since 1970; None if unknown."""
 
 
 class RedactEvent(RunEvent):

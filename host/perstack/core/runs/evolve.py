@@ -12,8 +12,8 @@ without I/O, clock or randomness:
   folds in turn. It decides nothing: the events of commands without a side effect are built in `decide.py`.
 
 Therefore a crash loses no decision: read the log, fold it, perform what is pending. Resuming, branching, and showing an
-old checkpoint are the same fold over a whole log or its beginning. `replay.py` folds a recorded log and compares each
-event with what `pending` asks for. Each delegate is a Run with its own log, which its parent awaits.
+old checkpoint are one fold, over a whole log or its beginning. `replay.py` folds a recorded log and compares each event
+with what `pending` asks for. Each delegate is a Run with its own log, which its parent awaits.
 
 The state machine has two dimensions. `Phase` is the position within a step; the status says why the Run has stopped, if
 it has. A stop changes the status and not the phase, so that `resumeRun` continues where the Run was. `TRANSITIONS`
@@ -91,7 +91,7 @@ _ALWAYS = frozenset(("startRewind", "finishRewind", "redactEvent"))
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Phases and statuses that one type of event may follow, and those that it leads to."""
+    """Phases and statuses that one type of event may follow, and the ones that it leads to."""
 
     phases: frozenset[Phase]
     statuses: frozenset[RunStatus]
@@ -378,7 +378,7 @@ def _settled_try(run: Run, *, is_charged: bool) -> Changes:
 
 
 def _settled_samples(run: Run, call_id: str) -> dict[str, Charge]:
-    """Return the reservations without those of this call, whose usage is known now."""
+    """Return the reservations without this call's, whose usage is known now."""
     return {one: charge for one, charge in run.sampled.items() if one != call_id}
 
 
@@ -424,7 +424,7 @@ def _requested(run: Run, event: step_events.RequestApproval) -> Changes:
 
 
 def _decided(run: Run, event: step_events.DecideApproval) -> Changes:
-    """Apply a decision. It must match the request exactly: the same digest, and a rule that was offered."""
+    """Apply a decision. It must match the request exactly: an equal digest, and a rule that was offered."""
     call = _open_call(run, event.tool_call_id)
     if not call.waits_for_approval or call.requested is None:
         raise IllegalFact(f"nobody was asked to approve call {event.tool_call_id!r}")
@@ -473,7 +473,7 @@ def _replied(run: Run, event: step_events.FinishGeneration) -> Changes:
         return changes
     problem = _problem_of(reply, event.finish_reason)
     if problem is not None:
-        # The reply stays in the log but not in the messages, so the next attempt starts from the same messages.
+        # The reply stays in the log but not in the messages, so the next attempt starts from unchanged messages.
         changes["unusable"] = problem
         return changes
     changes.update({"phase": Phase.REPLIED, "messages": run.messages.append(reply, event.id)})

@@ -33,7 +33,7 @@ class Answer(Fact):
     question: Question
     action: Literal["accept", "decline", "cancel"]
     content: JsonObject = Field(default_factory=dict, exclude_if=falsy)
-    """For `accept`: content that fits the question's schema."""
+    """Content of an `accept`, which fits the question's schema."""
 
 
 class RunEvent(Fact):
@@ -87,7 +87,7 @@ class ContinuedFrom(Fact):
     answers: bool = Field(default=False, exclude_if=falsy)
     """True if the Run begins with another answer to the question that was open there, not with its query."""
     as_it_was: bool = Field(default=False, exclude_if=falsy)
-    """True if the Run begins in the state of that checkpoint, without a query of its own."""
+    """True if the Run begins in the state of that checkpoint, without a query."""
 
 
 class Delegation(Fact):
@@ -114,7 +114,7 @@ class DelegateReport(Fact):
     outcome: Literal["completed", "failed"]
     steps: int
     effects: int = Field(default=0, exclude_if=falsy)
-    """Number of calls that had an effect, including those of the delegate's own delegates."""
+    """Number of calls that had an effect, including calls of the delegate's delegates."""
     without_effect: bool = Field(default=False, exclude_if=falsy)
     """True if the Run completed without an effect although its Expert declares one."""
     text: str
@@ -122,7 +122,7 @@ class DelegateReport(Fact):
 
 
 class Definition(Fact):
-    """A definition that replaces the one that a Run was started with."""
+    """A definition that replaces the original definition of a Run."""
 
     model: str
     provider: str
@@ -186,7 +186,7 @@ def at_checkpoint(stamp: Stamp) -> CheckpointStamp:
     return {**stamp, "checkpoint_id": stamp["id"]}
 
 
-# The todo list of one Run. Names and the shape of results are those of Perstack's base skill: `{"todos": [{"id",
+# The todo list of one Run. Names and the shape of results are as in Perstack's base skill: `{"todos": [{"id",
 # "title", "completed"}]}`.
 
 

@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 
 # Media types of images and documents by their first bytes, and an upper bound of their tokens. A wrong media type makes
-# a provider refuse the whole request. Its price of an image depends on the pixels, that of a document on pages and
+# a provider refuse the whole request. Its price of an image depends on the pixels, the price of a document on pages and
 # texts, which only a reader of the format knows; neither follows from the size in bytes.
 
 
@@ -178,7 +178,7 @@ ReplyPart = Annotated[TextPart | ThinkingPart | ToolCallPart, Field(discriminato
 
 
 class InstructionMessage(Fact):
-    """An Expert's instruction. Each Run has its own; a continuing Run does not inherit it."""
+    """An Expert's instruction. Each Run has one; a continuing Run does not inherit it."""
 
     type: Literal["instructionMessage"] = "instructionMessage"
     contents: tuple[TextPart, ...]

@@ -1,7 +1,7 @@
 """Compute a Run's next command from its state alone.
 
-The result depends on nothing but the state, so that a resumed Run continues and a replayed log is checked by the same
-decisions. `decide.py` or the engine performs the command; a new command needs a branch here.
+The result depends on nothing but the state, so that a resumed Run continues and a replayed log is checked by these
+decisions too. `decide.py` or the engine performs the command; a new command needs a branch here.
 """
 
 from __future__ import annotations

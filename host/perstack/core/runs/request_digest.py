@@ -128,5 +128,5 @@ def _settings(run: Run, event: StartGeneration) -> JsonObject:
 
 @lru_cache(maxsize=256)
 def _text_digest(text: str) -> bytes:
-    """Return the digest of a text; cached, because a Run's long instruction is the same at every step."""
+    """Return the digest of a text; cached, because a Run's long instruction does not change between steps."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -102,7 +102,7 @@ RunStatus = Literal[
 ]
 
 SnapshotDue = Literal["no", "before", "after"]
-"""When to record the workspace: `before` any call runs, or `after` all running calls have ended."""
+"""Time to record the workspace: `before` any call runs, or `after` all running calls have ended."""
 
 
 class Phase(Enum):
@@ -169,7 +169,7 @@ class Run:
     context_tokens: int = 0
     """Tokens of the last generation, sent and generated: how full the context is."""
     guidance: str = ""
-    """What skills say about their tools; it follows the instruction."""
+    """Texts of skills about their tools; they follow the instruction."""
     provider_settings: JsonObject = field(default_factory=dict[str, JsonValue])
     accepted: bool = False
     """True if the Run has declared itself done, and no todo remained."""
@@ -179,12 +179,12 @@ class Run:
     asked: str | None = None
     """Id of the call that a person is being asked about."""
     unusable: ErrorInfo | None = None
-    """Why the latest reply, though complete, is unusable: it is neither a result nor calls tools."""
+    """Reason why the latest reply, though complete, is unusable: it is neither a result nor calls tools."""
     error: ErrorInfo | None = None
     context_window: int | None = None
     """Tokens that the model's context can hold; None if unknown."""
     resume_at: int | None = None
-    """When a paused Run may continue, in milliseconds since 1970."""
+    """Time at which a paused Run may continue, in milliseconds since 1970."""
     has_generated: bool = False
     touched: int = 0
     """Time of the last start or resumption, in milliseconds since 1970."""
@@ -206,11 +206,11 @@ class Run:
     """Approvals for the whole Job that were given in this Run."""
     repeats: Repeats = NO_REPEATS
     reserved: Charge | None = None
-    """With a budget: the maximum cost of the current generation."""
+    """Maximum cost of the current generation; only with a budget."""
     sampled: dict[str, Charge] = field(default_factory=dict[str, Charge])
-    """With a budget: the maximum cost of generations that tools requested, by call id."""
+    """Maximum cost of generations that tools requested, by call id; only with a budget."""
     assumed: Charge | None = None
-    """With a budget: charges for generations whose usage nobody reported."""
+    """Charges for generations whose usage nobody reported; only with a budget."""
     max_tokens: int | None = None
     """Maximum tokens of the current reply that the budget allows; None if it does not limit it."""
     cut_at: int | None = None
@@ -229,7 +229,7 @@ class Run:
     secrets: int = 0
     """Highest N of an assigned `[secret:N]`, if tool results are masked."""
     effects: int = 0
-    """Number of calls that had an effect, including those of delegates."""
+    """Number of calls that had an effect, including calls of delegates."""
     without_effect: bool = False
     """True if the Run completed without an effect although its Expert declares one."""
     closed: CloseRun | None = None
@@ -243,7 +243,7 @@ class Run:
     left_for: ErrorInfo | None = None
     """Failure of the model that the fallback replaces."""
     back_at: int = 0
-    """When the primary model is tried again, in milliseconds since 1970."""
+    """Time at which the primary model is tried again, in milliseconds since 1970."""
     is_switched: bool = False
     """True if the current generation started on another model, whose context may have been larger."""
     snapshot: str | None = None
@@ -315,7 +315,7 @@ def promised(run: Run) -> Charge | None:
 
 
 def call_key(run: Run, call: Call) -> str:
-    """Return the name of a call that stays the same after a resume."""
+    """Return the name of a call, which a resume does not change."""
     return f"{run.id}-{run.step}-{call.decided.id}"
 
 

@@ -44,7 +44,7 @@ class StartGeneration(RunEvent):
     final: bool = Field(default=False, exclude_if=falsy)
     """True if the model gets no tools and only writes the result."""
     guidance: str | None = None
-    """What skills say about their tools, or why one has none, for the model; None if unchanged."""
+    """Texts of skills about their tools, or why one has none, for the model; None if unchanged."""
     unreachable: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
     """Skills that cannot be reached and why, if the guidance mentions them."""
     provider_settings: JsonObject | None = None
@@ -56,7 +56,7 @@ class StartGeneration(RunEvent):
     max_tokens: int | None = None
     """Maximum tokens of the reply that the budget allows, if that is less than the user's setting."""
     reserved: Charge | None = None
-    """With a budget: the maximum cost of this attempt, charged until the actual cost is known."""
+    """Maximum cost of this attempt, charged until the actual cost is known; only with a budget."""
 
 
 class FinishGeneration(RunEvent):
@@ -71,9 +71,9 @@ class FinishGeneration(RunEvent):
     """Tokens that the model's context can hold; None if unknown."""
     duration_ms: int = Field(default=0, exclude_if=falsy)
     unreported: bool = Field(default=False, exclude_if=falsy)
-    """With a budget: True if the endpoint reported no usage, so that the whole reservation is charged."""
+    """True if the endpoint reported no usage, so that the whole reservation is charged; only with a budget."""
     over_reserved: Charge | None = None
-    """With a budget: the amount by which `usage` exceeds the reservation."""
+    """Amount by which `usage` exceeds the reservation; only with a budget."""
 
     @property
     def message(self) -> ExpertMessage:
@@ -91,7 +91,7 @@ class Retry(RunEvent):
     delay_ms: int
     usage: Usage | None = None
     uncharged: bool = Field(default=False, exclude_if=falsy)
-    """With a budget: True if the endpoint refused the attempt; otherwise the reservation is charged."""
+    """True if the endpoint refused the attempt; otherwise the reservation is charged; only with a budget."""
     overflow: int | None = None
     """Tokens that the model's context holds, if the request exceeded it; old content is then shortened. Else None."""
 
@@ -118,7 +118,7 @@ class FinishToolCall(RunEvent):
     usage: Usage | None = None
     """Usage of the generations that the tool itself requested."""
     assumed: Charge | None = None
-    """With a budget: additional charge for generations whose endpoint reported no usage."""
+    """Additional charge for generations whose endpoint reported no usage; only with a budget."""
     by: By | None = None
     """Actor who answered, if a person gave this result; None in logs of earlier versions."""
     warning: str | None = None
@@ -185,7 +185,7 @@ class DecideApproval(RunEvent):
     decision: ApprovalDecision
     by: By
     rule: str = Field(default="", exclude_if=falsy)
-    """For `job`: the chosen rule; if empty, the approval holds for calls with the same digest."""
+    """For `job`: the chosen rule; if empty, the approval holds for calls with an equal digest."""
     text: str = Field(default="", exclude_if=falsy)
 
     @property
@@ -200,7 +200,7 @@ class StartToolCall(RunEvent):
     type: Literal["startToolCall"] = "startToolCall"
     tool_call_id: str
     call_digest: str
-    """Digest computed again from the call that is about to run."""
+    """Digest computed again from the call right before it runs."""
 
 
 class StartSample(RunEvent):
@@ -250,7 +250,7 @@ class StartCompaction(RunEvent):
     through: str
     model: str
     reserved: Charge | None = None
-    """With a budget: the maximum cost, as in `StartGeneration`."""
+    """Maximum cost, as in `StartGeneration`; only with a budget."""
 
 
 class CompactHistory(RunEvent):
@@ -266,13 +266,13 @@ class CompactHistory(RunEvent):
     """Author of the summary, as `provider/model`; empty if no model wrote it."""
     usage: Usage | None = None
     assumed: Charge | None = None
-    """With a budget: additional charge if no usage was reported."""
+    """Additional charge if no usage was reported; only with a budget."""
     tokens_before: int = 0
     """Estimated tokens of the next request without the compaction; `tokens_after`: with it."""
     tokens_after: int = 0
     duration_ms: int = Field(default=0, exclude_if=falsy)
     error: ErrorInfo | None = None
-    """Why no model wrote the summary although one was asked."""
+    """Reason why no model wrote the summary although one was asked."""
 
 
 SwitchReason = Literal[

@@ -79,7 +79,7 @@ class Record:
     events: tuple[StoredScheduleEvent, ...]
     did: Did | None = None
     at: int | None = None
-    """Time of the occurrence that the step is about."""
+    """Time of the step's occurrence."""
     starts: str | None = None
 
 

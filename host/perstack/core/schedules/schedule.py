@@ -237,7 +237,7 @@ def _decided(state: ScheduleState, event: StartOccurrence | SkipOccurrence | Que
 def _own(
     state: ScheduleState, event: SkipOccurrence | QueueOccurrence | BeginOccurrence | FinishOccurrence
 ) -> Occurrence:
-    """Return the current occurrence. Raises IllegalFact if the event is about another one."""
+    """Return the current occurrence. Raises IllegalFact if the event names another one."""
     if state.current is None or state.current.job_id != event.job_id:
         raise IllegalFact(f"{event.type} is about Job {event.job_id}, which is not at work")
     return state.current

@@ -117,7 +117,7 @@ def _resumed(task: TaskState, known: Known, now: int) -> Step | None:
 
 
 def _attended(task: TaskState, known: Known, now: int) -> Step | None:
-    """Continue a running task whose process has died; fail one that was silent for too long."""
+    """Continue a running task whose process has died; fail a task that was silent for too long."""
     if task.job_id is None or not known.is_expert:
         due = due_at(task)
         if due is None or due > now:

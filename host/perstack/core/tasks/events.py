@@ -15,7 +15,7 @@ OnFailure = Literal["pause", "fail", "retry"]
 
 
 class TaskConfig(Fact):
-    """How a task is treated."""
+    """Settings for the treatment of a task."""
 
     max_retries: int = Field(default=3, ge=0)
     timeout: int | None = Field(default=None, ge=1)
@@ -26,7 +26,7 @@ class TaskConfig(Fact):
 
 
 class WaitingFor(Fact):
-    """What is outside, and must come before a task can go on."""
+    """External event that must occur before a task can continue."""
 
     what: str = ""
     command: Annotated[tuple[str, ...], BeforeValidator(argv_of)] = ()
@@ -53,7 +53,7 @@ class CreateTask(TaskEvent):
 
 
 class StartTask(TaskEvent):
-    """Its agent has begun."""
+    """The task's agent has begun."""
 
     type: Literal["startTask"] = "startTask"
 
@@ -89,7 +89,7 @@ class AnswerTask(TaskEvent):
     signal: str | None = None
     """Id of the external event; None for an answer by a person."""
     by: By | None = None
-    """Who answered; None in logs of earlier versions."""
+    """Person who answered; None in logs of earlier versions."""
 
 
 class ResumeTask(TaskEvent):
@@ -99,13 +99,13 @@ class ResumeTask(TaskEvent):
     checkpoint_id: str | None = None
     """Checkpoint that it returns to, with that one's `state` and `data`; None to continue as it is."""
     state: JsonObject | None = None
-    """None keeps the state."""
+    """New state; None keeps the present one."""
     data: JsonObject | None = None
     input: JsonValue = None
     input_text: str = Field(default="", exclude_if=falsy)
     """Text in addition to a yes or no."""
     by: By | None = None
-    """Who answered, if there is an input."""
+    """Person who answered, if there is an input."""
 
 
 class CompleteTask(TaskEvent):

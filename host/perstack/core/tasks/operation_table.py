@@ -1,7 +1,7 @@
 """Table of operations on tasks: one entry each, from which all doors are derived.
 
-The typed methods of `perstack.ports.tasks`, the engine, the command line, HTTP with its OpenAPI description, the MCP
-server's tools and those of an Expert read the table, and repeat nothing of it.
+The typed methods of `perstack.ports.tasks`, the engine, the command line, HTTP with its OpenAPI description, the tools
+of the MCP server and of an Expert read the table, and repeat nothing of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Checkpoints(Fact):
 
 
 class Deleted(Fact):
-    """What is gone."""
+    """Result of a removal."""
 
     deleted: str
 
@@ -52,7 +52,7 @@ class Operation:
     """Operation as doors see it."""
 
     name: str
-    command: type[operations.Command[Any]]  # Any: each gives something of its own
+    command: type[operations.Command[Any]]  # Any: each operation has another result type
     method: Method
     """HTTP method; GET for operations that only read."""
     path: str

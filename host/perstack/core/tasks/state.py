@@ -17,7 +17,7 @@ from perstack.errors import NotAllowed, UsageError
 from perstack.next_steps import Resume
 
 # Dependencies between tasks. A task's log names the tasks that it waits for; their status is in their own logs. Nothing
-# is written to a task when another one ends: readers look at both, so that no crash can leave a task behind.
+# is written to a task when another one ends: readers read both, so that no crash can leave a task behind.
 
 MOST_DEPENDENCIES = 100
 
@@ -61,7 +61,7 @@ _LONGEST_SHOWN = 500
 
 
 class TaskState(Fact):
-    """Where a task stands."""
+    """State of a task."""
 
     task_id: str
     name: str
