@@ -238,11 +238,11 @@ def test_a_worker_that_begins_removes_what_killed_ones_left_and_names_what_is_st
             await host.jobs.write_files(shots[-1], scene.roots[0] / "job", job_id="job")
             shutil.copytree(scene.roots[0] / "job", scene.roots[0] / "gone")
             shutil.copytree(scene.roots[0] / "job", scene.roots[0] / "no id")
-            assert await folders.look_through() == ("gone", "no id")
+            assert await folders.remove_leftovers() == ("gone", "no id")
             assert scene.kept(0) == ["gone", "no id"]
             (scene.roots[0] / "job").mkdir()
             (scene.roots[0] / "job" / "new.txt").write_text("in no snapshot")
-            await folders.look_through()
+            await folders.remove_leftovers()
             assert scene.kept(0) == ["gone", "job", "no id"]
 
     wait_for(work())

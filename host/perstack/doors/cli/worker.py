@@ -190,7 +190,7 @@ async def _look_through(folders: JobFolders, tell: Report) -> None:
     from perstack.engine.workers.reports import WorkerReport, error_text
 
     try:
-        strange = await folders.look_through()
+        strange = await folders.remove_leftovers()
     except PerstackError as error:
         tell(
             WorkerReport(

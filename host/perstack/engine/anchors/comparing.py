@@ -62,7 +62,7 @@ class AnchorComparison:
             self._reader = None  # read again: an owner removed in the meantime has a record of its removal by now
             findings, unchecked, others = list[Finding](), list[Unchecked](), 0
             for owner in absent:
-                found = await self._lost(owner)
+                found = await self._check_missing(owner)
                 findings += found.findings
                 unchecked += found.unchecked
                 others += found.elsewhere
@@ -80,14 +80,14 @@ class AnchorComparison:
         """Return a report on an id that is not in the store; None unless the anchor has it without a removal."""
         for kind in OWNER_KINDS:
             try:
-                found = await self._lost(Owner(kind, of))
+                found = await self._check_missing(Owner(kind, of))
             except AnchorUnreadable:
                 return None
             if found.findings:
                 return Report(of, 0, 0, tuple(found.findings), tuple(found.unchecked), kind=kind)
         return None
 
-    async def _lost(self, owner: Owner) -> _Lost:
+    async def _check_missing(self, owner: Owner) -> _MissingOwner:
         """Return what the anchor's records say about an owner that is not in the store."""
         records, _ = await self._records(owner)
         source = f"the anchor {self._anchor.name}"
@@ -96,15 +96,17 @@ class AnchorComparison:
         gone = removed_lives(trusted)
         left = [record for record in trusted if record.life not in gone]
         if not left:
-            return _Lost(findings)
+            return _MissingOwner(findings)
         if not any(self._is_ours(record) for record in left):
-            return _Lost(findings, elsewhere=1)
-        if not _still(left, removed_lives([*trusted, *await self._waiting(owner)])):
+            return _MissingOwner(findings, elsewhere=1)
+        if not _is_left(left, removed_lives([*trusted, *await self._records_in_outbox(owner)])):
             words = f"it is not here, and a record of its removal waits to be sent to {source}"
-            return _Lost(findings, [Unchecked("anchor", owner.id, 0, words)])
+            return _MissingOwner(findings, [Unchecked("anchor", owner.id, 0, words)])
         latest = left[-1].statement.predicate.created_on
         words = f"{source} has heads of this {OWNER_KINDS[owner.kind].singular}, the last of {latest}, and it is gone"
-        return _Lost([*findings, Finding(owner.id, 0, f"{words}: somebody removed it; put it back from a copy")])
+        return _MissingOwner(
+            [*findings, Finding(owner.id, 0, f"{words}: somebody removed it; put it back from a copy")]
+        )
 
     def _is_ours(self, record: Record) -> bool:
         store = record.statement.predicate.store
@@ -113,7 +115,7 @@ class AnchorComparison:
     async def _has(self, owner: Owner) -> bool:
         return await space_of(self._storage, owner.kind).has_job(owner.id)
 
-    async def _waiting(self, owner: Owner) -> list[Record]:
+    async def _records_in_outbox(self, owner: Owner) -> list[Record]:
         """Return the valid records in the outbox."""
         found: list[Record] = []
         for data in await AnchorOutbox(self._storage, owner.kind).of(owner.id):
@@ -164,7 +166,7 @@ class AnchorUnreadable(Exception):
     """The reason why an anchor cannot be compared with."""
 
 
-class _Lost:
+class _MissingOwner:
     """Findings about an owner that the anchor has records of and the store lacks."""
 
     def __init__(self, findings: Sequence[Finding], unchecked: Sequence[Unchecked] = (), *, elsewhere: int = 0) -> None:
@@ -173,5 +175,5 @@ class _Lost:
         self.elsewhere = elsewhere
 
 
-def _still(records: Sequence[Record], gone: frozenset[str]) -> bool:
+def _is_left(records: Sequence[Record], gone: frozenset[str]) -> bool:
     return any(record.life not in gone for record in records)

@@ -186,7 +186,7 @@ async def checked_ends(storage: Storage, job_id: str) -> list[LogEnd]:
     ends: list[LogEnd] = []
     for run_id in await run_ids(storage, job_id):
         lines = await storage.read(RunRef(job_id, run_id))
-        places = _places(lines)
+        places = _hashes(lines)
         if len(places.hashes) < len(lines):
             good = len(places.hashes)
             words = f"{run_id}, event {good + 1}: the log does not hold"
@@ -231,7 +231,7 @@ async def log_hashes(storage: Storage, owner: Owner) -> dict[str, LogPlaces]:
         ids = await run_ids(space, owner.id)
     except NotFound:
         return {}
-    return {run_id: _places((await readable(space, RunRef(owner.id, run_id)))[0]) for run_id in ids}
+    return {run_id: _hashes((await readable(space, RunRef(owner.id, run_id)))[0]) for run_id in ids}
 
 
 def with_receipt(
@@ -256,7 +256,7 @@ def with_receipt(
         unchecked.append(_unchecked("receipt", 1, words))
     return replace(
         report,
-        findings=_added(report, against_receipt(statement, logs, "the receipt")),
+        findings=_with_findings(report, against_receipt(statement, logs, "the receipt")),
         unchecked=(*report.unchecked, *unchecked),
         checked=replace(report.checked, heads=report.checked.heads + len(statement.subject)),
     )
@@ -290,7 +290,7 @@ def with_records(
     heads = report.checked.heads + sum(len(one.statement.subject) for one in in_force)
     return replace(
         report,
-        findings=_added(report, findings),
+        findings=_with_findings(report, findings),
         unchecked=(*report.unchecked, *unchecked),
         checked=replace(report.checked, heads=heads),
     )
@@ -328,7 +328,7 @@ def with_unchecked(report: Report, words: str) -> Report:
     return replace(report, unchecked=(*report.unchecked, _unchecked("anchor", 1, words)))
 
 
-def _places(lines: Sequence[bytes]) -> LogPlaces:
+def _hashes(lines: Sequence[bytes]) -> LogPlaces:
     hashes: list[str] = []
     head, first = EMPTY_LOG, ""
     for line in lines:
@@ -341,7 +341,7 @@ def _places(lines: Sequence[bytes]) -> LogPlaces:
     return LogPlaces(hashes, first)
 
 
-def _added(report: Report, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def _with_findings(report: Report, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys((*report.findings, *findings)))
 
 

@@ -87,9 +87,9 @@ async def _in_job(
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
         lines, _ = await readable(storage, ref)
-        for seq in await asyncio.to_thread(_having, lines, forms):
+        for seq in await asyncio.to_thread(_places_with, lines, forms):
             other = _parsed(ref, seq, lines[seq - 1])
-            if other is not None and other.id != event.id and _repeats(other, texts):
+            if other is not None and other.id != event.id and _contains_text(other, texts):
                 found.append(event_id_of(run_id, seq))
     return found
 
@@ -98,15 +98,15 @@ async def _places(space: Storage, of: str, forms: Sequence[bytes]) -> list[int]:
     found: list[int] = []
     for run_id in await run_ids(space, of):
         lines, _ = await readable(space, RunRef(of, run_id))
-        found += await asyncio.to_thread(_having, lines, forms)
+        found += await asyncio.to_thread(_places_with, lines, forms)
     return found
 
 
-def _having(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
+def _places_with(lines: Sequence[bytes], forms: Sequence[bytes]) -> list[int]:
     return [seq for seq, line in enumerate(lines, 1) if any(form in line for form in forms)]
 
 
-def _repeats(event: StoredEvent, texts: Iterable[str]) -> bool:
+def _contains_text(event: StoredEvent, texts: Iterable[str]) -> bool:
     """Return whether a text occurs in a field of the event that could be redacted, and not only as a name."""
     own = texts_taken(event, fields_taken(event))
     whole = (text for text in texts if len(text) < _MIN_CONTAINED_CHARACTERS)
@@ -124,21 +124,21 @@ def _parsed(ref: RunRef, seq: int, line: bytes) -> StoredEvent | None:
 
 async def _in_snapshots(storage: Storage, job_id: str, raw: Sequence[bytes], looked: dict[str, bool]) -> list[str]:
     """Return the snapshots of a Job with a text in a file or file name; `looked` caches results by blob."""
-    held = await _held(storage, job_id) if raw else {}
+    held = await _blobs_in_snapshots(storage, job_id) if raw else {}
     for name in held:
         if name not in looked:
-            looked[name] = await _has(storage, job_id, name, raw)
+            looked[name] = await _blob_contains(storage, job_id, name, raw)
     return [f"the snapshot of {at}" for at in dict.fromkeys(at for name, at in held.items() if looked[name])]
 
 
-async def _held(storage: Storage, job_id: str) -> dict[str, str]:
+async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
     """Return the blobs in a Job's snapshots, each with the event of the first snapshot that contains it."""
     events: list[StoredEvent] = []
     for run_id in await run_ids(storage, job_id):
         ref = RunRef(job_id, run_id)
         lines, _ = await readable(storage, ref)
         parsed = [
-            _parsed(ref, seq, lines[seq - 1]) for seq in await asyncio.to_thread(_having, lines, _SNAPSHOT_EVENTS)
+            _parsed(ref, seq, lines[seq - 1]) for seq in await asyncio.to_thread(_places_with, lines, _SNAPSHOT_EVENTS)
         ]
         events += filter(None, parsed)
     if not events:
@@ -161,17 +161,21 @@ async def _blobs(
     mentioned = b"\n".join(forms)
     names: list[str] = []
     for name in await storage.blobs(event.job_id):
-        if name in named or b"blob:" + name.encode() in mentioned or await _has(storage, event.job_id, name, raw):
+        if (
+            name in named
+            or b"blob:" + name.encode() in mentioned
+            or await _blob_contains(storage, event.job_id, name, raw)
+        ):
             names.append(name)
-    users = await _users(storage, event, names)
+    users = await _events_by_blob(storage, event, names)
     # blobs of snapshots stay: without them the file could not be restored
-    for name, at in (await _held(storage, event.job_id) if names else {}).items():
+    for name, at in (await _blobs_in_snapshots(storage, event.job_id) if names else {}).items():
         if name in names:
             users.setdefault(name, []).append(f"the snapshot of {at}")
     return [name for name in names if name not in users], [one for ids in users.values() for one in ids]
 
 
-async def _has(storage: Storage, job_id: str, name: str, raw: Sequence[bytes]) -> bool:
+async def _blob_contains(storage: Storage, job_id: str, name: str, raw: Sequence[bytes]) -> bool:
     try:
         data = await storage.blob(job_id, name)
     except (NotFound, StorageError):
@@ -179,7 +183,7 @@ async def _has(storage: Storage, job_id: str, name: str, raw: Sequence[bytes]) -
     return await asyncio.to_thread(lambda: any(text in data for text in raw))
 
 
-async def _users(storage: Storage, event: StoredEvent, names: Sequence[str]) -> dict[str, list[str]]:
+async def _events_by_blob(storage: Storage, event: StoredEvent, names: Sequence[str]) -> dict[str, list[str]]:
     """Return for each blob the other events of the Job that have its content.
 
     A result that shrank names only the blob of its content.
@@ -189,7 +193,7 @@ async def _users(storage: Storage, event: StoredEvent, names: Sequence[str]) -> 
     for run_id in await run_ids(storage, event.job_id) if names else ():
         ref = RunRef(event.job_id, run_id)
         lines, _ = await readable(storage, ref)
-        for seq in await asyncio.to_thread(_having, lines, forms):
+        for seq in await asyncio.to_thread(_places_with, lines, forms):
             other = _parsed(ref, seq, lines[seq - 1])
             if other is not None and other.id != event.id:
                 for name in _refers_to(other).intersection(names):

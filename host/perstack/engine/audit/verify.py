@@ -264,7 +264,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     for run_id, anchor in check.anchors:
         check.findings += against_head(run_id, anchor, check.heads.get(run_id, {}))
     _check_relations(check)
-    _name_what_nothing_vouches_for(check)
+    _report_unvouched(check)
     await _check_blobs(check, storage)
     await check_caches(check, storage, summary, checkpoints)
     return check.report()
@@ -282,7 +282,7 @@ async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: F
             redacted[line.event.id] = line.seq
         if run is not None and line.event.id in checkpoints:
             check.checkpoints[line.event.id] = checkpoint_file(run)
-        _take_down(check, ref, line.seq, line.event)
+        _collect(check, ref, line.seq, line.event)
         for tree in trees_of(line.event):
             check.trees.setdefault(tree, (ref.run_id, line.seq))
 
@@ -299,10 +299,10 @@ async def _check_log(check: Check, storage: Storage, ref: RunRef, checkpoints: F
     for redaction in redactions:
         _check_redaction(check, ref, redaction, log.lines)
         check.removed.update((name, (ref.run_id, place_of(redaction.id)[2])) for name in redaction.blobs)
-    _say_how_far(check, ref, log)
+    _report_extent(check, ref, log)
 
 
-def _say_how_far(check: Check, ref: RunRef, log: CheckedLog[Run]) -> None:
+def _report_extent(check: Check, ref: RunRef, log: CheckedLog[Run]) -> None:
     if log.damage is not None:
         check.found(ref.run_id, log.damage.readable + 1, str(log.damage))
     if log.unknown:
@@ -315,10 +315,10 @@ def _say_how_far(check: Check, ref: RunRef, log: CheckedLog[Run]) -> None:
         check.digests += len(log.chain)
 
 
-def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:  # noqa: C901 - one case a kind
+def _collect(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:  # noqa: C901 - one case a kind
     if isinstance(event, StartRun):
         check.starts[ref.run_id] = event
-        _take_down_blobs(check, ref, seq, event.attachments)
+        _collect_blobs(check, ref, seq, event.attachments)
         if seq > 1:
             check.found(ref.run_id, seq, "a second startRun")
     elif seq == 1:
@@ -333,7 +333,7 @@ def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
             base = (call for call in event.calls if call.skill_name == BASE_SKILL and call.tool_name == "exec")
             check.programs.update((ref.run_id, call.id) for call in base)
         case FinishToolCall():
-            _take_down_result(check, ref, seq, event)
+            _collect_result(check, ref, seq, event)
         case QueueRun() if event.definition is not None:
             check.names_blob(event.definition, ref.run_id, seq)
             check.definitions.setdefault(event.definition, (ref.run_id, seq))
@@ -344,11 +344,11 @@ def _take_down(check: Check, ref: RunRef, seq: int, event: StoredEvent) -> None:
             pass
 
 
-def _take_down_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall) -> None:
+def _collect_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall) -> None:
     check.answered.add((ref.run_id, event.tool_call_id))
     if event.delegate is not None:
         check.anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
-    _take_down_blobs(check, ref, seq, event.contents)
+    _collect_blobs(check, ref, seq, event.contents)
     for part in event.contents:
         if isinstance(part, TextPart):
             for name in _BLOB_MENTION.findall(part.text):
@@ -358,7 +358,7 @@ def _take_down_result(check: Check, ref: RunRef, seq: int, event: FinishToolCall
                     check.names_blob(name, ref.run_id, seq)
 
 
-def _take_down_blobs(check: Check, ref: RunRef, seq: int, contents: Iterable[ResultContent]) -> None:
+def _collect_blobs(check: Check, ref: RunRef, seq: int, contents: Iterable[ResultContent]) -> None:
     for part in contents:
         if isinstance(part, BlobPart):
             check.names_blob(part.sha256, ref.run_id, seq, part.size)
@@ -421,7 +421,7 @@ def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:
         yield from range(block_of(of).start, highest)
 
 
-def _name_what_nothing_vouches_for(check: Check) -> None:
+def _report_unvouched(check: Check) -> None:
     """Report the ends of logs without a head in another place: a chain alone does not show a cut or a rewrite."""
     for run_id, chain in check.heads.items():
         vouched = max((anchor.seq for one, anchor in check.anchors if one == run_id), default=0)
@@ -440,7 +440,7 @@ async def _check_blobs(check: Check, storage: Storage) -> None:
             right.discard(event.tools_digest)
     check.right_blobs += len(right)
     await _check_trees(check, storage)
-    await _name_skills(check, storage)
+    await _collect_skills(check, storage)
     for name, (run_id, seq, size) in check.blobs.items():
         try:
             found = len(await storage.blob(check.job_id, name))
@@ -490,7 +490,7 @@ async def _check_trees(check: Check, storage: Storage) -> None:
             check.names_blob(part.digest, run_id, seq, part.size)
 
 
-async def _name_skills(check: Check, storage: Storage) -> None:
+async def _collect_skills(check: Check, storage: Storage) -> None:
     """Add the files of a queued Job's Agent Skills to the blobs to check."""
     if not check.definitions:
         return

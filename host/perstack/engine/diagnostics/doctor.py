@@ -187,8 +187,8 @@ async def diagnosis(setup: Setup) -> tuple[Finding, ...]:
         _python(),
         *_extras(),
         *_providers(await provider_states(setup)),
-        *(_place(path) for path in setup.storage.places[:1]),
-        *await _server(setup.storage),
+        *(_state_finding(path) for path in setup.storage.places[:1]),
+        *await _storage_findings(setup.storage),
     )
 
 
@@ -239,7 +239,7 @@ def _providers(states: Sequence[ProviderState]) -> Iterator[Finding]:
         yield Finding("a model", "problem", "no provider is set up, so no Expert can be run", remedy)
 
 
-def _place(path: Path) -> Finding:
+def _state_finding(path: Path) -> Finding:
     """Check whether the storage's folder can be written, and its free space."""
     folder = next(one for one in (*([path] if path.is_dir() else []), *path.parents) if one.exists())
     if not folder.is_dir():
@@ -257,7 +257,7 @@ def _place(path: Path) -> Finding:
     return Finding("state", "ok", text)
 
 
-async def _server(storage: Storage) -> tuple[Finding, ...]:
+async def _storage_findings(storage: Storage) -> tuple[Finding, ...]:
     """Return the checks that a storage on a server makes of itself."""
     checks = await storage.checks()
     states: tuple[Literal["problem", "ok"], ...] = ("problem", "ok")

@@ -148,26 +148,26 @@ def login_of(
     if not declared:
         place = f"Expert {expert_key!r} has" if expert_key is not None else "no Expert has"
         remote = (skill for expert in experts.values() for skill in expert.skills if isinstance(skill, McpSseSkill))
-        known = sorted({skill.name for skill in remote if _by(factories, skill)})
+        known = sorted({skill.name for skill in remote if _login_factory(factories, skill)})
         word = "no skill" if expert_key is not None else "a skill"
         raise UsageError(f"{place} {word} {skill_name!r}; skills with a login: {', '.join(known) or 'none'}")
     definition = next(iter(declared.values()))
-    if any(_server(other) != _server(definition) for other in declared.values()):
+    if any(_without_tool_fields(other) != _without_tool_fields(definition) for other in declared.values()):
         raise UsageError(
             f"skill {skill_name!r} is declared differently by the Experts that have it ({', '.join(declared)})",
             next_steps=(SetOption("expert"),),
         )
-    factory = _by(factories, definition)
+    factory = _login_factory(factories, definition)
     if factory is None:
         raise UsageError(f"skill {skill_name!r} ({definition.type}) has no login")
     return factory, definition
 
 
-def _by(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory | None:
+def _login_factory(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory | None:
     found = next((factory for factory in factories if factory.handles(definition)), None)
     return found if found is not None and found.has_login else None
 
 
-def _server(definition: Skill) -> Skill:
+def _without_tool_fields(definition: Skill) -> Skill:
     """Return the definition without the fields about tools."""
     return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None})

@@ -95,7 +95,7 @@ class RewindSteps:
     def _put(self, change: Change) -> bool:
         if isinstance(change.new, LeftOut) or change.new is None:
             return False
-        missing = [path for path in _above(change.path) if path in self._made or not self._is_folder(path)]
+        missing = [path for path in _parents(change.path) if path in self._made or not self._is_folder(path)]
         for path in missing:
             if path in self._made:
                 continue
@@ -105,7 +105,7 @@ class RewindSteps:
         is_free = bool(missing) or change.path in self._gone
         replaces = not is_free and isinstance(change.old, File | Link)
         if not is_free and not replaces:
-            stands = self._stands(change)
+            stands = self._find_existing(change)
             if stands is not None:
                 return stands
         if isinstance(change.new, Below):
@@ -115,13 +115,13 @@ class RewindSteps:
             self._step("put", change.path, replaces=replaces, digest=digest)
         return True
 
-    def _stands(self, change: Change) -> bool | None:
+    def _find_existing(self, change: Change) -> bool | None:
         """Return None if the path of a new entry is free; False if an entry, equal or not, is there."""
         with parent_of(self._root, change.path) as (folder, name):
             found = status_at(folder, name)
             if found is None:
                 return None
-            if change.new is not None and _is(change.new, folder, name, found):
+            if change.new is not None and _matches(change.new, folder, name, found):
                 return False
         return self._keep(change.path, "inTheWay")
 
@@ -147,7 +147,7 @@ class RewindSteps:
             raise
 
     def _check(self, change: Change, folder: int, name: bytes, found: os.stat_result | None) -> None:
-        if found is None or change.old is None or not _is(change.old, folder, name, found):
+        if found is None or change.old is None or not _matches(change.old, folder, name, found):
             raise _changed(change.path)
 
     def _mkdir(self, path: bytes) -> None:
@@ -178,7 +178,7 @@ def mode_of(root: int, path: bytes, *, is_program: bool) -> int:
     return mode | (mode & 0o444) >> 2 if is_program else mode & ~0o111
 
 
-def _is(entry: Entry, folder: int, name: bytes, found: os.stat_result) -> bool:
+def _matches(entry: Entry, folder: int, name: bytes, found: os.stat_result) -> bool:
     """Return whether the file at this name equals the entry. Raises OSError."""
     match entry:
         case File():
@@ -196,7 +196,7 @@ def _is(entry: Entry, folder: int, name: bytes, found: os.stat_result) -> bool:
             return False
 
 
-def _above(path: bytes) -> Iterator[bytes]:
+def _parents(path: bytes) -> Iterator[bytes]:
     at = path.find(b"/")
     while at >= 0:
         yield path[:at]
@@ -398,14 +398,14 @@ class StagedRewind:
     def ready(self, files: Iterable[tuple[Step, bytes, int]], links: Iterable[tuple[Step, bytes]] = ()) -> None:
         """Stage files, with content and permissions, and links, with their targets. Raises OSError."""
         for step, content, mode in files:
-            write_file(self._at_hand, b"new-%d" % step.number, content, mode)
+            write_file(self._staging_handle, b"new-%d" % step.number, content, mode)
         for step, target in links:
-            os.symlink(target, b"new-%d" % step.number, dir_fd=self._at_hand)
+            os.symlink(target, b"new-%d" % step.number, dir_fd=self._staging_handle)
 
     def put_in_place(self, steps: tuple[Step, ...], rewound: Rewound | None = None) -> None:
         """Make all steps; `rewound` is what to record afterwards. If a step fails, undo all and raise StorageError."""
-        sync(self._at_hand)
-        self._write(self._now.model_copy(update={"phase": "forward", "steps": steps, "rewound": rewound}))
+        sync(self._staging_handle)
+        self._write(self._current.model_copy(update={"phase": "forward", "steps": steps, "rewound": rewound}))
         self._forward()
 
     def finish(self) -> None:
@@ -414,13 +414,13 @@ class StagedRewind:
 
     def undo(self) -> None:
         """Undo the steps that were made. Raises OSError; the next process then continues."""
-        if self._now.phase == "clearing":
+        if self._current.phase == "clearing":
             return self._clear()
-        if self._now.phase == "forward":
+        if self._current.phase == "forward":
             with suppress(OSError):  # a full disk: if killed now, the next process completes the rewind
-                self._write(self._now.model_copy(update={"phase": "back"}))
-        for step in reversed(self._now.steps):
-            undo_step(self._root, self._at_hand, step)
+                self._write(self._current.model_copy(update={"phase": "back"}))
+        for step in reversed(self._current.steps):
+            undo_step(self._root, self._staging_handle, step)
         self._sync()
         self._end(is_made=False)
         return None
@@ -452,8 +452,8 @@ class StagedRewind:
 
     def _forward(self) -> None:
         try:
-            for step in self._now.steps:
-                make_step(self._root, self._at_hand, step)
+            for step in self._current.steps:
+                make_step(self._root, self._staging_handle, step)
             self._sync()
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
@@ -463,10 +463,10 @@ class StagedRewind:
             ) from error
 
     def _is_whole(self) -> bool:
-        for step in self._now.steps:
+        for step in self._current.steps:
             if step.act == "put" and step.digest:
                 try:
-                    content = read_file(self._at_hand, b"new-%d" % step.number, _MAX_FILE_BYTES)
+                    content = read_file(self._staging_handle, b"new-%d" % step.number, _MAX_FILE_BYTES)
                 except FileNotFoundError:
                     continue  # it is already in place
                 except OSError:
@@ -478,7 +478,7 @@ class StagedRewind:
     def _sync(self) -> None:
         """Make the changed names survive power loss."""
         done: set[bytes] = set()
-        for step in self._now.steps:
+        for step in self._current.steps:
             path = unspelled(step.path)
             above = path.rpartition(b"/")[0]
             if above in done:
@@ -490,14 +490,14 @@ class StagedRewind:
     def _end(self, *, is_made: bool) -> None:
         ended = {"phase": "clearing", "is_made": is_made, "steps": (), "rewound": None}
         try:
-            self._write(self._now.model_copy(update=ended))
+            self._write(self._current.model_copy(update=ended))
         except OSError:  # a full disk: removing the journal also prevents a later process from continuing
             self._file.remove()
         self._clear()
 
     def _clear(self) -> None:
         with suppress(FileNotFoundError):
-            shutil.rmtree(self._now.staging, dir_fd=self._root)
+            shutil.rmtree(self._current.staging, dir_fd=self._root)
         self._file.remove()
 
     def _write(self, journal: Journal) -> None:
@@ -505,13 +505,13 @@ class StagedRewind:
         self._journal = journal
 
     @property
-    def _now(self) -> Journal:
+    def _current(self) -> Journal:
         if self._journal is None:
             raise RuntimeError("no rewind is under way")
         return self._journal
 
     @property
-    def _at_hand(self) -> int:
+    def _staging_handle(self) -> int:
         if self._staging is None:
             raise RuntimeError("no rewind is under way")
         return self._staging

@@ -91,7 +91,7 @@ class Iterations:
             driver = SeriesDriver(self._log, self._jobs, setup, on_event, on_fact)
             await driver.record(first)
             with self._driven_here(series_id, driver):
-                return await driver.to_the_end()
+                return await driver.drive()
 
     async def resume(
         self,
@@ -134,7 +134,7 @@ class Iterations:
             )
             await driver.record(resumed)
             with self._driven_here(series_id, driver):
-                return await driver.to_the_end()
+                return await driver.drive()
 
     def stop_after_step(self, series_id: str) -> bool:
         """Pause a series that this process drives as interrupted, after the current step of its Job.

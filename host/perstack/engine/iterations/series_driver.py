@@ -107,7 +107,7 @@ class SeriesDriver:
         """Append an event and show it. Raises Conflict if another driver wrote first."""
         await uninterrupted(self._record(event))
 
-    async def to_the_end(self) -> SeriesState:
+    async def drive(self) -> SeriesState:
         """Drive until nothing is pending. A cancellation is recorded as a pause."""
         try:
             while (command := pending_series(self.series)) is not None:
@@ -131,7 +131,7 @@ class SeriesDriver:
         if self._on_fact is not None:
             self._on_fact(event, appended.state, appended.lines[0])
         if appended.state.status != "running":
-            await self._log.stopped(appended)
+            await self._log.send_head(appended)
 
     async def _outcome(self, command: SeriesCommand) -> StoredSeriesEvent:
         try:
@@ -171,7 +171,7 @@ class SeriesDriver:
         new = plain.within(series.expert_key, left)
         begun = self._under(None if recorded is None else for_begun(recorded))
         begun = begun.within(series.expert_key, left, plain.overrides)
-        job = await self._job(
+        job = await self._run_job(
             self._jobs.under(lambda: new),
             self._jobs.under(lambda: begun),
             command.job_id,
@@ -193,7 +193,7 @@ class SeriesDriver:
         """Return the context with a recorded definition in force; today's context without one."""
         return self._setup if definition is None else self._setup.under(definition)
 
-    def _ground(self) -> AbstractAsyncContextManager[CommandSandbox]:
+    def _sandbox(self) -> AbstractAsyncContextManager[CommandSandbox]:
         return self._under(self.series.definition).ground(self.series.expert_key)
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
@@ -207,18 +207,18 @@ class SeriesDriver:
                     left = share(series)
                     if isinstance(left, UsedUp):
                         return used_up(left, self._stamp)
-                    job = await self._ask(evaluator, command, left)
+                    job = await self._run_evaluator(evaluator, command, left)
                     if job.status != "completed":
                         return stopped(job, self._stamp, left)
                     usage, assumed = job.usage, job.assumed
                     found = _read_answer(evaluator, job)
                 case FunctionEvaluator() as evaluator:
-                    async with self._ground() as ground:
+                    async with self._sandbox() as ground:
                         found = await measure_by_function(
                             evaluator, made, self._setup.env, iterate.timeout, programs, ground
                         )
                 case evaluator:
-                    async with self._ground() as ground:
+                    async with self._sandbox() as ground:
                         found = await measure_by_command(
                             evaluator, made, self._setup.env, iterate.timeout, programs, ground
                         )
@@ -236,20 +236,20 @@ class SeriesDriver:
             assumed=assumed,
         )
 
-    async def _ask(self, evaluator: ExpertEvaluator, command: Evaluate, left: Budget | None) -> JobSummary:
+    async def _run_evaluator(self, evaluator: ExpertEvaluator, command: Evaluate, left: Budget | None) -> JobSummary:
         setup = self._setup.within(evaluator.expert, left)
         jobs, job_id = self._jobs.under(lambda: setup), job_of_evaluation(self.series.id, command)
-        return await self._job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
+        return await self._run_job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
-    async def _job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
+    async def _run_job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
         """Run a Job, or continue it if it has begun, until it ends or stops."""
         self._job_id = job_id
         try:
-            return await self._driven(new, begun, job_id, expert_key, query)
+            return await self._run_or_resume(new, begun, job_id, expert_key, query)
         finally:
             self._job_id = None
 
-    async def _driven(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
+    async def _run_or_resume(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
         try:
             job = await begun.job(job_id)
         except NotFound:

@@ -80,13 +80,13 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
             await self._audit.expect(Owner("iterations", of))
         return await super().append(of, loaded, events)
 
-    async def stopped(self, loaded: Loaded[SeriesState]) -> None:
+    async def send_head(self, loaded: Loaded[SeriesState]) -> None:
         """Send the head of a series that has stopped to the anchor, if there is one."""
         await self._audit.at_rest(Owner("iterations", loaded.state.id), loaded.head)
 
     async def get(self, series_id: str) -> SeriesState:
         """Return the state of a series; a running series without a driver is shown as paused."""
-        return await self._seen(series_id, (await self.load(series_id)).state)
+        return await self._with_driver_state(series_id, (await self.load(series_id)).state)
 
     async def list(self, limit: int, after: str | None) -> SeriesPage:
         """Return a page of series, latest change first. A series that cannot be read is a row with its error."""
@@ -94,10 +94,10 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         found: list[SeriesSummary] = []
         for series_id in page.ids:
             with suppress(NotFound):  # its process died before the first event
-                found.append(await self._stopped(series_id) or await self.summary(series_id))
+                found.append(await self._summary_at_rest(series_id) or await self.summary(series_id))
         return SeriesPage(tuple(found), page.next)
 
-    async def _stopped(self, series_id: str) -> SeriesSummary | None:
+    async def _summary_at_rest(self, series_id: str) -> SeriesSummary | None:
         """Return the summary in job.json; None if it is missing, or the series may have continued since."""
         with suppress(StorageError):
             summary = await read_summary(self._space, series_id, SeriesSummary)
@@ -105,9 +105,9 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
                 return None if summary.status == "running" else summary
         return None
 
-    async def _shown(self, of: str, loaded: Loaded[SeriesState]) -> SeriesSummary:
-        return summary_of_series(await self._seen(of, loaded.state))
+    async def _summarize(self, of: str, loaded: Loaded[SeriesState]) -> SeriesSummary:
+        return summary_of_series(await self._with_driver_state(of, loaded.state))
 
-    async def _seen(self, series_id: str, series: SeriesState) -> SeriesState:
+    async def _with_driver_state(self, series_id: str, series: SeriesState) -> SeriesState:
         is_driven = series.status != "running" or await self._space.lease_info(series_id) is not None
         return series if is_driven else abandoned(series)

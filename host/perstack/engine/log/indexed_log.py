@@ -96,7 +96,7 @@ class IndexedLog(Generic[S, E, M]):
         """Return the state of a log. Raises NotFound and Damaged."""
         loaded = (await self.readable(of)).or_raise().loaded
         if loaded is None:
-            raise self._missing(of)
+            raise self._not_found(of)
         return loaded
 
     async def events(self, of: str) -> list[E]:
@@ -105,10 +105,10 @@ class IndexedLog(Generic[S, E, M]):
 
     async def readable(self, of: str) -> PartialLog[S, E]:
         """Read a log as far as it can be read."""
-        found = await self._compared(self._definition.check(of))
+        found = await self._read_and_compare(self._definition.check(of))
         if found.damage is None:
             return found
-        return await self._compared(of)  # it may have been deleted and created again after its summary was read
+        return await self._read_and_compare(of)  # it may have been deleted and created again after its summary was read
 
     async def append(self, of: str, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
         """Append events, and store the new summary. Raises Conflict if the log has grown since `loaded`."""
@@ -126,12 +126,12 @@ class IndexedLog(Generic[S, E, M]):
             state = None if found.loaded is None else found.loaded.state
             loaded = found.or_raise().loaded
             if loaded is not None:
-                return await self._shown(of, loaded)
+                return await self._summarize(of, loaded)
         except StorageError as error:
             return self._definition.damaged(of, state, str(error))
-        raise self._missing(of)
+        raise self._not_found(of)
 
-    async def _shown(self, of: str, loaded: Loaded[S]) -> M:
+    async def _summarize(self, of: str, loaded: Loaded[S]) -> M:
         return self._definition.summary(loaded.state)
 
     def shorter(self, of: str, events: int, had: int) -> Damaged:
@@ -139,14 +139,14 @@ class IndexedLog(Generic[S, E, M]):
         words = self._definition.store.shorter.format(found=events, had=had)
         return Damaged(f"{self._definition.title}{of}: {words}", readable=events)
 
-    async def _compared(self, of: str) -> PartialLog[S, E]:
+    async def _read_and_compare(self, of: str) -> PartialLog[S, E]:
         kept = await self._definition.store.read(self._space, of)  # read before the log, which can only grow
         found = await self._log.readable(log_of(of))
         if found.damage is None:
-            found.damage = self._against(of, kept, found.lines)
+            found.damage = self._difference(of, kept, found.lines)
         return found
 
-    def _against(self, of: str, kept: StoredSummary, lines: Sequence[StoredLine[E]]) -> Damaged | None:
+    def _difference(self, of: str, kept: StoredSummary, lines: Sequence[StoredLine[E]]) -> Damaged | None:
         head = kept.head
         had = kept.floor or (0 if head is None else head.seq)
         if len(lines) < had:
@@ -156,6 +156,6 @@ class IndexedLog(Generic[S, E, M]):
         words = self._definition.store.anew
         return Damaged(f"{self._definition.title}{of}, event {head.seq}: {words}", readable=0)
 
-    def _missing(self, of: str) -> NotFound:
+    def _not_found(self, of: str) -> NotFound:
         words = self._definition.missing.format(of=of, location=self.location)
         return NotFound(words, next_steps=(self._definition.listed,))

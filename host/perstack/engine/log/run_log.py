@@ -75,7 +75,7 @@ class RunLogFormat:
         try:
             return stand_in(left, sealed.digest, seq, self._redactions[ref])
         except NotVouchedFor as error:
-            raise _bad(InvalidEvent, ref, seq, str(error)) from error
+            raise _invalid(InvalidEvent, ref, seq, str(error)) from error
 
     async def follow(self, state: Run | None, event: StoredEvent, head: Head) -> Run:
         """Return the Run's state after one more event. Raises Damaged if the log does not begin with `startRun`."""
@@ -131,7 +131,7 @@ async def load_run(
     """
     log = run_logs(storage, known)
     run: Run | None = None
-    place = _place_in(ref, through)
+    place = _max_events(ref, through)
     async with aclosing(log.folded(ref, limit=place)) as lines:
         async for line, run in lines:
             observe(line.event, run)
@@ -150,12 +150,12 @@ def event_of(ref: RunRef, seq: int, payload: bytes) -> StoredEvent:
     try:
         event = upgrade(parse_event(payload))
     except TooNew as error:
-        raise _bad(UnknownEvent, ref, seq, str(error)) from error
+        raise _invalid(UnknownEvent, ref, seq, str(error)) from error
     except ValueError as error:
         reason = "this version does not know such an event: a newer one has written it"
-        raise _bad(UnknownEvent, ref, seq, reason) from error
+        raise _invalid(UnknownEvent, ref, seq, reason) from error
     if not is_at_home(event, ref.job_id, ref.run_id, seq):
-        raise _bad(InvalidEvent, ref, seq, "its ids do not say this place, so it was not written here")
+        raise _invalid(InvalidEvent, ref, seq, "its ids do not say this place, so it was not written here")
     return event
 
 
@@ -181,11 +181,11 @@ def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:
     return checkpoint_id in (event.id, getattr(event, "checkpoint_id", None)) and event.type != "resumeRun"
 
 
-def _bad(kind: type[InvalidEvent], ref: RunRef, seq: int, reason: str) -> InvalidEvent:
+def _invalid(kind: type[InvalidEvent], ref: RunRef, seq: int, reason: str) -> InvalidEvent:
     return kind(ref, ref.run_id, seq, reason, f"; events before it that can be read: {seq - 1}")
 
 
-def _place_in(ref: RunRef, through: str | None) -> int | None:
+def _max_events(ref: RunRef, through: str | None) -> int | None:
     """Return how many events to read at most; None for all. What follows the checkpoint may be damaged."""
     run_id, _, seq = (through or "").rpartition("-")
     return int(seq) if run_id == ref.run_id and seq.isdigit() else None

@@ -213,7 +213,7 @@ class RunSession:
                 for index, (_, payload, digest, chained) in enumerate(batch)
             ]
             try:
-                await self._append(lines, starts=any(_tells_of_a_start(event) for event, *_ in batch))
+                await self._append(lines, starts=any(_has_definition(event) for event, *_ in batch))
             except BaseException as error:
                 self._failure = error
                 raise
@@ -235,5 +235,5 @@ class RunSession:
             await self._storage.put_checkpoint(self.ref.job_id, file.id, file.to_json())
 
 
-def _tells_of_a_start(event: StoredEvent) -> bool:
+def _has_definition(event: StoredEvent) -> bool:
     return isinstance(event, StartRun) or (isinstance(event, ResumeRun) and event.definition is not None)

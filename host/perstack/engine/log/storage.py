@@ -249,7 +249,7 @@ async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = 
         return await _nth(storage, int(last[1] or 0), kinds[0]) + last[2]
     if re.fullmatch(_ID_PATTERN, typed) is None:
         return typed
-    heads = [head for head in (typed, *_heads(typed)) if len(head) <= _MAX_ID_CHARACTERS]
+    heads = [head for head in (typed, *_possible_job_ids(typed)) if len(head) <= _MAX_ID_CHARACTERS]
     for head in heads:
         for kind in kinds:
             if await space_of(storage, kind).has_job(head):
@@ -264,7 +264,7 @@ async def resolve_id(storage: Storage, typed: str, kinds: Sequence[OwnerKind] = 
     return typed
 
 
-def _heads(typed: str) -> list[str]:
+def _possible_job_ids(typed: str) -> list[str]:
     """Return the ids of the Job that a typed id of a Run or a checkpoint may belong to."""
     found: list[str] = []
     head = typed

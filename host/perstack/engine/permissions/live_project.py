@@ -130,7 +130,7 @@ class ReloadedProject:
         if held is None or held.digest != digest:
             return False
         self._store.agree(self._folder, executed(held.loaded.project))
-        self._take(held.loaded)
+        self._use(held.loaded)
         return True
 
     def refuse(self, digest: str) -> None:
@@ -142,34 +142,38 @@ class ReloadedProject:
             loaded = load_usable(Path(self.loaded.files[0]))
         except DefinitionError as error:
             self.pending_change = None
-            self._say(f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error)))
+            self._report(
+                f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error))
+            )
             self._watch((*self.loaded.files, *(Path(problem.file) for problem in error.problems)))
             return False
-        loaded = self._whole(loaded)
+        loaded = self._with_last_good_experts(loaded)
         self._watch(loaded.files)
         self._matched = matched(loaded)
         known = self._agreed | self._store.digests(self._folder)
         new = tuple(item for item in executed(loaded.project) if item.digest not in known)
         if not new:
-            self._take(loaded)
+            self._use(loaded)
             return True
         held = PendingChange(str(loaded.files[0]), loaded, new)
         is_news = self.pending_change is None or self.pending_change.digest != held.digest
         self.pending_change, self.problem = held, held.note
         if is_news:
-            self._say("\n".join((str(held.note), *(f"  + {item.shown}" for item in new))), held.note)
+            self._report("\n".join((str(held.note), *(f"  + {item.shown}" for item in new))), held.note)
         return False
 
-    def _take(self, loaded: LoadedProject) -> None:
+    def _use(self, loaded: LoadedProject) -> None:
         self.loaded, self.pending_change = loaded, None
         self.problem = None
         self._agreed |= digests_of(executed(loaded.project))
         if loaded.project.broken:
             every = (problem for problems in loaded.project.broken.values() for problem in problems)
             error = DefinitionError(tuple(dict.fromkeys(every)))
-            self._say(f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error)))
+            self._report(
+                f"{error}\nperstack: until that is fixed, what was read before stays in use", _broken(str(error))
+            )
 
-    def _whole(self, loaded: LoadedProject) -> LoadedProject:
+    def _with_last_good_experts(self, loaded: LoadedProject) -> LoadedProject:
         """Return the project with Experts that have errors replaced by their previous versions."""
         before = self.loaded.project.experts
         kept = {key: expert for key, expert in before.items() if key in loaded.project.broken}
@@ -183,7 +187,7 @@ class ReloadedProject:
         self._watched = self._watching(files)
         self._seen = stamps(self._watched)
 
-    def _say(self, words: str, problem: Note) -> None:
+    def _report(self, words: str, problem: Note) -> None:
         self.problem = problem
         for line in words.splitlines():
             notice(line)

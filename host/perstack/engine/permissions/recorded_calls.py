@@ -139,9 +139,9 @@ class RulingReplay:
             return None
         parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
         standing = await self._approvals.all() if any(call.approved_by for call in event.calls) else ()
-        return await asyncio.to_thread(self._first, run, event.calls, parts, standing)
+        return await asyncio.to_thread(self._first_difference, run, event.calls, parts, standing)
 
-    def _first(
+    def _first_difference(
         self,
         run: Run,
         calls: Sequence[DecidedCall],
@@ -150,12 +150,16 @@ class RulingReplay:
     ) -> str | None:
         for decided in calls:
             part = parts.get(decided.id)
-            wrong = None if part is None or part.raw_args is not None else self._of(run, decided, part, standing)
+            wrong = (
+                None if part is None or part.raw_args is not None else self._difference_of(run, decided, part, standing)
+            )
             if wrong is not None:
                 return wrong
         return None
 
-    def _of(self, run: Run, decided: DecidedCall, part: ToolCallPart, standing: Sequence[Standing]) -> str | None:
+    def _difference_of(
+        self, run: Run, decided: DecidedCall, part: ToolCallPart, standing: Sequence[Standing]
+    ) -> str | None:
         from perstack.core.permissions.call_rulings import difference_of
 
         readings = self._readings(run, decided, part)
@@ -248,8 +252,8 @@ class JobApprovals:
             self._found = []
             for run_id in await run_ids(self._storage, self._job_id):
                 lines, _ = await readable(self._storage, RunRef(self._job_id, run_id))
-                self._found += _standing_in(lines)
-                self.is_whole = self.is_whole and not any(map(_is_taken_out, lines))
+                self._found += _approvals_in(lines)
+                self.is_whole = self.is_whole and not any(map(_is_redacted, lines))
         return self._found
 
 
@@ -259,7 +263,7 @@ def _has_placeholder(part: ToolCallPart) -> bool:
     return has_placeholder((part,))
 
 
-def _standing_in(lines: Iterable[bytes]) -> Iterator[Standing]:
+def _approvals_in(lines: Iterable[bytes]) -> Iterator[Standing]:
     places: dict[str, tuple[str, ...]] = {}
     for line in lines:
         event = _event(line) if line.startswith(_APPROVAL_EVENTS) else None
@@ -270,7 +274,7 @@ def _standing_in(lines: Iterable[bytes]) -> Iterator[Standing]:
             yield Standing(id=event.id, call_digest=event.call_digest, leads_to=given, rule=event.rule)
 
 
-def _is_taken_out(line: bytes) -> bool:
+def _is_redacted(line: bytes) -> bool:
     return line.startswith(_APPROVAL_EVENTS) and _event(line) is None
 
 

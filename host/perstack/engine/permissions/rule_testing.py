@@ -96,21 +96,21 @@ class Backtest:
                     break
                 read.append(await _logs(storage, job_id))
                 if len(read) == _JOBS_PER_BATCH:
-                    for tested in await asyncio.to_thread(self._all, read, since):
+                    for tested in await asyncio.to_thread(self._backtest_batch, read, since):
                         yield tested
                     read = []
-            for tested in await asyncio.to_thread(self._all, read, since):
+            for tested in await asyncio.to_thread(self._backtest_batch, read, since):
                 yield tested
             if page.next is None:
                 return
             after = page.next
 
-    def _all(self, read: Sequence[_Read], since: int) -> list[BacktestResult]:
+    def _backtest_batch(self, read: Sequence[_Read], since: int) -> list[BacktestResult]:
         found: list[BacktestResult] = []
         for one in read:
             try:
                 found.append(
-                    self._tested(one.job_id, one.logs, since)
+                    self._backtest_job(one.job_id, one.logs, since)
                     if one.problem is None
                     else BacktestResult(one.job_id, problem=one.problem)
                 )
@@ -118,7 +118,7 @@ class Backtest:
                 found.append(BacktestResult(one.job_id, problem=str(error)))
         return found
 
-    def _tested(self, job_id: str, logs: Mapping[str, Sequence[bytes]], since: int) -> BacktestResult:
+    def _backtest_job(self, job_id: str, logs: Mapping[str, Sequence[bytes]], since: int) -> BacktestResult:
         runs = {run_id: past_run(run_id, lines) for run_id, lines in logs.items()}
         chains: dict[str, Sequence[RuleSet]] = {}
         calls, unknown = 0, 0

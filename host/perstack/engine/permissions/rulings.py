@@ -9,7 +9,7 @@ The names that a path resolved to are recorded in `DecidedCall.ways`, so that a 
 the disk. After a stop, calls that were decided but have not begun are judged again (`again`), because the rules may be
 stricter by then.
 
-Rules see a call as a `PolicyCall`. Three places build one, and must agree: `Rulings._seen` from a live call,
+Rules see a call as a `PolicyCall`. Three places build one, and must agree: `Rulings._policy_call` from a live call,
 `recorded_calls` from a log (for replay and backtests), and `rule_testing.described` from a person's description. A new
 field of `PolicyCall` has to be filled in by all three.
 """
@@ -123,14 +123,14 @@ class Rulings:
         """Return the rules that a person may approve instead of only this call."""
         from perstack.core.permissions.call_rulings import offers
 
-        seen = self._seen(call.part, call.decided, catalogue)
+        seen = self._policy_call(call.part, call.decided, catalogue)
         return () if seen is None else await asyncio.to_thread(offers, chain, seen)
 
     async def leads_to(self, call: Call, catalogue: Catalogue) -> tuple[str, ...]:
         """Return where the paths of a call lead now."""
         from perstack.core.permissions.call_rulings import leads_to
 
-        seen = self._seen(call.part, call.decided, catalogue)
+        seen = self._policy_call(call.part, call.decided, catalogue)
         return () if seen is None else await asyncio.to_thread(leads_to, seen)
 
     def _ruled(
@@ -143,14 +143,14 @@ class Rulings:
     ) -> DecidedCall:
         from perstack.core.permissions.call_rulings import ruled
 
-        seen = self._seen(part, decided, catalogue)
+        seen = self._policy_call(part, decided, catalogue)
         if seen is None:
             return decided
         ways = Ways(seen.resolve)
         now = ruled(chain, standing, decided, replace(seen, resolve=ways))
         return now.model_copy(update={"ways": {path: tuple(names) for path, names in ways.found.items()}})
 
-    def _seen(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
+    def _policy_call(self, part: ToolCallPart, decided: DecidedCall, catalogue: Catalogue) -> PolicyCall | None:
         """Return the call as rules see it; None if no rule can be about it."""
         offered = None if decided.kind == "refused" else catalogue.find(decided)
         if offered is None:

@@ -199,7 +199,9 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
     """
     manager = _Manager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
-    found = _each_once([*_installed(), *_named(env or {}), *(_given(plugin) for plugin in extra)])
+    found = _without_duplicates(
+        [*_installed(), *_from_environment(env or {}), *(_from_python(plugin) for plugin in extra)]
+    )
     for one in found:
         if one.plugin is not None:
             _register(manager, one)
@@ -212,7 +214,7 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
 
 def _installed() -> list[_Found]:
     result: list[_Found] = []
-    for point, package, version in _points(tuple(sys.path)):
+    for point, package, version in _entry_points(tuple(sys.path)):
         try:
             result.append(_Found(point.name, package, version, _of_this_api(point.load(), point.name, package)))
         except Exception as error:  # noqa: BLE001 - a package may raise anything, and the others must load
@@ -223,7 +225,7 @@ def _installed() -> list[_Found]:
 
 
 @lru_cache(maxsize=1)
-def _points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], ...]:
+def _entry_points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], ...]:
     """Return the entry points on this path with package and version. Cached, because reading all metadata is slow."""
     result: list[tuple[EntryPoint, str, str]] = []
     packages: dict[int, tuple[str, str]] = {}  # dist.name and dist.version parse the metadata at each access
@@ -238,12 +240,12 @@ def _points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], ...]:
     return tuple(result)
 
 
-def _named(env: Mapping[str, str]) -> list[_Found]:
+def _from_environment(env: Mapping[str, str]) -> list[_Found]:
     modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",") if name.strip()]
-    return [_Found(name, name, "", _of_this_api(_imported(name), name, name)) for name in modules]
+    return [_Found(name, name, "", _of_this_api(_import(name), name, name)) for name in modules]
 
 
-def _imported(name: str) -> object:
+def _import(name: str) -> object:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a module may raise anything, and a name may be invalid
@@ -253,7 +255,7 @@ def _imported(name: str) -> object:
         ) from error
 
 
-def _given(plugin: object) -> _Found:
+def _from_python(plugin: object) -> _Found:
     name = getattr(plugin, "__name__", type(plugin).__name__)
     package = "given in Python"
     return _Found(f"{name}", package, "", _of_this_api(plugin, name, package))
@@ -270,7 +272,7 @@ def _of_this_api(plugin: object, name: str, package: str) -> object:
     return plugin
 
 
-def _each_once(found: Sequence[_Found]) -> list[_Found]:
+def _without_duplicates(found: Sequence[_Found]) -> list[_Found]:
     seen: set[int] = set()
     once: list[_Found] = []
     for one in found:

@@ -76,10 +76,10 @@ def _answer(knowledge: SkillLibrary, skill: AgentSkill, path: str, begin: int) -
     is_body = path in ("", ".", skill_file_of(folder))
     try:
         text = decoded(_read(folder, skill, "" if is_body else path))
-        head, text = (f"{_told_of(folder, skill)}\n\n", divided(text)[1]) if is_body else ("", text)
+        head, text = (f"{_heading(folder, skill)}\n\n", divided(text)[1]) if is_body else ("", text)
     except NotASkill as error:
         raise SkillError(f"{path or skill_file_of(folder)} of skill {skill.name} {error}") from error
-    return head + _cut(text, begin)
+    return head + _excerpt(text, begin)
 
 
 def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
@@ -100,7 +100,7 @@ def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
     return data
 
 
-def _told_of(folder: SkillFolder, skill: AgentSkill) -> str:
+def _heading(folder: SkillFolder, skill: AgentSkill) -> str:
     place = "the folder" if str(folder.path) == skill.path else "this machine's folder"
     return f"Skill {skill.name}, in {place} {folder.path}; {_files(folder)}"
 
@@ -116,7 +116,7 @@ def _files(folder: SkillFolder) -> str:
     return f"the files beside its SKILL.md are {named}{more}."
 
 
-def _cut(text: str, begin: int) -> str:
+def _excerpt(text: str, begin: int) -> str:
     end = begin + MOST_CHARACTERS
     shown = text[begin:end]
     if end < len(text):

@@ -115,9 +115,9 @@ class Scheduler:
         """Process everything that is due now; return after the Jobs started here have ended or stopped."""
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
-            work = [group.create_task(self._wake(one)) for one in due]
+            work = [group.create_task(self._process_safely(one)) for one in due]
         done = [done for one in work if (done := one.result()) is not None]
-        return (*done, *[one async for one in self._not_retained()])
+        return (*done, *[one async for one in self._delete_expired()])
 
     async def watch(self, interval: int, on_woken: Callable[[DueWorkResult], None], *, with_jobs: bool = True) -> None:
         """Repeat `once` every `interval` milliseconds until cancelled. A long Job delays nothing else.
@@ -129,7 +129,7 @@ class Scheduler:
 
         async def look_after(one: DueItem) -> None:
             try:
-                done = await self._wake(one)
+                done = await self._process_safely(one)
             finally:
                 self._busy.discard(one)
             before = errors.pop(one, None)
@@ -148,7 +148,7 @@ class Scheduler:
                         group.create_task(look_after(one))
                 if self._now() - cleaned >= _RETENTION_INTERVAL_MS:
                     cleaned = self._now()
-                    async for removed in self._not_retained():
+                    async for removed in self._delete_expired():
                         on_woken(removed)
                 await self._until_next(interval / 1000)
 
@@ -163,7 +163,7 @@ class Scheduler:
             async with asyncio.timeout(seconds - first):
                 await self._soon.wait()
 
-    async def _not_retained(self) -> AsyncGenerator[DueWorkResult]:
+    async def _delete_expired(self) -> AsyncGenerator[DueWorkResult]:
         """Delete the Jobs that `[retention]` no longer keeps. Errors are yielded as work."""
         try:
             gone = await self._jobs.not_retained()
@@ -177,15 +177,15 @@ class Scheduler:
         """Return everything that may be due. A list that cannot be read is an item with its error."""
         now = self._now()
         due = [DueItem(one.name, "schedule") for one in self._setup().project.schedules]
-        rows, no_rows = await _had("tasks", self._memory.log.rows())
+        rows, no_rows = await _list_or_error("tasks", self._memory.log.rows())
         due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
-        paused, no_series = await _had("iterations", self._due_iterations(now))
+        paused, no_series = await _list_or_error("iterations", self._due_iterations(now))
         due += [*no_series, *(DueItem(one.id, "iterations", one.message if one.damaged else None) for one in paused)]
         if no_rows or no_series or not with_jobs:
             return due  # owners of the Jobs are unknown, or other processes handle them
         of_tasks = {row.get("jobId") for row in rows}
         of_series = tuple(f"{one.id}-" for one in paused)
-        jobs, no_jobs = await _had("Jobs", self._due_jobs(now))
+        jobs, no_jobs = await _list_or_error("Jobs", self._due_jobs(now))
         mine = [one for one in jobs if one not in of_tasks and not one.startswith(of_series)]
         return [*due, *no_jobs, *(DueItem(one, "job") for one in mine)]
 
@@ -206,7 +206,7 @@ class Scheduler:
                 break
         return found
 
-    async def _wake(self, one: DueItem) -> DueWorkResult | None:
+    async def _process_safely(self, one: DueItem) -> DueWorkResult | None:
         """Process one item; None if another process was faster. An error becomes work with that error."""
         try:
             async with self._turn:
@@ -225,10 +225,10 @@ class Scheduler:
             case "task":
                 return DueWorkResult(did="failed", task_id=one.id, error=error)
             case "job":
-                job = await _or_nothing(job_if_any(self._jobs, one.id))
+                job = await _or_none(job_if_any(self._jobs, one.id))
                 return DueWorkResult(did="failed", job_id=one.id, job=job, error=error)
             case "iterations":
-                series = await _or_nothing(self._iterations.get(one.id))
+                series = await _or_none(self._iterations.get(one.id))
                 return DueWorkResult(did="failed", series_id=one.id, series=series, error=error)
             case "schedule":
                 return DueWorkResult(did="failed", schedule=one.id, error=error)
@@ -243,10 +243,10 @@ class Scheduler:
             case "task":
                 return await self._process_task(one.id)
             case "job":
-                job = await self._if_over(one.id, self._jobs.job, self._jobs.resume)
+                job = await self._resume_if_over(one.id, self._jobs.job, self._jobs.resume)
                 return None if job is None else DueWorkResult(did="resumed", job_id=one.id, job=job)
             case "iterations":
-                series = await self._if_over(one.id, self._iterations.get, self._launcher.resume_series)
+                series = await self._resume_if_over(one.id, self._iterations.get, self._launcher.resume_series)
                 did: Literal["resumed", "queued"] = "resumed" if self._launcher.resumes else "queued"
                 return None if series is None else DueWorkResult(did=did, series_id=one.id, series=series)
             case "schedule":
@@ -255,7 +255,7 @@ class Scheduler:
                 return None
         assert_never(one.kind)
 
-    async def _if_over(
+    async def _resume_if_over(
         self, paused_id: str, look: Callable[[str], Awaitable[_P]], resume: Callable[[str], Awaitable[_P | None]]
     ) -> _P | None:
         """Resume a Job or a series whose rate limit is over; None if another process was faster."""
@@ -275,11 +275,11 @@ class Scheduler:
         while (step := next_step(task, known, self._now())) is not None:
             match step:
                 case AskCommand():
-                    known = replace(known, poll=await self._ask(task.agent_id, step.command))
+                    known = replace(known, poll=await self._run_wake_command(task.agent_id, step.command))
                 case LookAtJob():
                     known = replace(known, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
                 case Work():
-                    return await self._work(task, step.job_id, known)
+                    return await self._run_job(task, step.job_id, known)
                 case GoOn():
                     return await self._apply(task, step, known)
                 case _:
@@ -289,7 +289,7 @@ class Scheduler:
     def _now(self) -> int:
         return self._setup().clock.now()
 
-    async def _ask(self, agent_id: str, command: Sequence[str]) -> PollResult:
+    async def _run_wake_command(self, agent_id: str, command: Sequence[str]) -> PollResult:
         setup = self._setup()
         expert_key = agent_id if agent_id in setup.project.experts else None
         async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as ground:
@@ -310,10 +310,10 @@ class Scheduler:
             events = (*events, WakeTask(task_id=task.task_id, timestamp=now, job_id=job_id))
         task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
         if job_id is not None:
-            return await self._work(task, job_id, known)
+            return await self._run_job(task, job_id, known)
         return DueWorkResult(task_id=task.task_id, did=step.did, task=task)
 
-    async def _work(self, task: TaskState, job_id: str, known: Known) -> DueWorkResult:
+    async def _run_job(self, task: TaskState, job_id: str, known: Known) -> DueWorkResult:
         if await self._setup().storage.has_job(job_id):
             job = await self._launcher.resume(job_id)
         else:
@@ -331,14 +331,14 @@ def _due_task(row: Row) -> DueItem:
     return DueItem(str(row["taskId"]), problem=str(row.get("error")) if row.get("damaged") else None)
 
 
-async def _had(what: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[DueItem]]:
+async def _list_or_error(what: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[DueItem]]:
     try:
         return await listing, []
     except Exception as error:  # noqa: BLE001 - a storage may raise anything
         return [], [DueItem(what, "list", error_line(error))]
 
 
-async def _or_nothing(work: Awaitable[_T]) -> _T | None:
+async def _or_none(work: Awaitable[_T]) -> _T | None:
     try:
         return await work
     except Exception:  # noqa: BLE001 - the earlier error is the one to report

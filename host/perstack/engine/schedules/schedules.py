@@ -103,10 +103,10 @@ class Schedules:
     async def once(self) -> tuple[DueWorkResult, ...]:
         """Process what is due now, until Jobs driven here end or stop. Errors are in the `error` of their schedule."""
         async with asyncio.TaskGroup() as group:
-            work = [group.create_task(self._looked_after(name)) for name in self.names]
+            work = [group.create_task(self._process_safely(name)) for name in self.names]
         return tuple(done for one in work if (done := one.result()) is not None)
 
-    async def _looked_after(self, name: str) -> DueWorkResult | None:
+    async def _process_safely(self, name: str) -> DueWorkResult | None:
         try:
             return await self.process_due(name)
         except (Conflict, NotAllowed, NotFound):
@@ -144,16 +144,16 @@ class Schedules:
                     return await self._start(schedule, calendar, step.occurrence)
                 case Continue():
                     job = await self._launcher.resume(step.occurrence.job_id)
-                    return await self._ended(schedule, calendar, step.occurrence, job, "resumed")
+                    return await self._record_end(schedule, calendar, step.occurrence, job, "resumed")
                 case _:
                     assert_never(step)
         return done
 
     async def list(self) -> tuple[ScheduleStatus, ...]:
         """Return the state of each schedule. A schedule that cannot be read has an `error`."""
-        return tuple([await self._standing(one) for one in self._setup().project.schedules])
+        return tuple([await self._status(one) for one in self._setup().project.schedules])
 
-    async def _standing(self, schedule: Schedule) -> ScheduleStatus:
+    async def _status(self, schedule: Schedule) -> ScheduleStatus:
         try:
             calendar = calendar_of(schedule)
             loaded = await self._log.latest(schedule.name)
@@ -182,9 +182,9 @@ class Schedules:
             if await job_if_any(self._jobs, occurrence.job_id) is None:
                 raise
             return None  # another process was faster
-        return await self._ended(schedule, calendar, occurrence, job, "started")
+        return await self._record_end(schedule, calendar, occurrence, job, "started")
 
-    async def _ended(
+    async def _record_end(
         self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence, job: JobSummary, did: Did
     ) -> DueWorkResult:
         """Record that the occurrence's Job has ended, if it has, unless another process does."""

@@ -6,12 +6,12 @@
         await memory.pause(task.task_id, "human_approval", "May I go on with b.py?")
 
 Operations are commands (`core.tasks.operations`): a command decides events from the task's state, without I/O, and
-`_done` carries it out. Only operations that read other data, such as other tasks or checkpoints, have a case there. The
-events are appended at the version on which they were decided (`TaskLog.change`); if another process was faster, the
-command decides again. The public methods come from `ports.tasks.TaskMemory`, which documents them.
+`_carry_out` carries it out. Only operations that read other data, such as other tasks or checkpoints, have a case
+there. The events are appended at the version on which they were decided (`TaskLog.change`); if another process was
+faster, the command decides again. The public methods come from `ports.tasks.TaskMemory`, which documents them.
 
-A new operation needs a command in the operation table, and a case in `_done` only if it needs more than the task's
-state. Times are milliseconds since 1970.
+A new operation needs a command in the operation table, and a case in `_carry_out` only if it needs more than the
+task's state. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from perstack.core.tasks.operations import (
 from perstack.core.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
 from perstack.core.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
 from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.tasks.task_log import Listing, TaskLog, check_dependencies, delete_each, seen
+from perstack.engine.tasks.task_log import Listing, TaskLog, check_dependencies, delete_each, with_blockers
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.ports.storage import Storage
 from perstack.ports.tasks import TaskMemory
@@ -128,9 +128,9 @@ class ExecutionMemory(TaskMemory):
 
     async def do(self, command: Command[_R]) -> _R:
         """Carry out an operation. Ordinary changes are defined in their command class."""
-        return cast("_R", await self._done(command))
+        return cast("_R", await self._carry_out(command))
 
-    async def _done(self, command: Command[Any]) -> object:
+    async def _carry_out(self, command: Command[Any]) -> object:
         match command:
             case List():
                 return await self.page(command)
@@ -164,7 +164,7 @@ class ExecutionMemory(TaskMemory):
         waits_for = await check_dependencies(self.log, command.task_id, command.depends_on)
         events = command.decide(replace(self._given(), depends_on=waits_for))
         try:
-            return await seen(self.log, await self.log.create(events))
+            return await with_blockers(self.log, await self.log.create(events))
         except Conflict as conflict:
             raise exists_already(await self.get(command.task_id)) from conflict
 
@@ -182,14 +182,14 @@ class ExecutionMemory(TaskMemory):
         needs_token = command.needs_token(given)
         token = f"{command.task_id}.{secrets.token_urlsafe(32)}" if needs_token else None
         given = replace(given, token_hash=None if token is None else _hash(token))
-        paused = await seen(self.log, await self._change(command, given))
+        paused = await with_blockers(self.log, await self._change(command, given))
         return paused.model_copy(update=Changes(token=token))
 
     # --- queries --------------------------------------------------------------------------------------------------
 
     async def task(self, task_id: str) -> TaskState:
         """Return the state of a task, with the tasks that block it. Raises NotFound and Damaged."""
-        return await seen(self.log, (await self.log.load(task_id)).state)
+        return await with_blockers(self.log, (await self.log.load(task_id)).state)
 
     async def page(self, asked: List) -> TaskPage:
         """Return the tasks that match all conditions, latest change first."""
@@ -206,13 +206,13 @@ class ExecutionMemory(TaskMemory):
             for key, value in wanted:  # a plain loop: `all` takes twice the time, and there may be thousands of rows
                 if row.get(key) != value:
                     return False
-            return (row.get("archivedAt") is not None) is asked.archived and earliest < _written(row) <= latest
+            return (row.get("archivedAt") is not None) is asked.archived and earliest < _changed_at(row) <= latest
 
         rows = by_id(await self.log.rows())
-        fitting = ((_written(row), task_id) for task_id, row in rows.items() if fits(row))
+        fitting = ((_changed_at(row), task_id) for task_id, row in rows.items() if fits(row))
         page = newest_first(fitting, asked.limit, asked.after)
         listing = Listing(self.log, rows)
-        tasks = [await listing.seen(await self.log.of_row(rows[one])) for one in page.ids]
+        tasks = [await listing.with_blockers(await self.log.of_row(rows[one])) for one in page.ids]
         return TaskPage(tasks=tuple(tasks), next=page.next)
 
     async def damaged(self) -> tuple[TaskSummary, ...]:
@@ -270,7 +270,7 @@ class ExecutionMemory(TaskMemory):
         return delete_each(self.log, tasks)
 
 
-def _written(row: Row) -> int:
+def _changed_at(row: Row) -> int:
     written = row.get("updatedAt")
     return written if isinstance(written, int) else 0
 

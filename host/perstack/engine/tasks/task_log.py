@@ -94,7 +94,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
                 return (await uninterrupted(self.append(task_id, loaded, events))).state
             except Conflict as conflict:
                 if expected_version is not None:
-                    raise Conflict(_written_meanwhile(task_id, expected_version)) from conflict
+                    raise Conflict(_changed_concurrently(task_id, expected_version)) from conflict
         raise Conflict(f"others keep writing to task {task_id}: try again later")
 
     async def delete(self, task_id: str, expected_version: int | None) -> None:
@@ -110,7 +110,7 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
                 await uninterrupted(self._space.delete_job(task_id, expected=expected))
         except Conflict as conflict:
             if expected_version is not None:
-                raise Conflict(_written_meanwhile(task_id, expected_version)) from conflict
+                raise Conflict(_changed_concurrently(task_id, expected_version)) from conflict
             raise Conflict(f"task {task_id} is being deleted by another process") from conflict
 
     async def append(
@@ -146,8 +146,8 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
                 found.append(_row_of(await self.summary(task_id)))
         return found
 
-    async def _shown(self, of: str, loaded: Loaded[TaskState]) -> TaskSummary:
-        summary = await super()._shown(of, loaded)
+    async def _summarize(self, of: str, loaded: Loaded[TaskState]) -> TaskSummary:
+        summary = await super()._summarize(of, loaded)
         with suppress(StorageError):  # lists work without the entry
             await TASKS.store.put(self._space, of, summary, loaded.head)
         return summary
@@ -165,7 +165,7 @@ def _check_version(task: TaskState, expected: int | None) -> None:
         raise Conflict(f"task {task.task_id} is of version {task.version}, not {expected}: look at it again first")
 
 
-def _written_meanwhile(task_id: str, expected: int) -> str:
+def _changed_concurrently(task_id: str, expected: int) -> str:
     return f"task {task_id} was written to by another process, so it is not of version {expected} any more"
 
 
@@ -192,11 +192,11 @@ def _row_of(summary: TaskSummary) -> Row:
 # Dependencies between tasks.
 
 
-async def seen(log: TaskLog, task: TaskState) -> TaskState:
+async def with_blockers(log: TaskLog, task: TaskState) -> TaskState:
     """Return the task with the tasks that block it."""
     if not task.depends_on:
         return task
-    found = [await _dependency(log, one) for one in task.depends_on]
+    found = [await _read_dependency(log, one) for one in task.depends_on]
     return task.model_copy(update=Changes(blocked_by=tuple(one for one in found if one is not None)))
 
 
@@ -214,13 +214,13 @@ class Listing:
         }
         self._endless = without_an_end(self._waits)
 
-    async def seen(self, task: TaskSummary) -> TaskSummary:
+    async def with_blockers(self, task: TaskSummary) -> TaskSummary:
         """Return the task with the tasks that block it."""
         held = [one for one in task.depends_on if not is_completed(self._rows.get(one))]
-        found = [await _dependency(self._log, one) for one in held]
-        return blocked(task, tuple(self._in_a_circle(task.task_id, one) for one in found if one is not None))
+        found = [await _read_dependency(self._log, one) for one in held]
+        return blocked(task, tuple(self._with_circle(task.task_id, one) for one in found if one is not None))
 
-    def _in_a_circle(self, task_id: str, one: Dependency) -> Dependency:
+    def _with_circle(self, task_id: str, one: Dependency) -> Dependency:
         if not {task_id, one.task_id} <= self._endless:
             return one
         way = circle(task_id, (one.task_id,), self._waits)
@@ -268,7 +268,7 @@ async def delete_each(log: TaskLog, tasks: Sequence[TaskSummary]) -> AsyncIterat
             yield task.task_id, None
 
 
-async def _dependency(log: TaskLog, task_id: str) -> Dependency | None:
+async def _read_dependency(log: TaskLog, task_id: str) -> Dependency | None:
     """Return the state of a dependency; None if it is completed."""
     try:
         return dependency_of((await log.load(task_id)).state)

@@ -132,7 +132,7 @@ class ClaimHandler:
         self._report = report
         self._tries: dict[str, int] = {}
         self._held: dict[str, HeldClaim] = {}
-        self._one_looks = asyncio.Lock()
+        self._suspect_check = asyncio.Lock()
         """Serializes checks for suspects: of two checks at once, neither would see the other's Job begin."""
         self.freed = asyncio.Event()
         """Set when a claim was released, or started or stopped waiting for delegates."""
@@ -188,8 +188,8 @@ class ClaimHandler:
         """Drive what the order refers to, and release the order. `live` returns the names of the existing workers."""
         try:
             outcome = await self._outcome(seat, held, live)
-            after = await self._after(held, outcome)
-            again = None if isinstance(after, Done) else await self._order_again(held.claim.order, after, live)
+            after = await self._decide_order(held, outcome)
+            again = None if isinstance(after, Done) else await self._order_to_requeue(held.claim.order, after, live)
             if not held.is_lost:
                 await self._connection.call(lambda: seat.release(held.claim, again))
             self._report(report_of_outcome(held.claim.order, outcome, after))
@@ -205,22 +205,22 @@ class ClaimHandler:
         """Drive the Job, if there is something to drive. Raises CancelledError only if this task is cancelled."""
         order = held.claim.order
         try:
-            served = await self._work.look(order)
+            served = await self._work.load(order)
             if order.run_id is None and needs_nobody(served):
                 return Outcome("stopped", served)
             if held.claim.is_taken_over:
                 await self._count_takeover(seat, held)
             if await self._work.is_poison(served, held.claim.order, lambda: self._connection.call(live)):
                 return Outcome("stopped", await self._work.stop_for_good(served, order), is_poison=True)
-            if await self._is_beside_a_suspect(held):
+            if await self._is_with_suspect(held):
                 return Outcome("busy", served)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
-            return await self._failed(order, error)
+            return await self._outcome_of_error(order, error)
         if held.is_left or held.is_lost:
             return Outcome("lost" if held.is_lost else "left", served)
-        return await self._driven(held, served)
+        return await self._drive(held, served)
 
-    async def _driven(self, held: HeldClaim, served: Served) -> Outcome:
+    async def _drive(self, held: HeldClaim, served: Served) -> Outcome:
         def waits(it_does: bool) -> None:
             held.waits = it_does
             self.freed.set()
@@ -240,37 +240,37 @@ class ClaimHandler:
             raise
         finally:
             self._counters.running -= 1
-        return replace(await self._came(held, held.task), seconds=time.monotonic() - began)
+        return replace(await self._outcome_of_task(held, held.task), seconds=time.monotonic() - began)
 
-    async def _came(self, held: HeldClaim, task: asyncio.Future[Served]) -> Outcome:
+    async def _outcome_of_task(self, held: HeldClaim, task: asyncio.Future[Served]) -> Outcome:
         order = held.claim.order
         if held.is_lost:
             if not task.cancelled():
                 task.exception()  # retrieve the error; the other worker reports it
             return Outcome("lost")
         if task.cancelled():
-            return await self._standing("left" if held.is_left else "cancelled", order, None)
+            return await self._outcome_with_state("left" if held.is_left else "cancelled", order, None)
         error = task.exception()
         if error is not None:
-            return await self._failed(order, error)
+            return await self._outcome_of_error(order, error)
         return Outcome("left" if held.is_left else "stopped", task.result())
 
-    async def _failed(self, order: Order, error: BaseException) -> Outcome:
+    async def _outcome_of_error(self, order: Order, error: BaseException) -> Outcome:
         match error:
             case NotFound():
-                return await self._not_there(order)
+                return await self._outcome_of_missing(order)
             case UnknownEvent():
                 return Outcome("newer", error=error)
             case Damaged():
                 return Outcome("damaged", error=error)
             case Conflict():
-                return await self._standing("busy", order, error)
+                return await self._outcome_with_state("busy", order, error)
             case StorageError():
                 return Outcome("unreachable", error=error)
             case _:
-                return await self._standing("unable", order, error)
+                return await self._outcome_with_state("unable", order, error)
 
-    async def _not_there(self, order: Order) -> Outcome:
+    async def _outcome_of_missing(self, order: Order) -> Outcome:
         """Return the outcome for a missing Job: its deletion withdraws a waiting order, but not a claimed one."""
         where = f"{self._work.location} has no such Job"
         try:
@@ -282,11 +282,11 @@ class ClaimHandler:
         why = "was it deleted, or is that another storage?" if is_ours is None else "that is another storage's"
         return Outcome("missing", error=NotFound(f"{where}; {why}"))
 
-    async def _standing(self, came: Came, order: Order, error: BaseException | None) -> Outcome:
+    async def _outcome_with_state(self, came: Came, order: Order, error: BaseException | None) -> Outcome:
         try:
-            return Outcome(came, await self._work.look(order), error)
+            return Outcome(came, await self._work.load(order), error)
         except (NotFound, Damaged) as unread:
-            return await self._failed(order, unread)
+            return await self._outcome_of_error(order, unread)
         except Exception as unread:  # noqa: BLE001 - a storage may raise anything
             return Outcome("unreachable", None, error or unread)
 
@@ -298,7 +298,7 @@ class ClaimHandler:
         changed = replace(order, takeovers=takeovers_now(order.takeovers, order.events, work), events=work)
         held.claim = await self._connection.call(lambda: seat.change(held.claim, changed))
 
-    async def _is_beside_a_suspect(self, held: HeldClaim) -> bool:
+    async def _is_with_suspect(self, held: HeldClaim) -> bool:
         """Return whether another Job that may have ended workers is being driven here.
 
         Suspects are driven one at a time, so that it is clear which one ends the worker. A Job that has made progress
@@ -307,7 +307,7 @@ class ClaimHandler:
         """
         if not is_suspect(held.claim.order.takeovers):
             return False
-        async with self._one_looks:
+        async with self._suspect_check:
             for other in tuple(self._held.values()):
                 order = other.claim.order
                 if other is held or other.task is None or other.waits or not is_suspect(order.takeovers):
@@ -318,7 +318,7 @@ class ClaimHandler:
 
     # --- the next state of the order ------------------------------------------------------------------------------
 
-    async def _after(self, held: HeldClaim, outcome: Outcome) -> Done | Again:
+    async def _decide_order(self, held: HeldClaim, outcome: Outcome) -> Done | Again:
         order, begun = held.claim.order, outcome.came not in ("busy", "unreachable")
         tries = self._tries.pop(order.key, 0)
         if not begun and len(self._tries) < _MAX_COUNTED_JOBS:
@@ -327,13 +327,13 @@ class ClaimHandler:
         if order.run_id is None:
             after = after_drive(outcome.came, outcome.served, now, tries=tries, reason=reason)
         else:
-            came, status = await self._run_standing(order, outcome.came)
+            came, status = await self._run_status(order, outcome.came)
             after = after_delegate(came, status, now, tries=tries, reason=reason)
         if isinstance(after, Again) and not begun:
             self.soonest = after.due if self.soonest is None else min(self.soonest, after.due)
         return after
 
-    async def _run_standing(self, order: Order, came: Came) -> tuple[Came, RunStatus | None]:
+    async def _run_status(self, order: Order, came: Came) -> tuple[Came, RunStatus | None]:
         """Return the status of a delegate's Run from its log; "unreachable" if the log cannot be read now."""
         try:
             return came, await self._work.run_status(order)
@@ -342,7 +342,7 @@ class ClaimHandler:
         except Exception:  # noqa: BLE001 - a storage may raise anything
             return "unreachable", None
 
-    async def _order_again(self, order: Order, after: Again, live: Live) -> Order:
+    async def _order_to_requeue(self, order: Order, after: Again, live: Live) -> Order:
         """Return the order to put back in the queue, without refusals of workers that have ended."""
         if after.refused is None:
             return replace(order, due=after.due)

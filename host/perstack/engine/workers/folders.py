@@ -62,7 +62,7 @@ class JobFolders:
         folder = self.root / check_job_id(job_id)
         # under the lease, so that no other worker uses or prepares the folder
         async with self._jobs.storage.lease(job_id, this_process()):
-            await self._make_ready(job_id, folder)
+            await self._prepare(job_id, folder)
         try:
             jobs = self._jobs.in_folder(folder)
             return await jobs.serve(job_id, worker=worker, on_event=on_event, apart=False)
@@ -70,7 +70,7 @@ class JobFolders:
             with suppress(PerstackError):  # deleted, or leased by another worker: keep the folder
                 await uninterrupted(self._remove_recorded(job_id, folder))
 
-    async def look_through(self) -> tuple[str, ...]:
+    async def remove_leftovers(self) -> tuple[str, ...]:
         """Remove the folders of Jobs that nobody drives, left by killed workers, if their content is in a snapshot.
 
         Return the names of folders that belong to no Job of this storage; they are kept.
@@ -99,24 +99,24 @@ class JobFolders:
             if await self._jobs.in_folder(folder).is_recorded(job_id):
                 await asyncio.to_thread(partial(shutil.rmtree, folder, ignore_errors=True))
 
-    async def _make_ready(self, job_id: str, folder: Path) -> None:
+    async def _prepare(self, job_id: str, folder: Path) -> None:
         """Replace the folder's content with the latest snapshot, if any. Raises UsageError and StorageError."""
         shots = snapshots_of(job_id, await self._jobs.logs(job_id))
-        await uninterrupted(asyncio.to_thread(_cleared if shots else _made, folder))
+        await uninterrupted(asyncio.to_thread(_clear if shots else _make, folder))
         if shots:
             await self._jobs.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)
 
 
-def _cleared(folder: Path) -> None:
+def _clear(folder: Path) -> None:
     try:
         if folder.exists():
             shutil.rmtree(folder)
     except OSError as error:
         raise _unusable(folder, error) from error
-    _made(folder)
+    _make(folder)
 
 
-def _made(folder: Path) -> None:
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:

@@ -134,7 +134,7 @@ class OrderedWork:
         """The location of the storage, for display."""
         return self._jobs.storage.location
 
-    async def look(self, order: Order) -> Served:
+    async def load(self, order: Order) -> Served:
         """Return the state of the Job or series; for a delegate the state of its Job. Raises NotFound and Damaged."""
         try:
             job = await self._jobs.job(check_job_id(order.job_id))
@@ -181,7 +181,7 @@ class OrderedWork:
 
     async def work_of(self, order: Order) -> int:
         """Return how much of it is done; the number grows with any progress."""
-        served = await self.look(order)
+        served = await self.load(order)
         if isinstance(served, JobSummary):
             return await work_of(self._jobs, served.id, order.run_id)
         facts = sum(1 + (one.artefact is not None) + (one.score is not None) for one in served.iterations)

@@ -102,10 +102,10 @@ def error_text(error: BaseException | str) -> str:
 def report_of_claim(claim: Claim, served: Served) -> WorkerReport:
     """Return the report that a Job or series is being driven."""
     over = " over from a worker that fell silent" if claim.is_taken_over else ""
-    run = _run_of(claim.order, served)
+    run = _delegate_run(claim.order, served)
     expert = served.expert_key if run is None else run.expert_key
     facts: dict[str, JsonValue] = {"expert": expert}
-    of = _of_run(claim.order, facts)
+    of = _delegate_prefix(claim.order, facts)
     if claim.is_taken_over:
         facts["takeovers"] = claim.order.takeovers
     kind = "iterations of " if isinstance(served, SeriesState) else ""
@@ -114,10 +114,10 @@ def report_of_claim(claim: Claim, served: Served) -> WorkerReport:
 
 def report_of_outcome(order: Order, outcome: Outcome, after: Done | Again) -> WorkerReport:
     """Return the report of an order's outcome."""
-    event, level, text = _said(order, outcome, isinstance(after, Again))
+    event, level, text = _describe(order, outcome, isinstance(after, Again))
     facts: dict[str, JsonValue] = {"came": outcome.came}
-    text = _of_run(order, facts) + text
-    served, run = outcome.served, _run_of(order, outcome.served)
+    text = _delegate_prefix(order, facts) + text
+    served, run = outcome.served, _delegate_run(order, outcome.served)
     if served is not None:
         facts |= {"status": served.status, "expert": served.expert_key}
         if not isinstance(served, SeriesState):
@@ -127,20 +127,20 @@ def report_of_outcome(order: Order, outcome: Outcome, after: Done | Again) -> Wo
     if outcome.seconds is not None:
         facts["seconds"] = round(outcome.seconds, 3)
         text = f"{text} after {outcome.seconds:.1f} s"
-    error = _wrong(served) or outcome.error
+    error = _failure_of(served) or outcome.error
     if error is not None:
         facts["error"] = error_text(error)
         text = f"{text}: {facts['error']}"
     return WorkerReport(event=event, job=order.job_id, text=text, level=level, facts=facts)
 
 
-def _run_of(order: Order, served: Served | None) -> RunSummary | None:
+def _delegate_run(order: Order, served: Served | None) -> RunSummary | None:
     """Return the summary of the delegate that an order is for; None if the Job's summary lacks it."""
     runs = served.runs if isinstance(served, JobSummary) else ()
     return next((run for run in runs if run.id == order.run_id), None)
 
 
-def _of_run(order: Order, facts: dict[str, JsonValue]) -> str:
+def _delegate_prefix(order: Order, facts: dict[str, JsonValue]) -> str:
     """Return the prefix of a text about a delegate that has an order; also add it to `facts`."""
     if order.run_id is None:
         return ""
@@ -148,14 +148,14 @@ def _of_run(order: Order, facts: dict[str, JsonValue]) -> str:
     return f"delegate {order.run_id} "
 
 
-def _wrong(served: Served | None) -> str | None:
+def _failure_of(served: Served | None) -> str | None:
     """Return why a Job or series failed; None if it did not."""
     if isinstance(served, SeriesState):
         return served.message if served.status == "failed" else None
     return None if served is None else served.error
 
 
-def _said(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, str]:
+def _describe(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, str]:
     served = outcome.served
     if outcome.is_poison:
         return "poison", "error", f"stopped: {order.takeovers} workers in a row ended or fell silent"
@@ -167,11 +167,11 @@ def _said(order: Order, outcome: Outcome, is_again: bool) -> tuple[Kind, Level, 
         return "ended", "warning", "its order is removed" if outcome.seconds is None else "stopped"
     if served is None:
         return "ended", "error", "cannot be driven by anybody"
-    run = _run_of(order, served)
+    run = _delegate_run(order, served)
     if run is not None:
         return "ended", "warning" if run.status == "stoppedByError" else "info", run.status
     status = "cancelled" if outcome.came == "cancelled" else f"{served.status}"
-    return "ended", "warning" if _wrong(served) else "info", status
+    return "ended", "warning" if _failure_of(served) else "info", status
 
 
 # Counters since the worker began, from the Jobs' events, each counted once.

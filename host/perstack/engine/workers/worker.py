@@ -1,10 +1,10 @@
 """A worker: claim orders from a dispatcher, drive their Jobs, and run the scheduler, until asked to leave.
 
-`run` starts four background tasks in addition to the claim loop (`_take`): heartbeats (`_beat`), a health check of the
-storage, the scheduler for due tasks, iterations and schedules (`_schedule`), and the sweep for recorded Jobs without
-an order (`_sweep`). Each claim gets a task in `claims.ClaimHandler`, which drives the Job, decides what happens to
-the order (done, or back to the queue) and releases it. `orders.OrderedWork` knows what an order refers to: a Job, a
-delegate's Run, or a series of iterations. `reports` formats what happened.
+`run` starts four background tasks in addition to the claim loop (`_claim_orders`): heartbeats (`_send_heartbeats`), a
+health check of the storage, the scheduler for due tasks, iterations and schedules (`_schedule`), and the sweep for
+recorded Jobs without an order (`_sweep`). Each claim gets a task in `claims.ClaimHandler`, which drives the Job,
+decides what happens to the order (done, or back to the queue) and releases it. `orders.OrderedWork` knows what an order
+refers to: a Job, a delegate's Run, or a series of iterations. `reports` formats what happened.
 
 Rules that prevent lost or doubled work:
 
@@ -171,7 +171,7 @@ class Worker:
             seat = await self._until_leaving(self._connect(stack))
             if seat is None:
                 return
-            stack.push_async_callback(self._returned)
+            stack.push_async_callback(self._wait_for_releases)
             facts: dict[str, JsonValue] = {
                 "dispatcher": self._dispatcher.location,
                 "concurrency": self._settings.concurrency,
@@ -179,11 +179,11 @@ class Worker:
             }
             self._report(WorkerReport(event="ready", text=f"takes jobs from {self._dispatcher.location}", facts=facts))
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(self._beat(seat)), group.create_task(self.health.watch())]
+                beside = [group.create_task(self._send_heartbeats(seat)), group.create_task(self.health.watch())]
                 looking = [group.create_task(self._schedule()), group.create_task(self._sweep())]
                 async with asyncio.TaskGroup() as driving:
                     seeing = set[asyncio.Task[None]]()
-                    await self._take(seat, driving, seeing)
+                    await self._claim_orders(seat, driving, seeing)
                     for one in looking:
                         one.cancel()
                     await self._drain(seeing)
@@ -211,26 +211,26 @@ class Worker:
 
     # --- taking Jobs ----------------------------------------------------------------------------------------------
 
-    async def _take(self, seat: Seat, driving: asyncio.TaskGroup, seeing: set[asyncio.Task[None]]) -> None:
+    async def _claim_orders(self, seat: Seat, driving: asyncio.TaskGroup, seeing: set[asyncio.Task[None]]) -> None:
         while not self._leaving.is_set():
             self._claims.freed.clear()
             if self._claims.places >= self._settings.concurrency:
                 await self._until_leaving(self._claims.freed.wait())
                 continue
             try:
-                claim = await self._claimed(seat)
+                claim = await self._next_claim(seat)
             except DispatcherError as error:
                 await self._until_leaving(asyncio.sleep(self._connection.failed(error)))
                 continue
             self._connection.answered()
             if claim is None:
-                await self._until_leaving(self._waited(seat))
+                await self._until_leaving(self._wait_for_order(seat))
                 continue
             if claim.order.run_id is None and self._claims.jobs >= self._most_jobs:
                 await self._release_later(seat, claim)
                 continue
             held = self._claims.hold(claim)
-            one = driving.create_task(self._claims.process(seat, held, self._names))
+            one = driving.create_task(self._claims.process(seat, held, self._worker_names))
             seeing.add(one)
             one.add_done_callback(seeing.discard)
 
@@ -243,7 +243,7 @@ class Worker:
         await asyncio.shield(release)
         await self._until_leaving(asyncio.sleep(_RELEASE_DELAY_MS / 4_000))
 
-    async def _claimed(self, seat: Seat) -> Claim | None:
+    async def _next_claim(self, seat: Seat) -> Claim | None:
         """Return the next claim. The request is never cancelled; a claim that arrives too late is released."""
         asked = asyncio.ensure_future(seat.claim())
         leaving = asyncio.ensure_future(self._leaving.wait())
@@ -254,10 +254,10 @@ class Worker:
         finally:
             leaving.cancel()
             if not is_taken:
-                self._returning.add(asyncio.create_task(self._give_back(seat, asked)))
+                self._returning.add(asyncio.create_task(self._release_late_claim(seat, asked)))
         return asked.result() if is_taken else None
 
-    async def _returned(self) -> None:
+    async def _wait_for_releases(self) -> None:
         """Wait for claims that are being released, while the seat is still open."""
         if not self._returning:
             return
@@ -267,13 +267,13 @@ class Worker:
         for one in done:
             one.result()
 
-    async def _give_back(self, seat: Seat, asked: asyncio.Future[Claim | None]) -> None:
+    async def _release_late_claim(self, seat: Seat, asked: asyncio.Future[Claim | None]) -> None:
         with suppress(DispatcherError):
             claim = await asked
             if claim is not None:
                 await seat.release(claim, claim.order)
 
-    async def _waited(self, seat: Seat) -> None:
+    async def _wait_for_order(self, seat: Seat) -> None:
         seconds, soonest = CLAIM_POLL_INTERVAL_S, self._claims.soonest
         if soonest is not None:
             self._claims.soonest = None
@@ -283,19 +283,19 @@ class Worker:
         except DispatcherError as error:
             await asyncio.sleep(self._connection.failed(error))
 
-    async def _names(self) -> frozenset[str]:
+    async def _worker_names(self) -> frozenset[str]:
         return frozenset(one.name for one in await self._dispatcher.workers())
 
     async def _drain(self, seeing: set[asyncio.Task[None]]) -> None:
         self._claims.leave_after_step()
-        await self._emptied(self._settings.drain)
+        await self._wait_until_empty(self._settings.drain)
         self._claims.leave_now()
         if seeing:
             _, late = await asyncio.wait(seeing, timeout=_ANSWER_TIMEOUT_S)
             for one in late:
                 one.cancel()
 
-    async def _emptied(self, seconds: float) -> None:
+    async def _wait_until_empty(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while len(self._claims):
@@ -304,7 +304,7 @@ class Worker:
 
     # --- background tasks -----------------------------------------------------------------------------------------
 
-    async def _beat(self, seat: Seat) -> None:
+    async def _send_heartbeats(self, seat: Seat) -> None:
         while True:
             began = time.monotonic()
             try:
