@@ -252,10 +252,10 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
     program = (
         "import sys\n"
         "from perstack.doors.cli import run\n"
-        "class Peek(run.Output):\n"
+        "class Peek(run.JobOutput):\n"
         "    def __call__(self, event, line):\n"
         f"        print(sorted({UNUSED} & set(sys.modules)), file=sys.stderr)\n"
-        "run.Output = Peek\n"
+        "run.JobOutput = Peek\n"
         "from perstack.doors.cli.main import entry\n"
         "sys.argv = ['perstack', 'run', 'solo', 'q', '--provider', 'scripted']\n"
         "entry()\n"

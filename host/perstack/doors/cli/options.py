@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -189,6 +188,7 @@ class HostOptions:
 
 def run_with(host: Host, work: Callable[[Host], Awaitable[_T]]) -> _T:
     """Open the Host, return the result of `work`, and close it."""
+    import asyncio  # imported late: an editor gets its first answer without it
 
     async def main() -> _T:
         async with host:
