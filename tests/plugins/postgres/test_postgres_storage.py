@@ -226,8 +226,8 @@ def test_a_page_of_ten_thousand_jobs_takes_an_index(postgres: PostgresServer) ->
         assert page.ids[:2] == ("job-10000", "job-9999")
         for _ in range(20):
             page = wait_for(storage.jobs(limit=50, after=page.next))
-        query = JOBS.replace("%s", "'{}'").format("", 5000, "x", 51)
-        plan = "\n".join(str(line) for (line,) in postgres.execute(f"SET search_path = {schema}; EXPLAIN {query}"))
+        query = JOBS.replace(" jobs ", f" {schema}.jobs ").replace("%s", "'{}'").format("", 5000, "x", 51)
+        plan = "\n".join(str(line) for (line,) in postgres.execute(f"EXPLAIN {query}"))
         assert "jobs_by_time" in plan
         assert "Sort" not in plan
 
