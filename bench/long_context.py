@@ -95,7 +95,7 @@ async def measure(steps: int, window: int, compaction: str, storage: str) -> str
     ) as host:
         job = await host.run("a", "read on")
         assert job.status == "completed", job.error
-        findings = (await host.replay(job.id)).findings
+        findings = (await host.audit.replay(job.id)).findings
         assert findings == (), findings
     times, tenth = endpoint.times, len(endpoint.times) // 10
     each = (times[-1] - times[0]) / (len(times) - 1) * 1000

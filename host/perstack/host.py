@@ -4,9 +4,9 @@
         job = await host.run("writer", "Write a haiku about logs")
         print(job.text)
 
-A Host is made of parts: `host.jobs`, `host.tasks`, `host.iterations`, `host.schedules`, `host.experts` and
-`host.skills`. Frequent methods also have a short name: `host.run` is `host.jobs.run`. Parts that few commands need are
-imported and made on first use, so that a command starts fast. `Host.use` replaces the definition for what begins next.
+A Host is made of parts: `jobs`, `files`, `audit`, `exports`, `tasks`, `iterations`, `schedules`, `experts`, `skills`
+and `storage_admin`. Eight frequent methods of Jobs are methods of the Host, too. Parts that few commands need are
+imported on first use. `Host.use` replaces the definition for what begins next.
 
 Times are milliseconds. Every method may raise the errors of `perstack.errors`; each says what to change.
 """
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING
 
 from perstack.config.project import ProjectPlace, check_workspace, find_place, named_or_own
 from perstack.config.trust import Agreement, environment_of
@@ -28,7 +28,7 @@ from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import dispatching_of, open_state
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.diagnostics.experts import Experts
 from perstack.engine.diagnostics.skills import Skills
 from perstack.engine.files.rewind_lock import repair_on_open
@@ -40,49 +40,23 @@ from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
+    from perstack.core.base.actor import By
+    from perstack.core.jobs.resuming import UnsettledCall
+    from perstack.core.jobs.summary import JobSummary
+    from perstack.core.runs.events import Settlement, StoredEvent
+    from perstack.engine.audit.audit import Audit
+    from perstack.engine.audit.storage_admin import StorageAdmin
     from perstack.engine.iterations.iterations import Iterations
+    from perstack.engine.jobs.attachments import Attachable
+    from perstack.engine.jobs.export import JobExports
     from perstack.engine.jobs.inbox import InboxItem
+    from perstack.engine.log.emitter import OnEvent
+    from perstack.engine.log.event_log import StoredLine
     from perstack.engine.schedules.launcher import JobLauncher
     from perstack.engine.schedules.scheduler import Scheduler
     from perstack.engine.schedules.schedules import Schedules
     from perstack.engine.tasks.memory import ExecutionMemory
     from perstack.ports.dispatcher import Dispatcher
-
-_Part = TypeVar("_Part")
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-class _Short(Generic[_Part, _P, _T]):
-    """Descriptor that gives a method of a part a short name on the Host."""
-
-    def __init__(self, part: Callable[[Host], _Part], method: Callable[Concatenate[_Part, _P], _T]) -> None:
-        """Bind the name to `method` of the part that `part` returns."""
-        self._part = part
-        self._method = method
-
-    @overload
-    def __get__(self, host: None, owner: type[Host]) -> Callable[Concatenate[_Part, _P], _T]: ...
-    @overload
-    def __get__(self, host: Host, owner: type[Host]) -> Callable[_P, _T]: ...
-    def __get__(self, host: Host | None, owner: type[Host]) -> Callable[Concatenate[_Part, _P], _T] | Callable[_P, _T]:
-        """Return the bound method of the part; on the class, the function itself."""
-        if host is None:
-            return self._method
-        bound: Callable[_P, _T] = getattr(self._part(host), self._method.__name__)
-        return bound
-
-
-def _jobs_of(host: Host) -> Jobs:
-    return host.jobs
-
-
-def _experts_of(host: Host) -> Experts:
-    return host.experts
-
-
-def _skills_of(host: Host) -> Skills:
-    return host.skills
 
 
 class Host:
@@ -120,22 +94,25 @@ class Host:
         clock = SYSTEM if clock is None else clock
         audit = AuditTrail(storage, project, folder, given, clock, agreement)
         kept = given.without(audit.key_variable)
-        self._setup = Setup(
-            project=project,
-            overrides=overrides or Overrides(),
-            workspace=folder,
-            env=kept,
-            storage=storage,
-            plugins=loaded,
-            providers=ProviderPool(loaded, kept, agreement),
-            audit=audit,
-            clock=clock,
-            dispatching=dispatching_of(loaded, project, dispatcher, address, given, agreement),
-            agreement=agreement,
+        self._source = ContextSource(
+            HostContext(
+                project=project,
+                overrides=overrides or Overrides(),
+                workspace=folder,
+                env=kept,
+                storage=storage,
+                plugins=loaded,
+                providers=ProviderPool(loaded, kept, agreement),
+                audit=audit,
+                clock=clock,
+                dispatching=dispatching_of(loaded, project, dispatcher, address, given, agreement),
+                agreement=agreement,
+            )
         )
-        self.jobs = Jobs(self._now, lambda: self.tasks)
-        self.experts = Experts(self._now)
-        self.skills = Skills(self._now)
+        self.jobs = Jobs(self._source, lambda: self.tasks)
+        self.files = self.jobs.files
+        self.experts = Experts(self._source)
+        self.skills = Skills(self._source)
 
     @classmethod
     def open(
@@ -177,7 +154,7 @@ class Host:
 
     async def __aenter__(self) -> Host:
         """Finish or undo an interrupted rewind of the workspace."""
-        await repair_on_open(self.storage, self.workspace, self.jobs.settle_rewind)
+        await repair_on_open(self.storage, self.workspace, self.files.settle_rewind)
         return self
 
     async def __aexit__(
@@ -188,64 +165,83 @@ class Host:
 
     async def close(self) -> None:
         """Close the storage, the providers and the dispatcher. Cancel Jobs that are being driven first."""
-        await self._setup.providers.close()
-        await self._setup.dispatching.close()
-        await self._setup.storage.close()
+        context = self._source.current
+        await context.providers.close()
+        await context.dispatching.close()
+        await context.storage.close()
 
     # --- settings -------------------------------------------------------------------------------------------------
 
     @property
     def project(self) -> Project:
         """The definition that new Jobs use."""
-        return self._setup.project
+        return self._source.current.project
 
     @property
     def workspace(self) -> Path:
         """The folder that tools work in."""
-        return self._setup.workspace
+        return self._source.current.workspace
 
     @property
     def storage(self) -> Storage:
         """The storage of all logs."""
-        return self._setup.storage
+        return self._source.current.storage
 
     @property
     def dispatcher(self) -> Dispatcher | None:
         """The dispatcher that queues Jobs for workers; None without one. Raises UsageError for an invalid address."""
-        return self._setup.dispatching.dispatcher
+        return self._source.current.dispatching.dispatcher
 
     @property
     def leaves_to_workers(self) -> bool:
         """True if a dispatcher was named: work that no caller waits for is then queued for workers."""
-        return self._setup.dispatching.is_chosen
+        return self._source.current.dispatching.is_chosen
 
     @property
     def clock(self) -> Clock:
         """The source of the time of day."""
-        return self._setup.clock
+        return self._source.current.clock
 
     def use(self, project: Project) -> None:
         """Use this definition for what begins from now on; Jobs that are being driven keep theirs."""
-        self._setup = replace(self._setup, project=project)
-
-    def _now(self) -> Setup:
-        return self._setup
+        self._source.replace(replace(self._source.current, project=project))
 
     # --- parts, made on first use ---------------------------------------------------------------------------------
+
+    @cached_property
+    def audit(self) -> Audit:
+        """Verification, receipts, replay and redaction."""
+        from perstack.engine.audit.audit import Audit
+
+        return Audit(self._source, self.jobs)
+
+    @cached_property
+    def exports(self) -> JobExports:
+        """Exports and recordings of Jobs."""
+        from perstack.engine.jobs.export import JobExports
+
+        return JobExports(self._source, self.jobs)
+
+    @cached_property
+    def storage_admin(self) -> StorageAdmin:
+        """Copies, checks and measures the storage."""
+        from perstack.engine.audit.storage_admin import StorageAdmin
+
+        return StorageAdmin(self.storage)
 
     @cached_property
     def tasks(self) -> ExecutionMemory:
         """The tasks that agents pause and resume, in the same storage."""
         from perstack.engine.tasks.memory import ExecutionMemory
 
-        return ExecutionMemory(self.storage, self._setup.audit, self.clock)
+        return ExecutionMemory(self.storage, self._source.current.audit, self.clock)
 
     @cached_property
     def iterations(self) -> Iterations:
         """Series of iterations: Runs of an Expert, repeated until the result is good enough."""
         from perstack.engine.iterations.iterations import Iterations
 
-        return Iterations(self.jobs, self._now)
+        return Iterations(self.jobs, self._source)
 
     @cached_property
     def scheduler(self) -> Scheduler:
@@ -264,20 +260,20 @@ class Host:
         from perstack.engine.schedules.scheduler import Scheduler
         from perstack.engine.schedules.schedules import Schedules
 
-        schedules = cache(lambda: Schedules(self._now, self.jobs, launcher))
-        return Scheduler(self.tasks, self.jobs, self.iterations, schedules, self._now, launcher)
+        schedules = cache(lambda: Schedules(self._source, self.jobs, launcher))
+        return Scheduler(self.tasks, self.jobs, self.iterations, schedules, self._source, launcher)
 
     def _launcher(self, *, queue: bool) -> JobLauncher:
         from perstack.engine.schedules.launcher import JobLauncher
 
-        return JobLauncher(self.jobs, lambda: self.iterations, self._now, queue=queue)
+        return JobLauncher(self.jobs, lambda: self.iterations, self._source, queue=queue)
 
     @cached_property
     def schedules(self) -> Schedules:
         """The schedules of the project. Their Jobs are driven here, or by workers if a dispatcher was named."""
         from perstack.engine.schedules.schedules import Schedules
 
-        return Schedules(self._now, self.jobs, self._launcher(queue=self.leaves_to_workers))
+        return Schedules(self._source, self.jobs, self._launcher(queue=self.leaves_to_workers))
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""
@@ -286,36 +282,129 @@ class Host:
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
         return in_order(await waiting_jobs(self.jobs), *of_tasks)
 
-    # --- short names ----------------------------------------------------------------------------------------------
+    # --- frequent methods of Jobs ---------------------------------------------------------------------------------
 
-    run = _Short(_jobs_of, Jobs.run)
-    submit = _Short(_jobs_of, Jobs.submit)
-    continue_job = _Short(_jobs_of, Jobs.continue_job)
-    answer = _Short(_jobs_of, Jobs.answer)
-    resume = _Short(_jobs_of, Jobs.resume)
-    attachment = _Short(_jobs_of, Jobs.attachment)
-    signal = _Short(_jobs_of, Jobs.signal)
-    cancel = _Short(_jobs_of, Jobs.cancel)
-    delete = _Short(_jobs_of, Jobs.delete)
-    job = _Short(_jobs_of, Jobs.job)
-    runs = _Short(_jobs_of, Jobs.runs)
-    events = _Short(_jobs_of, Jobs.events)
-    logs = _Short(_jobs_of, Jobs.logs)
-    checkpoints = _Short(_jobs_of, Jobs.checkpoints)
-    checkpoint = _Short(_jobs_of, Jobs.checkpoint)
-    checkpoint_path = _Short(_jobs_of, Jobs.checkpoint_path)
-    unsettled = _Short(_jobs_of, Jobs.unsettled)
-    watch = _Short(_jobs_of, Jobs.watch)
-    verify = _Short(_jobs_of, Jobs.verify)
-    verify_all = _Short(_jobs_of, Jobs.verify_all)
-    verify_receipt = _Short(_jobs_of, Jobs.verify_receipt)
-    receipt = _Short(_jobs_of, Jobs.receipt)
-    replay = _Short(_jobs_of, Jobs.replay)
-    record = _Short(_jobs_of, Jobs.record)
-    document = _Short(_jobs_of, Jobs.document)
-    export = _Short(_jobs_of, Jobs.export)
-    load = _Short(_jobs_of, Jobs.load)
-    tools = _Short(_experts_of, Experts.tools)
-    login = _Short(_skills_of, Skills.login)
-    logout = _Short(_skills_of, Skills.logout)
-    install = _Short(_skills_of, Skills.install)
+    async def run(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        attachments: Sequence[Attachable] = (),
+        labels: Mapping[str, str] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """Start a new Job and drive it until it ends or stops. See `Jobs.run`."""
+        return await self.jobs.run(
+            expert_key, query, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event
+        )
+
+    async def continue_job(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        job_id: str | None = None,
+        resume_from: str | None = None,
+        attachments: Sequence[Attachable] = (),
+        labels: Mapping[str, str] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """Start a new Run of the Coordinator, with the messages of its last one. See `Jobs.continue_job`."""
+        return await self.jobs.continue_job(
+            expert_key,
+            query,
+            job_id=job_id,
+            resume_from=resume_from,
+            attachments=attachments,
+            labels=labels,
+            on_event=on_event,
+        )
+
+    async def answer(
+        self,
+        text: str,
+        *,
+        job_id: str | None = None,
+        question_id: str | None = None,
+        resume_from: str | None = None,
+        signal: str | None = None,
+        by: By | None = None,
+        drive: bool | None = None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """Answer the question that a Job is stopped at, and continue the Job. See `Jobs.answer`."""
+        return await self.jobs.answer(
+            text,
+            job_id=job_id,
+            question_id=question_id,
+            resume_from=resume_from,
+            signal=signal,
+            by=by,
+            drive=drive,
+            on_event=on_event,
+        )
+
+    async def resume(
+        self,
+        job_id: str | None = None,
+        *,
+        max_steps: int | None = None,
+        max_cost: float | None = None,
+        settle: Mapping[str, Settlement] | None = None,
+        signal: str | None = None,
+        by: By | None = None,
+        drive: bool | None = True,
+        on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
+        on_event: OnEvent | None = None,
+    ) -> JobSummary:
+        """Resume a Job that crashed, failed, was interrupted or reached a limit. See `Jobs.resume`."""
+        return await self.jobs.resume(
+            job_id,
+            max_steps=max_steps,
+            max_cost=max_cost,
+            settle=settle,
+            signal=signal,
+            by=by,
+            drive=drive,
+            on_unsettled=on_unsettled,
+            on_event=on_event,
+        )
+
+    async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
+        """Stop a Job, in whichever process it is driven. See `Jobs.cancel`."""
+        await self.jobs.cancel(job_id, final=final, by=by, reason=reason)
+
+    async def submit(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        at: int | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        attachments: Sequence[Attachable] = (),
+        job_id: str | None = None,
+        by: By | None = None,
+    ) -> JobSummary:
+        """Record a new Job for a worker to drive. See `JobQueue.submit`."""
+        return await self.jobs.submit(
+            expert_key,
+            query,
+            at=at,
+            priority=priority,
+            labels=labels,
+            attachments=attachments,
+            job_id=job_id,
+            by=by,
+        )
+
+    async def job(self, job_id: str | None = None) -> JobSummary:
+        """Return the summary of a Job, or of the latest one. Raises NotFound."""
+        return await self.jobs.job(job_id)
+
+    async def events(
+        self, run_id: str, *, job_id: str | None = None, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredLine[StoredEvent]]:
+        """Return a Run's events after place `after`, at most `limit`. See `Jobs.events`."""
+        return await self.jobs.events(run_id, job_id=job_id, after=after, limit=limit)

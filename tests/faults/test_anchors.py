@@ -82,9 +82,9 @@ class Stage:
     async def _reports(self, folder: Path) -> tuple[Report | None, list[Report]]:
         env = workload.env(self.room.parent)
         async with Host.open(config=folder / "perstack.toml", workspace=folder, env=env) as host:
-            every = [report async for report in host.verify_all()]
+            every = [report async for report in host.audit.verify_all()]
             try:
-                return await host.verify(self.scene.of), every
+                return await host.audit.verify(self.scene.of), every
             except NotFound:
                 return None, every
 

@@ -94,7 +94,7 @@ class Scene:
             assert (job.status, job.text) == ("completed", "all is done")
             assert (job.total_steps, len(job.runs)) == (STEPS, 4)
             assert {run.id for run in job.runs} == {"job-1", "job-2", "job-3", "job-20001"}
-            for report in (await host.verify("job"), await host.replay("job")):
+            for report in (await host.audit.verify("job"), await host.audit.replay("job")):
                 assert report.ok, report
             generations = 0
             for run in job.runs:

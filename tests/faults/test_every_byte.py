@@ -13,9 +13,8 @@ import workload
 from terminal import Terminal
 from workload import spread
 
-from perstack.core.definitions.project import Project
-from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.jobs.queries import JobQueries
+from perstack.engine.audit.audit import verify_any
+from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import Plugins, load_plugins
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import PerstackError
@@ -51,9 +50,9 @@ def store(tmp_path: Path, storage: str) -> Path:
     return tmp_path / "perstack"
 
 
-async def asked(plugins: Plugins, storage: Storage) -> Answers:
+async def asked(storage: Storage) -> Answers:
     """Everything that a person may look at."""
-    looking = JobQueries(storage, AuditTrail(storage, Project(), Path(), {}), plugins, Path())
+    looking = JobReader(storage)
     memory = ExecutionMemory(storage)
     said, errors = dict[str, object](), dict[str, PerstackError]()
 
@@ -71,7 +70,7 @@ async def asked(plugins: Plugins, storage: Storage) -> Answers:
         return {key: run.status for key, run in (await looking.load(job_id)).runs.items()}
 
     async def verified(job_id: str) -> object:
-        return (await looking.verify(job_id)).ok
+        return (await verify_any(storage, job_id)).ok
 
     async def listed() -> object:
         return sorted((one.id, one.status) for one in (await looking.list()).jobs)
@@ -146,7 +145,7 @@ def _check(name: str, path: Path, plain: Answers, answers: Answers, *, shared: b
 
 
 def _ask(plugins: Plugins, storage: str, store: Path) -> Answers:
-    return asyncio.run(asked(plugins, plugins.open_storage(storage, store.parent)))
+    return asyncio.run(asked(plugins.open_storage(storage, store.parent)))
 
 
 def _restore(path: Path, content: bytes) -> None:

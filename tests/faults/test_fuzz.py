@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -30,7 +31,6 @@ from perstack.config.load import load_project
 from perstack.config.lock import read_lock
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.core.definitions.permissions import Permissions, RuleSet
-from perstack.core.definitions.project import Project
 from perstack.core.jobs.cloud_events import read_cloud_event
 from perstack.core.permissions.calls import policy_call
 from perstack.core.permissions.decisions import decide_call
@@ -46,8 +46,10 @@ from perstack.doors.cli.param_types import (
 from perstack.doors.http.routes import routes
 from perstack.doors.mcp import server as server_side
 from perstack.doors.mcp.greeting import greet, offers_roots
-from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.jobs.queries import JobQueries
+from perstack.engine.audit.audit import verify_any
+from perstack.engine.audit.replay import replay_job
+from perstack.engine.jobs.export import job_document
+from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import load_plugins
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, PerstackError
@@ -171,8 +173,15 @@ def test_a_log_with_any_event_is_read_or_refused() -> None:
             await storage.append(RunRef("job", "job-1"), 0, sealed)
         except Conflict:
             return  # the storage takes no line that is not an object
-        looking = JobQueries(storage, AuditTrail(storage, Project(), Path(), {}), plugins, Path())
-        for ask in (looking.load, looking.job, looking.verify, looking.replay, looking.document):
+        reader = JobReader(storage)
+
+        async def replay(job_id: str) -> None:
+            await replay_job(storage, job_id, plugins.skills, Path())
+
+        async def document(job_id: str) -> None:
+            await job_document(storage, await reader.job(job_id))
+
+        for ask in (reader.load, reader.job, partial(verify_any, storage), replay, document):
             with suppress(PerstackError):
                 await ask("job")
 

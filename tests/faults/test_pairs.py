@@ -185,11 +185,11 @@ class Pairs(RuleBasedStateMachine):
                 return await host.answer("yes", job_id=op.job, question_id=op.question_id, on_event=self.seen)
             case "signal":
                 event = CloudEvent(specversion="1.0", id=op.signal, source="test", type="go", data="yes")
-                return await host.signal(op.job, event, on_event=self.seen)
+                return await host.jobs.signal(op.job, event, on_event=self.seen)
             case "cancel":
                 return await host.cancel(op.job)
             case "delete":
-                return await host.delete(op.job)
+                return await host.jobs.delete(op.job)
         woken = await host.scheduler.once()
         assert all(one.error is None for one in woken), woken
         return woken
@@ -219,7 +219,7 @@ class Pairs(RuleBasedStateMachine):
                 return Planned(made.plan, made.nonce)
             return was if was is not None else Planned((), "")
         assert await other.job(job) == summary
-        loaded = await one.load(job)
+        loaded = await one.jobs.load(job)
         events = [event for run in loaded.runs for event in await self.events(one, run)]
         plan, nonce = read_plan(summary.query)
         limited = summary.pause_reason == "rate_limit"
@@ -272,8 +272,8 @@ class Pairs(RuleBasedStateMachine):
             if state is None or state.status == "unbegun":
                 continue
             for host in self.world.hosts:
-                assert self.runner.run(host.verify(job)).findings == ()
-            assert self.runner.run(self.world.hosts[0].replay(job)).findings == ()
+                assert self.runner.run(host.audit.verify(job)).findings == ()
+            assert self.runner.run(self.world.hosts[0].audit.replay(job)).findings == ()
             if state.status == "completed":
                 paid = [f"{state.nonce}-{place}" for place, stage in enumerate(state.plan) if stage == "pay"]
                 assert all(self.world.paid[key] == 1 for key in paid), (state, self.world.paid)

@@ -138,7 +138,7 @@ class Two:
     async def deleted(self, folder: Path) -> None:
         async with self.host(folder) as host:
             with suppress(Conflict, NotFound):
-                await host.delete(JOB)
+                await host.jobs.delete(JOB)
 
     def host(self, folder: Path) -> Host:
         return Host.open(config=folder / "perstack.toml", workspace=folder, env=workload.env(self.room.parent))
@@ -257,7 +257,7 @@ def check_task(two: Two, folder: Path, right: str, what: object) -> None:
     async def find(host: Host) -> tuple[list[str], str | None]:
         jobs = (await host.jobs.list()).jobs
         for job in jobs:
-            assert (await host.verify(job.id)).findings == (), what
+            assert (await host.audit.verify(job.id)).findings == (), what
             assert job.status == "completed", what
         assert len(jobs) <= 1, what
         try:

@@ -123,8 +123,8 @@ class Course:
         async with self._host(folder) as host:
             jobs = (await host.jobs.list()).jobs
             for job in jobs:
-                assert (await host.verify(job.id)).findings == ()
-                assert (await host.replay(job.id)).findings == ()
+                assert (await host.audit.verify(job.id)).findings == ()
+                assert (await host.audit.replay(job.id)).findings == ()
             return sorted(f"{job.status} {job.text} {job.total_steps} {job.usage.total_tokens}" for job in jobs)
 
     def _host(self, folder: Path) -> Host:

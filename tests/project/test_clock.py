@@ -40,7 +40,7 @@ def test_what_a_host_records_and_shows_is_dated_by_its_clock(bench: Bench) -> No
         job = await host.run("a", "q", on_event=seen)
         assert {event.timestamp for event in seen.events} == {MOMENT}
         assert "2100-01-01T00:00:00Z" in seen.of("startRun")[0].instruction
-        assert json.loads(await host.receipt(job.id))["predicate"]["createdOn"] == "2100-01-01T00:00:00.123Z"
+        assert json.loads(await host.audit.receipt(job.id))["predicate"]["createdOn"] == "2100-01-01T00:00:00.123Z"
 
     wait_for(work())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,16 @@ import pytest
 from hosting import Seen, wait_for
 
 import perstack
+from perstack.engine.audit.audit import Audit
+from perstack.engine.audit.storage_admin import StorageAdmin
 from perstack.engine.diagnostics.experts import Experts
 from perstack.engine.diagnostics.skills import Skills
+from perstack.engine.jobs.export import JobExports
+from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.jobs.queue import JobQueue
+from perstack.engine.jobs.reader import JobReader
+from perstack.engine.jobs.serving import JobServer
 from perstack.errors import PerstackError
 from perstack.testing.scripted import ScriptedProvider, fail, text
 
@@ -62,56 +70,43 @@ HOST = {
     "submit": ("expert_key", "query", "at", "priority", "labels", "attachments", "job_id", "by"),
     "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "on_event"),
     "answer": ("text", "job_id", "question_id", "resume_from", "signal", "by", "drive", "on_event"),
-    "signal": ("job_id", "event", "by", "drive", "on_event"),
-    "attachment": ("place",),
     "inbox": (),
     "resume": ("job_id", "max_steps", "max_cost", "settle", "signal", "by", "drive", "on_unsettled", "on_event"),
     "cancel": ("job_id", "final", "by", "reason"),
-    "delete": ("job_id",),
-    "login": ("skill_name", "present", "expert_key"),
-    "logout": ("skill_name", "expert_key"),
-    "install": ("expert_keys", "on_step"),
     "job": ("job_id",),
-    "runs": ("job_id", "limit", "after"),
     "events": ("run_id", "job_id", "after", "limit"),
-    "logs": ("job_id", "run_id"),
-    "checkpoints": ("job_id", "limit", "after"),
-    "checkpoint": ("checkpoint_id", "job_id"),
-    "checkpoint_path": ("checkpoint_id", "job_id"),
-    "unsettled": ("job_id",),
-    "watch": ("job_id", "queued", "after", "on_caught_up"),
-    "verify": ("job_id", "key", "anchor"),
-    "verify_all": ("key", "anchor"),
-    "verify_receipt": ("receipt", "job_id", "key", "anchor"),
-    "receipt": ("job_id",),
-    "replay": ("job_id",),
-    "record": ("job_id",),
-    "document": ("job_id",),
-    "export": ("form", "job_id"),
-    "tools": ("expert_key",),
-    "load": ("job_id",),
     "use": ("project",),
 }
+EIGHT = {"run", "continue_job", "answer", "resume", "cancel", "submit", "job", "events"}
 PARTS = {
-    Jobs: {*HOST, "backtest", "delete_each", "find", "ends", "is_recorded", "left_out", "list", "not_retained"}.union(
-        ("check_storage", "copy_to", "disk_usage", "redact", "resume_before_compaction", "tree", "under", "waiting"),
-        ("diff", "plan_rewind", "rewind", "settle_rewind", "write_files"),
-    )
-    - {"open", "close", "inbox", "use", "login", "logout", "install", "tools"},
+    JobReader: {
+        "begun",
+        "checkpoint",
+        "checkpoint_path",
+        "checkpoints",
+        "ends",
+        "events",
+        "find",
+        "follow",
+        "job",
+    }.union(
+        ("left_out", "list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
+        ("tree", "unsettled", "waiting", "watch"),
+    ),
+    JobFiles: {"check_present", "diff", "is_recorded", "plan_rewind", "rewind", "settle_rewind"}.union(
+        ("without_rewind", "write_files"),
+    ),
+    Audit: {"backtest", "calls", "receipt", "redact", "replay", "verify", "verify_all", "verify_receipt"},
+    JobExports: {"document", "export", "record"},
+    StorageAdmin: {"check", "copy_to", "disk_usage"},
+    JobQueue: {"interrupt_queued", "ordered", "ordered_runs", "requests", "requeue_lost", "submit", "withdraw"},
+    JobServer: {"serve"},
     Experts: {"all", "get", "check_ready", "run_program", "diagnosis", "providers", "runtimes", "sent", "tools"},
     Skills: {"login", "logout", "install"},
 }
-
-PARTS[Jobs] |= {"calls", "serve", "serve_run", "run_state", "follow", "order_again", "in_folder"}
-PARTS[Jobs] |= {
-    "equip",
-    "row",
-    "row_to_delete",
-    "stop_after_step",
-    "stop_elsewhere",
-    "asked_meanwhile",
-    "answer_meanwhile",
-}
+PARTS[Jobs] = PARTS[JobReader] | {"run", "submit", "continue_job", "answer", "resume", "resume_before_compaction"}
+PARTS[Jobs] |= {"signal", "cancel", "stop_after_step", "delete", "delete_each", "not_retained", "attachment"}
+PARTS[Jobs] |= {"live_questions", "answer_live", "with_context", "in_folder"}
 PARTS[Experts] |= {"test_command"}
 
 SOURCE = Path(perstack.__file__).read_text()
@@ -162,10 +157,14 @@ def test_the_methods_of_its_parts_are_pinned() -> None:
         assert {name for name, _ in inspect.getmembers(part, callable) if not name.startswith("_")} == names
 
 
-def test_a_short_name_is_the_method_of_a_part(tmp_path: Path) -> None:
-    host = perstack.Host(perstack.Project(), workspace=tmp_path, env={})
-    assert host.run == host.jobs.run
-    assert perstack.Host.run is Jobs.run
+def test_the_frequent_methods_take_what_those_of_jobs_take() -> None:
+    for name in EIGHT:
+        own, of_jobs = (str(inspect.signature(getattr(one, name))) for one in (perstack.Host, Jobs))
+        assert _without_addresses(own) == _without_addresses(of_jobs), name
+
+
+def _without_addresses(signature: str) -> str:
+    return re.sub(r"<function \w+\.<lambda> at \w+>", "<lambda>", signature)
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

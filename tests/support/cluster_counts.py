@@ -99,7 +99,7 @@ async def counted(running: Cluster, leaving_at: int) -> Counts:
     counts.doubled += [key for key, times in ledger.items() if times > 1]
     counts.doubled += [f"{key}: no log has it" for key in ledger if key not in calls and _job_of(key, 3) in mine]
     compare(counts, running.told(), digests, mine)
-    async for report in running.host.verify_all():
+    async for report in running.host.audit.verify_all():
         counts.findings += [f"{report.job_id}: {one}" for one in report.findings]
     for machine in running.machines:
         for line in (machine.folder / "worker.log").read_text().splitlines():

@@ -124,7 +124,7 @@ async def act(endpoint: str, scenario: str, context: dict[str, Any], folder: Pat
         for _ in range(MOST_LOGINS):
             if "log in for skill server" not in await run(host):
                 return
-            await host.login("server", browse)
+            await host.skills.login("server", browse)
         await run(host)
 
 

@@ -171,13 +171,13 @@ async def recorded(seed: int, workspace: Path) -> str:
     async with host_of(seed, workspace) as host:
         await drive(host, seed)
         job_id, lines = f"job{seed}", []
-        for log in await host.logs(job_id):
+        for log in await host.jobs.logs(job_id):
             lines += [f"{log.run_id} {line.decode()}" for line in log.lines]
         lines.append((await host.job(job_id)).to_json().decode())
-        verified, replayed = await host.verify(job_id), await host.replay(job_id)
+        verified, replayed = await host.audit.verify(job_id), await host.audit.replay(job_id)
         lines += [f"verify {one}" for one in verified.findings] + [f"replay {one}" for one in replayed.findings]
         lines.append(f"replayed {replayed.checked}")
-        lines.append(json.dumps(await host.jobs.document(job_id), sort_keys=True, default=str))
+        lines.append(json.dumps(await host.exports.document(job_id), sort_keys=True, default=str))
     return "\n".join(stable(line, workspace) for line in lines) + "\n"
 
 

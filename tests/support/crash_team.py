@@ -103,9 +103,9 @@ class Team:
 
         async def look() -> int:
             async with self._host() as host:
-                assert (await host.verify("job")).findings == ()
-                assert (await host.replay("job")).findings == ()
-                return sum(_TOLD in line for log in await host.logs("job") for line in log.lines)
+                assert (await host.audit.verify("job")).findings == ()
+                assert (await host.audit.replay("job")).findings == ()
+                return sum(_TOLD in line for log in await host.jobs.logs("job") for line in log.lines)
 
         told = asyncio.run(look())
         for name, text in texts.items():

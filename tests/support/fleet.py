@@ -69,13 +69,13 @@ async def until_empty(engine: Engine, seconds: float = 10) -> None:
 
 async def check_whole(host: Host, job: JobSummary) -> None:
     """Check that the logs are complete and match the totals."""
-    report = await host.verify(job.id)
+    report = await host.audit.verify(job.id)
     assert report.ok, report
-    replayed = await host.replay(job.id)
+    replayed = await host.audit.replay(job.id)
     assert replayed.ok, replayed
     assert job.total_steps == sum(run.steps for run in job.runs)
     assert job.usage.total_tokens == sum(run.usage.total_tokens for run in job.runs)
-    loaded = await host.load(job.id)
+    loaded = await host.jobs.load(job.id)
     assert {run_id: run.head for run_id, run in loaded.runs.items()} == {
         run.id: type(loaded.runs[run.id].head)(run.head_seq, run.head_hash) for run in job.runs
     }
@@ -85,7 +85,7 @@ async def until_driven(host: Host, *run_ids: str, seconds: float = 15) -> None:
     """Wait until these Runs are running."""
     async with asyncio.timeout(seconds):
         while True:
-            runs = (await host.load("job")).runs
+            runs = (await host.jobs.load("job")).runs
             if all(run_id in runs and runs[run_id].status == "running" for run_id in run_ids):
                 return
             await asyncio.sleep(0.02)  # a poll, bounded above

@@ -18,7 +18,7 @@ async def long_job(bench: Bench, steps: int, job_id: str = "long", said: str = "
     script = [turn(tool("think", {"thought": "hm " * 30}), text=said), text("Done.")]
     host = bench.host(script, LONG)
     await host.run("writer", "Go", job_id=job_id)
-    (log,) = await host.logs(job_id)
+    (log,) = await host.jobs.logs(job_id)
     await host.close()
     payloads = [json.loads(open_line(line).payload) for line in log.lines]
     ends = [at for at, one in enumerate(payloads) if one["type"] == "finishStep"]

@@ -145,7 +145,7 @@ def facts(host: Host, job_id: str) -> dict[str, list[str]]:
 
     async def read() -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for run in (await host.runs(job_id)).runs:
+        for run in (await host.jobs.runs(job_id)).runs:
             events = [line.event for line in await host.events(run.id, job_id=job_id)]
             found[run.id.removeprefix(f"{job_id}-")] = sorted(
                 json.dumps(_plain(json.loads(event.to_json())), sort_keys=True).replace(f"{job_id}-", "JOB-")

@@ -77,12 +77,12 @@ class Jobs:
     async def _checked(self, host: Host, name: str) -> int:
         job = await host.job(name)
         assert job.status == "completed", (name, job.status, job.error, self.said)
-        assert (await host.verify(name)).findings == ()
+        assert (await host.audit.verify(name)).findings == ()
         assert await host.storage.lease_info(name) is None
         lines = [int(line) for line in (self._workspace / f"{name}.txt").read_text().splitlines()]
         missing = set(range(1, job.total_steps)) - set(lines)
         # the model was told about interrupted calls
-        told = sum(_TOLD in line for log in await host.logs(name) for line in log.lines)
+        told = sum(_TOLD in line for log in await host.jobs.logs(name) for line in log.lines)
         assert lines == sorted(set(lines)), (name, lines)
         assert len(missing) <= told, (name, missing, told, self.said)
         return job.total_steps

@@ -193,7 +193,7 @@ class Soak:
             self.problems.append(f"{job_id} is not done after {MOST_TRIES} commands")
             return
         await self.check(host, job)
-        await host.delete(job_id)
+        await host.jobs.delete(job_id)
         self.counts["Jobs"] += 1
 
     async def stands(self, host: Host, job_id: str) -> JobSummary | None:
@@ -222,7 +222,7 @@ class Soak:
         """Check that the totals match the logs, the logs are complete, and nothing was paid twice."""
         if job.text != f"done {job.id}":
             self.problems.append(f"{job.id} said {job.text!r}")
-        logs = await host.logs(job.id)
+        logs = await host.jobs.logs(job.id)
         events = [json.loads(line) for log in logs for line in log.lines]
         replies = sum(event["type"] == "finishGeneration" for event in events)
         if job.usage.total_tokens != TOKENS * replies:
@@ -231,7 +231,7 @@ class Soak:
         self.counts["programs"] += sum(event["toolName"] == "exec" for event in results)
         self.counts["calls of an MCP server"] += sum(event["toolName"] == "serve" for event in results)
         self.counts["delegations"] += sum(event["type"] == "callDelegate" for event in events)
-        self.problems += [f"{job.id}: {one.message}" for one in (await host.verify(job.id)).findings]
+        self.problems += [f"{job.id}: {one.message}" for one in (await host.audit.verify(job.id)).findings]
         for key in [key for key in self.paid if key.startswith(f"{job.id}-")]:
             if (times := self.paid.pop(key)) != 1:
                 self.problems.append(f"{key} was paid {times} times")

@@ -138,7 +138,7 @@ class Cluster:
     def status(self, job_id: str) -> str:
         async def work() -> str:
             async with self.host() as host:
-                report = await host.verify(job_id)
+                report = await host.audit.verify(job_id)
                 assert report.ok
                 return (await host.job(job_id)).status
 

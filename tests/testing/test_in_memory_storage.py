@@ -51,13 +51,13 @@ def test_a_host_needs_no_more_of_a_storage_than_log_blobs_lease_and_cache(tmp_pa
         assert [asked.job_id for asked in await host.inbox()] == ["job"]
         job = await host.answer("yes", job_id="job")
         assert job.status == "completed"
-        report = await host.verify("job")
+        report = await host.audit.verify("job")
         assert report.findings == ()
         checkpoint = f"{job.runs[0].id}-1"
-        assert (await host.checkpoint(checkpoint)).id == checkpoint
-        assert await host.checkpoint_path(checkpoint) is None
+        assert (await host.jobs.checkpoint(checkpoint)).id == checkpoint
+        assert await host.jobs.checkpoint_path(checkpoint) is None
         await host.tasks.create("t")
-        assert (await host.verify("t")).findings == ()
+        assert (await host.audit.verify("t")).findings == ()
         await host.close()
 
     wait_for(work())

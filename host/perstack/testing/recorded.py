@@ -5,7 +5,7 @@
     async with Host.open(config="perstack.toml", workspace=folder, overrides=recorded("haiku.json")) as host:
         job = await host.run("writer", "A haiku about logs")
 
-`perstack record JOB --to haiku.json` writes such a file, and so does `(await host.record(JOB)).to_bytes()`.
+`perstack record JOB --to haiku.json` writes such a file, and so does `(await host.exports.record(JOB)).to_bytes()`.
 """
 
 from __future__ import annotations

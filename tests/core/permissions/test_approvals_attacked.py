@@ -46,7 +46,7 @@ def test_of_answers_that_come_at_once_one_is_taken_and_the_call_runs_once(bench:
     (decided,) = [event for event in events if event.type == "decideApproval"]
     lines = (bench.workspace / "a.txt").read_text().count("x")
     assert lines == (decided.decision != "no")
-    assert wait_for(host.verify("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
 
 
 def test_an_approval_that_was_written_into_a_log_is_not_acted_on(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_approval_that_was_written_into_a_log_is_not_acted_on(tmp_path: Path)
     sealed, _ = seal(EMPTY_LOG, [*payloads, json.dumps(forged, separators=(",", ":")).encode()])
     path.write_bytes(b"\n".join((*sealed, b"")))
     host = hosted(bench, [append("a.txt"), text("ok")], rules=ASK_WRITE)
-    assert not wait_for(host.verify("job")).ok
+    assert not wait_for(host.audit.verify("job")).ok
     with pytest.raises(PerstackError):
         wait_for(host.resume("job"))
     assert (tmp_path / "a.txt").read_text() == ""
@@ -88,7 +88,7 @@ def test_a_branch_from_before_has_the_rules_that_the_job_has(bench: Bench) -> No
     wait_for(host.continue_job("boss", "go on", job_id="job", resume_from=first, on_event=branch))
     assert (bench.workspace / "a.txt").read_text() == ""
     assert any("denies this call" in one for one in results(branch)), results(branch)
-    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
 
 
 def test_an_approval_for_the_job_does_not_outlive_a_rule_that_denies(bench: Bench) -> None:

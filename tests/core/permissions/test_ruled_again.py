@@ -51,7 +51,7 @@ def run(bench: Bench, script, *experts, rules: Permissions, **more) -> Host:
     while job.asking is not None:
         job = answer(host, job, "always")
     assert job.status == "completed"
-    replayed = wait_for(host.replay("job"))
+    replayed = wait_for(host.audit.replay("job"))
     assert (said(replayed), replayed.unchecked) == ([], ())
     assert replayed.checked.rulings > 0
     return host
@@ -62,7 +62,7 @@ def test_a_call_that_ran_though_the_rules_in_force_do_not_let_it_is_found(bench:
     files(bench, "a.txt")
     host = run(bench, [append("a.txt"), text("ok")], rules=Permissions(**{which: ("appendTextFile(zzz)",)}))
     forged(bench, lambda event: named(event, "startRun", "(zzz)", "(a.txt)"))
-    assert said(wait_for(host.replay("job"))) == [
+    assert said(wait_for(host.audit.replay("job"))) == [
         f"call call_0_0 of appendTextFile is recorded as allowed, where the rules in force make it {makes}"
         " (appendTextFile(a.txt))"
     ]
@@ -73,9 +73,9 @@ def test_a_delegates_call_is_held_to_the_rules_that_it_had(bench: Bench) -> None
     boss = expert("boss", delegates=("hand",), permissions=Permissions(deny=("appendTextFile(zzz)",)))
     host = run(bench, TEAM, boss, expert("hand"), rules=Permissions(deny=("exec(zzz)", "delegate/zzz")))
     forged(bench, lambda event: named(event, "startRun", "appendTextFile(zzz)", "appendTextFile(a.txt)"), "job-2")
-    assert "recorded as allowed" in said(wait_for(host.replay("job")))[0]
+    assert "recorded as allowed" in said(wait_for(host.audit.replay("job")))[0]
     forged(bench, lambda event: named(event, "startRun", "delegate/zzz", "delegate/hand"))
-    assert said(wait_for(host.replay("job")))[0].startswith("call call_0_0 of hand is recorded as allowed")
+    assert said(wait_for(host.audit.replay("job")))[0].startswith("call call_0_0 of hand is recorded as allowed")
 
 
 def test_an_approval_for_the_job_that_nobody_gave_is_found(bench: Bench) -> None:
@@ -84,14 +84,14 @@ def test_an_approval_for_the_job_that_nobody_gave_is_found(bench: Bench) -> None
     host = run(bench, script, rules=Permissions(ask=("appendTextFile",)))
     approvals = [line.event.id for line in wait_for(host.events("job-1")) if line.event.type == "decideApproval"]
     forged(bench, lambda event: named(event, "callTools", f'"approvedBy": "{approvals[0]}"', '"approvedBy": "job-1-1"'))
-    assert "recorded as approved for the whole Job" in said(wait_for(host.replay("job")))[0]
+    assert "recorded as approved for the whole Job" in said(wait_for(host.audit.replay("job")))[0]
 
 
 def test_a_protected_path_that_no_rule_opens_is_found(bench: Bench) -> None:
     files(bench, "a.txt")
     host = run(bench, [append("a.txt"), text("ok")], rules=Permissions(deny=("exec",)))
     forged(bench, lambda event: named(event, "callTools", '"skillName"', '"opens": [".env"], "skillName"'))
-    assert said(wait_for(host.replay("job"))) == [
+    assert said(wait_for(host.audit.replay("job"))) == [
         "call call_0_0 of appendTextFile is recorded with .env opened, which no rule in force names"
     ]
 
@@ -99,7 +99,7 @@ def test_a_protected_path_that_no_rule_opens_is_found(bench: Bench) -> None:
 def test_a_command_line_is_taken_apart_again(bench: Bench) -> None:
     host = run(bench, [exec_("sh", "-c", "true; echo a"), text("ok")], rules=Permissions(deny=("exec(zzz)",)))
     forged(bench, lambda event: named(event, "startRun", "exec(zzz)", "exec(echo *)"))
-    assert "make it denied (exec(echo *))" in said(wait_for(host.replay("job")))[0]
+    assert "make it denied (exec(echo *))" in said(wait_for(host.audit.replay("job")))[0]
 
 
 def test_where_paths_led_is_recorded_so_that_a_link_that_has_gone_makes_no_difference(bench: Bench) -> None:
@@ -114,7 +114,7 @@ def test_where_paths_led_is_recorded_so_that_a_link_that_has_gone_makes_no_diffe
     wait_for(host.run("a", "q", job_id="job", on_event=seen))
     assert [one.ways for one in seen.of("callTools")[0].calls] == [{"dir/a.txt": ("real/a.txt",)}, {path: ("b.txt",)}]
     (bench.workspace / "dir").unlink()
-    replayed = wait_for(host.replay("job"))
+    replayed = wait_for(host.audit.replay("job"))
     assert (said(replayed), replayed.unchecked) == ([], ())
 
 
@@ -129,7 +129,7 @@ def test_of_a_plugin_that_is_not_there_nothing_is_said(bench: Bench) -> None:
         named(event, "callTools", '"@perstack/base"', '"mine"')
 
     forged(bench, change)
-    replayed = wait_for(host.replay("job"))
+    replayed = wait_for(host.audit.replay("job"))
     assert said(replayed) == []
     assert [(one.kind, one.count) for one in replayed.unchecked] == [("rules", 1)]
 
@@ -141,9 +141,9 @@ def test_widened_rules_and_those_of_a_later_day_are_those_in_force(bench: Bench)
     wait_for(hosted(bench, turns, rules=rules, max_steps=1).run("a", "q", job_id="job"))
     host = hosted(bench, turns, rules=Permissions(deny=("appendTextFile(b.txt)",)))
     wait_for(host.resume("job", max_steps=9))
-    assert said(wait_for(host.replay("job"))) == []
+    assert said(wait_for(host.audit.replay("job"))) == []
     forged(bench, lambda event: named(event, "resumeRun", "(b.txt)", "(zzz)"))
-    assert wait_for(host.replay("job")).findings == ()  # stricter than rules about files make it: not certain
+    assert wait_for(host.audit.replay("job")).findings == ()  # stricter than rules about files make it: not certain
     forged(bench, lambda event: named(event, "resumeRun", "(zzz)", "(b.txt)"))
 
     def allowed(event: dict) -> None:
@@ -151,4 +151,4 @@ def test_widened_rules_and_those_of_a_later_day_are_those_in_force(bench: Bench)
             event["calls"] = [{**one, "kind": "tool"} for one in event["calls"]]
 
     forged(bench, allowed)
-    assert "where the rules in force make it denied" in said(wait_for(host.replay("job")))[0]
+    assert "where the rules in force make it denied" in said(wait_for(host.audit.replay("job")))[0]

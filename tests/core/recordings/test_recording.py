@@ -23,7 +23,7 @@ from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 def kept(bench: Bench, job_id: str = "live", name: str = "job.json") -> Path:
     """The recording of a Job of this bench, beside its workspace."""
     path = bench.workspace.parent / f"{bench.workspace.name}-{name}"
-    path.write_bytes(wait_for(bench.host(NO_SCRIPT).record(job_id)).to_bytes())
+    path.write_bytes(wait_for(bench.host(NO_SCRIPT).exports.record(job_id)).to_bytes())
     return path
 
 
@@ -48,8 +48,8 @@ def test_a_played_job_has_the_results_and_the_events_of_the_one_that_was_recorde
     assert events[0].provider == "recorded"  # type: ignore[union-attr]
     doors = {event.by.door for event in events if getattr(event, "by", None) is not None}
     assert doors == {"recording"}
-    assert wait_for(host.replay("again")).ok
-    assert wait_for(host.verify("again")).ok
+    assert wait_for(host.audit.replay("again")).ok
+    assert wait_for(host.audit.verify("again")).ok
 
 
 def test_a_recording_of_a_played_job_is_the_same_recording(bench: Bench) -> None:
@@ -58,7 +58,7 @@ def test_a_recording_of_a_played_job_is_the_same_recording(bench: Bench) -> None
     host = player(first, fresh(bench), bench.storage)
     wait_for(host.run("boss", "Do all of it", job_id="again"))
     before, after = (
-        parse_recording(data, "it") for data in (first.read_bytes(), wait_for(host.record("again")).to_bytes())
+        parse_recording(data, "it") for data in (first.read_bytes(), wait_for(host.exports.record("again")).to_bytes())
     )
     strip = {"job": "", "runs": ()}
     assert before.model_copy(update=strip) == after.model_copy(update=strip)
@@ -245,9 +245,9 @@ def test_a_live_job_is_not_continued_by_a_recording(bench: Bench) -> None:
 def test_a_job_with_a_redacted_event_is_not_recorded(bench: Bench) -> None:
     host = bench.host([text("secret")], expert("a"))
     wait_for(host.run("a", "q", job_id="live"))
-    wait_for(host.jobs.redact("live-1-1", reason="asked"))
+    wait_for(host.audit.redact("live-1-1", reason="asked"))
     with pytest.raises(UsageError, match="live-1 cannot be recorded: live-1-1 was redacted"):
-        wait_for(host.record("live"))
+        wait_for(host.exports.record("live"))
 
 
 def test_no_secret_is_in_a_recording(bench: Bench) -> None:
@@ -275,7 +275,7 @@ def test_no_secret_is_in_a_recording(bench: Bench) -> None:
     )
     query = f"Use {key} and {known}, please"
     wait_for(host.run("a", query, job_id="live"))
-    data = wait_for(host.record("live")).to_bytes()
+    data = wait_for(host.exports.record("live")).to_bytes()
     wait_for(host.close())
     assert not [secret for secret in secrets if secret.encode() in data], data.decode()
     path = bench.workspace / "job.json"
@@ -312,4 +312,4 @@ def test_a_damaged_log_is_not_recorded(bench: Bench) -> None:
     wait_for(host.run("a", "q", job_id="live"))
     edit(bench.workspace, bench.storage, b'"query":"q"', b'"query":"p"')
     with pytest.raises(Damaged):
-        wait_for(bench.host(NO_SCRIPT).record("live"))
+        wait_for(bench.host(NO_SCRIPT).exports.record("live"))

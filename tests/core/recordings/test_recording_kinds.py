@@ -67,7 +67,7 @@ class Sums(SkillFactory, SkillSession):
 
 def kept(bench: Bench, host: Host | None = None, job_id: str = "live") -> Path:
     path = bench.workspace / f"{job_id}.json"
-    path.write_bytes(wait_for((host or bench.host(NO_SCRIPT)).record(job_id)).to_bytes())
+    path.write_bytes(wait_for((host or bench.host(NO_SCRIPT)).exports.record(job_id)).to_bytes())
     return path
 
 
@@ -83,7 +83,7 @@ def again(bench: Bench, *experts: Expert, query: str = "q", **overrides: object)
         run: {one.replace("recorded/recorded", "scripted/scripted") for one in each} for run, each in played.items()
     }
     assert [same[run] ^ set(live[run]) for run in live] == [set() for _ in live]
-    assert wait_for(host.replay("again")).ok
+    assert wait_for(host.audit.replay("again")).ok
     return job, host
 
 
@@ -201,7 +201,7 @@ def test_an_image_that_a_tool_gave_is_in_the_recording_and_in_the_played_job(ben
     host = again(bench, own)[1]
     blob = next(part for line in wait_for(host.events("again-1")) for part in getattr(line.event, "contents", ()))
     assert wait_for(host.storage.blob("again", blob.sha256)) == PNG
-    assert wait_for(host.verify("again")).ok
+    assert wait_for(host.audit.verify("again")).ok
 
 
 def test_a_tool_that_was_found_by_a_search_is_called_again_without_its_server(bench: Bench) -> None:

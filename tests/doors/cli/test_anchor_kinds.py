@@ -214,7 +214,7 @@ def test_a_job_that_is_driven_is_not_removed_and_stays_anchored(terminal: Termin
         host = Host.open(workspace=terminal.workspace, env=terminal.env)
         async with host, host.storage.lease("job", "a test"):
             with pytest.raises(Conflict):
-                await host.delete("job")
+                await host.jobs.delete("job")
 
     asyncio.run(main())
     assert [one.get("removed", False) for one in records(away)] == [False, True, False]
@@ -276,6 +276,6 @@ def test_an_anchor_that_is_one_file_is_read_once_for_a_whole_store(terminal: Ter
 def delete(terminal: Terminal, job_id: str) -> None:
     async def main() -> None:
         async with Host.open(workspace=terminal.workspace, env={**os.environ, **terminal.env}) as host:
-            await host.delete(job_id)
+            await host.jobs.delete(job_id)
 
     asyncio.run(main())

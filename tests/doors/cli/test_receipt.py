@@ -247,8 +247,8 @@ def test_every_edit_cut_and_rewriting_of_a_log_is_found(
 
     async def found() -> bool:
         async with Host(Project(), workspace=tmp_path, storage="file:copy") as host:
-            logs = {log.run_id: [bytes(line) for line in log.lines] for log in await host.logs("team")}
-            report = await host.verify_receipt(receipt, key=public)
+            logs = {log.run_id: [bytes(line) for line in log.lines] for log in await host.jobs.logs("team")}
+            report = await host.audit.verify_receipt(receipt, key=public)
             by_receipt = any("the receipt" in finding.message for finding in report.findings)
             return by_receipt or logs[f"team-{run}"] == lines
 

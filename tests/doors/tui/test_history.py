@@ -80,7 +80,7 @@ def test_a_job_is_looked_into_run_by_run(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host(script, expert("lead", delegates=("helper",)), expert("helper"))
         await host.run("lead", "Go", job_id="team")
-        await host.continue_job("lead", "More", job_id="team", resume_from=_steps(await host.logs("team"))[0])
+        await host.continue_job("lead", "More", job_id="team", resume_from=_steps(await host.jobs.logs("team"))[0])
         async with started(host, size=(120, 30)) as screen:
             await screen.looks_into("team")
             await screen.sees("team  Runs  Checkpoints  Events", "Step 1 (team-2-")

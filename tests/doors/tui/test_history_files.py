@@ -195,6 +195,6 @@ def test_ids_and_command_lines_are_copied_and_a_job_and_a_checkpoint_are_exporte
             await screen.sees("Step 1 (")
         assert json.loads((folder / f"{place}.json").read_text())["id"] == place
         lines = (folder / "pond.jsonl").read_text().splitlines()
-        assert lines == [line.decode() for log in await host.logs("pond") for line in log.lines]
+        assert lines == [line.decode() for log in await host.jobs.logs("pond") for line in log.lines]
 
     wait_for(person())

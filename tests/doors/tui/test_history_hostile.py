@@ -131,7 +131,7 @@ def test_while_a_long_log_is_folded_others_have_their_turn(bench: Bench) -> None
     async def person() -> None:
         await long_job(bench, 400)
         host = bench.host([text("Hm.")], LONG)
-        looking = asyncio.create_task(host.checkpoint("long-1-1999", job_id="long"))
+        looking = asyncio.create_task(host.jobs.checkpoint("long-1-1999", job_id="long"))
         turns = 0
         while not looking.done():
             await asyncio.sleep(0)

@@ -51,7 +51,7 @@ def test_an_event_that_was_kept_though_its_write_failed_has_a_record_after_the_n
             await failing.run("a", "q", job_id="job")
         following = anchored(bench, away, bench.storage)
         await following.run("a", "q", job_id="next")
-        report = await following.verify("job")
+        report = await following.audit.verify("job")
         assert report.findings == ()
         assert [one.message for one in report.unchecked if one.kind == "anchor"] == []
 

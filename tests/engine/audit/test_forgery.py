@@ -61,7 +61,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await host.tasks.checkpoint("chore", {"done": ["a"]})
             await host.tasks.complete("chore", "ok")
             assert (await host.iterations.begin("maker", "again", series_id="series")).status == "completed"
-            reports = [report async for report in host.verify_all()]
+            reports = [report async for report in host.audit.verify_all()]
             assert [one.findings for one in reports] == [()] * len(reports)
             assert {one.kind for one in reports} == {"job", "task", "iterations"}
 
@@ -85,7 +85,7 @@ def verified(workspace: Path, of: str = "job") -> Report:
 def everything(workspace: Path) -> list[Report]:
     async def work() -> list[Report]:
         async with host_in(workspace) as host:
-            return [report async for report in host.verify_all()]
+            return [report async for report in host.audit.verify_all()]
 
     return wait_for(work())
 
@@ -321,7 +321,7 @@ def test_a_task_or_a_series_that_was_copied_to_another_id_is_found(copy: Path, o
 
 async def _verified_all(workspace: Path) -> list[Report]:
     async with host_in(workspace) as host:
-        return [report async for report in host.verify_all()]
+        return [report async for report in host.audit.verify_all()]
 
 
 @pytest.fixture

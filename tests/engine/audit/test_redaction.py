@@ -59,7 +59,7 @@ async def redact(host, *seqs: int, reason: str = "a password") -> None:
 def verified(bench: Bench) -> Report:
     async def work() -> Report:
         async with bench.host(SCRIPT, expert("a")) as host:
-            return await host.verify("job")
+            return await host.audit.verify("job")
 
     return wait_for(work())
 
@@ -82,10 +82,10 @@ def test_what_was_redacted_is_nowhere_any_more_and_the_job_reads_verifies_and_re
             job = await host.job("job")
             assert (job.status, job.text, job.usage) == ("completed", "[redacted]", spent)
             assert [line.event.type for line in await host.events("job-1")][-1] == "redactEvent"
-            document = str(await host.document("job"))
+            document = str(await host.exports.document("job"))
             assert SECRET not in document
             assert "[redacted]" in document
-            assert (await host.replay("job")).ok
+            assert (await host.audit.replay("job")).ok
 
     wait_for(work())
     report = verified(bench)
@@ -108,8 +108,8 @@ def test_a_job_with_a_redacted_event_is_continued_without_what_was_in_it(bench: 
         async with bench.host(provider, expert("a")) as host:
             await redact(host, *seqs)
             assert (await host.continue_job("a", "more", job_id="job")).text == "on"
-            assert (await host.verify("job")).findings == ()
-            assert (await host.replay("job")).ok
+            assert (await host.audit.verify("job")).findings == ()
+            assert (await host.audit.replay("job")).ok
 
     wait_for(work())
     assert "[redacted]" in sent.read_text()
@@ -142,7 +142,7 @@ def _goes_on(bench: Bench) -> str:
                 await host.continue_job("a", "more", job_id="job")
             with pytest.raises(Damaged):
                 await host.events("job-1")
-            assert not (await host.replay("job")).ok
+            assert not (await host.audit.replay("job")).ok
             return str(refused.value)
 
     return wait_for(work())
@@ -266,7 +266,7 @@ def test_a_question_that_waits_can_be_answered_though_it_was_redacted(bench: Ben
             job = await host.job("job")
             assert (job.status, job.question) == ("stoppedByInteractiveTool", "[redacted]")
             assert (await host.answer("no", job_id="job", on_event=seen)).text == "Thanks."
-            assert (await host.verify("job")).findings == ()
+            assert (await host.audit.verify("job")).findings == ()
         return seen
 
     assert results(wait_for(work()), "askUser") == ["no"]

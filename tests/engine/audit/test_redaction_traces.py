@@ -51,7 +51,7 @@ async def events_with(host: Host, job_id: str = "job") -> list[str]:
     """The ids of the events whose lines have the secret."""
     return [
         f"{log.run_id}-{seq}"
-        for log in await host.logs(job_id)
+        for log in await host.jobs.logs(job_id)
         for seq, line in enumerate(log.lines, 1)
         if SECRET.encode() in line
     ]
@@ -65,12 +65,12 @@ def test_no_byte_of_it_is_left_in_logs_caches_blobs_free_pages_or_beside_them(be
         async with bench.host(SCRIPT, *TEAM) as host:
             blobs = set[str]()
             for event_id in await events_with(host):
-                done = await host.jobs.redact(event_id, reason="a secret", by=ALICE)
+                done = await host.audit.redact(event_id, reason="a secret", by=ALICE)
                 blobs |= {*done.blobs}
             assert len(blobs) == 1, "the delegate's long result"
             assert holding(bench) == [], "while the storage is open"
-            assert (await host.verify("job")).findings == ()
-            assert (await host.replay("job")).ok
+            assert (await host.audit.verify("job")).findings == ()
+            assert (await host.audit.replay("job")).ok
             assert (await host.job("job")).text == "[redacted]"
 
     wait_for(work())
@@ -85,11 +85,11 @@ def test_what_else_has_the_same_text_is_named_wherever_it_is(bench: Bench) -> No
             await host.run("lead", f"Other: {SECRET}", job_id="other")
             task = await host.tasks.create("t", name="t", agent_id="x", state={"note": [f"it is {SECRET}"]})
             query = next(line.event for line in await host.events("job-2") if line.event.type == "startRun")
-            done = await host.jobs.redact(query.id, ["query"], reason="a secret", by=ALICE)
+            done = await host.audit.redact(query.id, ["query"], reason="a secret", by=ALICE)
             lines = {one.rpartition("-")[0] for one in done.copies if " " not in one}
             assert lines == {"job-1", "job-2", "other-1"}
             assert any(one.startswith(f"task {task.task_id}, event ") for one in done.copies)
-            report = await host.verify("job")
+            report = await host.audit.verify("job")
             assert [one.copies for one in report.redactions] == [done.copies]
             assert set(done.copies) >= {one for one in await events_with(host) if one.startswith("job-1")}
 
@@ -102,11 +102,11 @@ def test_a_job_that_was_redacted_and_closed_is_exported_without_it(bench: Bench)
     async def work() -> None:
         async with bench.host(script, expert("a", ask=True)) as host:
             await host.run("a", "go", job_id="job")
-            plain = await host.export("perstack", "job")
+            plain = await host.exports.export("perstack", "job")
             for event_id in await events_with(host):
-                await host.jobs.redact(event_id, reason="r", by=ALICE)
+                await host.audit.redact(event_id, reason="r", by=ALICE)
             await host.cancel("job", final=True, by=ALICE)
-            exported = await host.export("perstack", "job")
+            exported = await host.exports.export("perstack", "job")
             assert any(SECRET.encode() in data for data in plain.values())
             assert not any(SECRET.encode() in data for data in exported.values())
             assert exported.keys() == plain.keys()
@@ -122,9 +122,9 @@ def test_what_every_run_of_an_expert_has_is_no_copy_nor_is_a_short_text_within_o
             for job in ("job", "other"):
                 await host.run("lead", f"a query of Job {job}", job_id=job)
             await host.run("lead", "done", job_id="short")
-            assert (await host.jobs.redact("job-1-1", ["query"], reason="r", by=ALICE)).copies == ()
-            assert (await host.jobs.redact("short-1-1", ["query"], reason="r", by=ALICE)).copies == ()
-            assert set((await host.jobs.redact("other-1-1", ["instruction"], reason="r", by=ALICE)).copies) <= {
+            assert (await host.audit.redact("job-1-1", ["query"], reason="r", by=ALICE)).copies == ()
+            assert (await host.audit.redact("short-1-1", ["query"], reason="r", by=ALICE)).copies == ()
+            assert set((await host.audit.redact("other-1-1", ["instruction"], reason="r", by=ALICE)).copies) <= {
                 "job-1-1",
                 "short-1-1",
             }
@@ -139,9 +139,9 @@ def test_what_was_attached_to_a_query_goes_with_it(bench: Bench) -> None:
         async with bench.host([text("seen"), text("more")], expert("a")) as host:
             assert (await host.run("a", "look", job_id="job", attachments=[picture])).status == "completed"
             assert holding(bench)
-            done = await host.jobs.redact("job-1-1", ["attachments"], reason="r", by=ALICE)
+            done = await host.audit.redact("job-1-1", ["attachments"], reason="r", by=ALICE)
             assert len(done.blobs) == 1
-            assert (await host.verify("job")).findings == ()
+            assert (await host.audit.verify("job")).findings == ()
             assert holding(bench) == []
             assert (await host.continue_job("a", "more", job_id="job")).status == "completed"
 
@@ -153,11 +153,11 @@ def test_only_texts_are_taken_out_and_the_refusal_lists_them(bench: Bench) -> No
 
     async def work() -> None:
         async with bench.host(SCRIPT, *TEAM) as host:
-            before = await host.logs("job")
+            before = await host.jobs.logs("job")
             for wrong in ("id", "type", "seq", "runId", "nonsense"):
                 with pytest.raises(UsageError, match=rf"^{wrong}: event job-1-1 \(startRun\) has no such .*query"):
-                    await host.jobs.redact("job-1-1", ["query", wrong], reason="r", by=ALICE)
-            assert await host.logs("job") == before
+                    await host.audit.redact("job-1-1", ["query", wrong], reason="r", by=ALICE)
+            assert await host.jobs.logs("job") == before
 
     wait_for(work())
 
@@ -168,12 +168,12 @@ def test_of_two_at_once_one_is_refused_and_the_other_whole(bench: Bench) -> None
     async def work() -> None:
         async with bench.host(SCRIPT, *TEAM) as one, bench.host(SCRIPT, *TEAM) as two:
             done = await asyncio.gather(
-                one.jobs.redact("job-1-1", reason="one", by=ALICE),
-                two.jobs.redact("job-1-1", reason="two", by=ALICE),
+                one.audit.redact("job-1-1", reason="one", by=ALICE),
+                two.audit.redact("job-1-1", reason="two", by=ALICE),
                 return_exceptions=True,
             )
             assert {type(each) for each in done if isinstance(each, BaseException)} <= {Conflict}
-            report = await one.verify("job")
+            report = await one.audit.verify("job")
             assert (report.findings, len(report.redactions)) == ((), 1)
 
     wait_for(work())
@@ -218,25 +218,25 @@ def test_a_kill_at_any_write_leaves_what_verify_names_and_the_same_call_finishes
             async with bench.host(SCRIPT, *TEAM) as host:
                 made = dying(host.storage, at, after=after)
                 try:
-                    await host.jobs.redact(end, reason="a secret", by=ALICE)
+                    await host.audit.redact(end, reason="a secret", by=ALICE)
                 except Crash:
                     pass
                 else:
                     assert made() < at
                     break
             async with bench.host(SCRIPT, *TEAM) as host:
-                lines = next(log.lines for log in await host.logs("job") if log.run_id == "job-2")
+                lines = next(log.lines for log in await host.jobs.logs("job") if log.run_id == "job-2")
                 begun = sum(b'"type":"redactEvent"' in line for line in lines)
                 assert begun == (0 if at == 1 and not after else 1), "decided once, however often it is done again"
                 gone = b'"redacted":true' in lines[int(end.rpartition("-")[2]) - 1]
-                assert gone or not begun or (await host.verify("job")).findings
+                assert gone or not begun or (await host.audit.verify("job")).findings
                 assert (await host.job("job")).status == "completed"
         else:
             raise AssertionError("it never came to its end")
         async with bench.host(SCRIPT, *TEAM) as host:
             for one in await events_with(host):
-                await host.jobs.redact(one, reason="a secret", by=ALICE)
-            assert (await host.verify("job")).findings == ()
+                await host.audit.redact(one, reason="a secret", by=ALICE)
+            assert (await host.audit.verify("job")).findings == ()
         assert holding(bench) == []
 
     wait_for(work(), 90)
@@ -259,17 +259,17 @@ def test_a_blob_that_another_event_is_made_of_stays_and_goes_with_that(bench: Be
             first, second = [
                 line.event.id for line in await host.events("job-1") if line.event.type == "finishToolCall"
             ]
-            done = await host.jobs.redact(first, ["contents"], reason="r", by=ALICE)
+            done = await host.audit.redact(first, ["contents"], reason="r", by=ALICE)
             assert (done.blobs, second in done.copies) == ((), True)
-            assert (await host.verify("job")).findings == ()
-            done = await host.jobs.redact(second, ["contents"], reason="r", by=ALICE)
+            assert (await host.audit.verify("job")).findings == ()
+            done = await host.audit.redact(second, ["contents"], reason="r", by=ALICE)
             assert len(done.blobs) == 1
-            assert (await host.verify("job")).findings == ()
+            assert (await host.audit.verify("job")).findings == ()
             name = done.blobs[0]
             await host.storage.put_blob("job", SECRET.encode())
-            assert any("is there still" in each.message for each in (await host.verify("job")).findings)
-            await host.jobs.redact(second, reason="r", by=ALICE)
-            assert (await host.verify("job")).findings == ()
+            assert any("is there still" in each.message for each in (await host.audit.verify("job")).findings)
+            await host.audit.redact(second, reason="r", by=ALICE)
+            assert (await host.audit.verify("job")).findings == ()
             lines = await host.storage.read(RunRef("job", "job-1"))
             assert name.encode() in lines[-1]
 

@@ -27,15 +27,15 @@ def test_every_tree_and_file_of_a_snapshot_is_checked(bench: Bench) -> None:
     (bench.workspace / "sub").mkdir()
     (bench.workspace / "sub" / "kept.txt").write_text("kept")
     host, seen = _ran(bench, "job", _write("content"))
-    assert wait_for(host.verify("job")).findings == ()
+    assert wait_for(host.audit.verify("job")).findings == ()
     storage = host.storage
     wait_for(storage.remove_blob("job", digest_of(b"content")))
-    (finding,) = wait_for(host.verify("job")).findings
+    (finding,) = wait_for(host.audit.verify("job")).findings
     assert digest_of(b"content") in str(finding)
     assert finding.seq == int(seen.of("recordSnapshot")[1].id.rpartition("-")[2])
     sub = digest_of(folder_blob(folder_of([File(b"kept.txt", 4, digest_of(b"kept"))])))
     wait_for(storage.remove_blob("job", sub))
-    assert any("its snapshot" in str(one) and sub in str(one) for one in wait_for(host.verify("job")).findings)
+    assert any("its snapshot" in str(one) and sub in str(one) for one in wait_for(host.audit.verify("job")).findings)
 
 
 def test_a_job_keeps_its_snapshots_when_another_with_the_same_files_is_deleted(bench: Bench) -> None:
@@ -46,9 +46,9 @@ def test_a_job_keeps_its_snapshots_when_another_with_the_same_files_is_deleted(b
     storage = other.storage
     sizes = wait_for(storage.sizes())
     assert sizes["one"].blobs > 20_000 < sizes["two"].blobs
-    wait_for(host.delete("one"))
-    assert wait_for(other.verify("two")).findings == ()
-    wait_for(other.delete("two"))
+    wait_for(host.jobs.delete("one"))
+    assert wait_for(other.audit.verify("two")).findings == ()
+    wait_for(other.jobs.delete("two"))
 
 
 def test_a_redaction_names_the_snapshots_of_every_job_that_hold_the_text_and_leaves_them_whole(bench: Bench) -> None:
@@ -57,10 +57,10 @@ def test_a_redaction_names_the_snapshots_of_every_job_that_hold_the_text_and_lea
     (bench.workspace / "readme.txt").write_text("nothing")
     host, seen = _ran(bench, "job", [turn(tool("writeTextFile", {"path": "a.txt", "text": SECRET})), text("done")])
     call = seen.of("finishGeneration")[0]
-    done = wait_for(host.jobs.redact(call.id, reason="a key", by=By(user="alice", door="cli")))
+    done = wait_for(host.audit.redact(call.id, reason="a key", by=By(user="alice", door="cli")))
     snapshots = [one for one in done.copies if one.startswith("the snapshot of ")]
     assert snapshots == [f"the snapshot of {one.of('recordSnapshot')[1].id}" for one in (seen, earlier)]
-    assert wait_for(host.verify("job")).findings == ()
+    assert wait_for(host.audit.verify("job")).findings == ()
 
 
 def test_a_tree_of_a_stranger_is_named_and_never_followed_without_end(bench: Bench) -> None:

@@ -104,7 +104,7 @@ def test_what_a_person_did_while_a_run_stood_still_is_no_work_of_its_next_step(b
         assert job.question is not None
         (bench.workspace / "mine.txt").write_text("mine")
         await host.answer("yes", job_id=job.id, on_event=seen)
-        assert (await host.replay(job.id)).ok
+        assert (await host.audit.replay(job.id)).ok
 
     wait_for(work())
     assert [one.added for one in seen.of("recordSnapshot")] == [None, 1, 1, 0]
@@ -154,8 +154,8 @@ async def _live(bench: Bench, point: CrashPoint | None) -> None:
 async def _check(bench: Bench, point: CrashPoint) -> None:
     async with bench.host(CRASHED, expert("a", ask=True)) as host:
         assert (await host.job("job")).status == "completed", point
-        assert (await host.verify("job")).ok, point
-        assert (await host.replay("job")).ok, point
+        assert (await host.audit.verify("job")).ok, point
+        assert (await host.audit.replay("job")).ok, point
         trees = [line.event.tree for line in await host.events("job-1") if line.event.type == "recordSnapshot"]
         found = {path: entry async for path, entry in Trees(host.storage, "job").entries(trees[-1])}
         for name in ("a.txt", "sub/b.txt"):

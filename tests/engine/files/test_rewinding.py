@@ -60,16 +60,16 @@ def test_every_checkpoint_is_had_again_and_each_rewind_can_be_undone(bench: Benc
         if chance.random() < 0.5:
             edit(host.workspace, chance, 4)  # a person works on
         before = tree(host.workspace)
-        done = wait_for(host.jobs.rewind("j", checkpoint))
+        done = wait_for(host.files.rewind("j", checkpoint))
         assert tree(host.workspace) == places[checkpoint]
         assert done.kept == ()
         assert (done.undo is None) == (before == places[checkpoint])
         if done.undo is not None and chance.random() < 0.5:
-            wait_for(host.jobs.rewind("j", done.undo))
+            wait_for(host.files.rewind("j", done.undo))
             assert tree(host.workspace) == before
     assert list(host.workspace.glob(".perstack-rewind*")) == []
-    assert wait_for(host.verify("j")).ok
-    assert wait_for(host.replay("j")).ok
+    assert wait_for(host.audit.verify("j")).ok
+    assert wait_for(host.audit.replay("j")).ok
 
 
 def small_job(bench: Bench, **settings: int) -> tuple[Host, str]:
@@ -88,7 +88,7 @@ def test_what_no_snapshot_knows_stays_and_so_does_the_folder_that_holds_it(bench
     (host.workspace / "new" / "file.txt").write_text("new\n")
     (host.workspace / "new" / ".env").write_text("SECRET=1\n")
     (host.workspace / "big.bin").write_bytes(b"x" * 101)
-    done = wait_for(host.jobs.rewind("j", first))
+    done = wait_for(host.files.rewind("j", first))
     assert tree(host.workspace) == {
         b"a.txt": ("file", b"one\n"),
         b"d": ("folder", b""),
@@ -105,7 +105,7 @@ def test_what_is_in_the_place_of_a_file_and_not_recorded_is_not_overwritten(benc
     (host.workspace / "a.txt").write_bytes(b"x" * 101)
     (host.workspace / "d").rmdir()
     os.mkfifo(host.workspace / "d")
-    done = wait_for(host.jobs.rewind("j", first))
+    done = wait_for(host.files.rewind("j", first))
     assert tree(host.workspace) == {b"a.txt": ("file", b"x" * 101), b"d": ("special", b"")}
     assert {one.path for one in done.kept} == {"a.txt", "d", "d/b.txt"}
     assert done.undo is None
@@ -118,7 +118,7 @@ def test_a_file_that_was_ignored_then_and_is_recorded_now_stays(bench: Bench) ->
     (host.workspace / "x.log").write_text("log\n")
     (host.workspace / "build").mkdir()
     (host.workspace / "build" / "out").write_text("out\n")
-    wait_for(host.jobs.rewind("j", first))
+    wait_for(host.files.rewind("j", first))
     found = tree(host.workspace)
     assert found[b"x.log"] == ("file", b"log\n")
     assert found[b"build/out"] == ("file", b"out\n")
@@ -127,11 +127,11 @@ def test_a_file_that_was_ignored_then_and_is_recorded_now_stays(bench: Bench) ->
 
 def test_only_what_is_asked_for_is_rewound(bench: Bench) -> None:
     host, first = small_job(bench)
-    wait_for(host.jobs.rewind("j", first, only=["d"]))
+    wait_for(host.files.rewind("j", first, only=["d"]))
     assert tree(host.workspace) == {b"d": ("folder", b""), b"d/b.txt": ("file", b"b\n")}
     (host.workspace / "d" / "b.txt").unlink()
     (host.workspace / "d").rmdir()
-    wait_for(host.jobs.rewind("j", first, only=["b.*"]))
+    wait_for(host.files.rewind("j", first, only=["b.*"]))
     assert tree(host.workspace) == {b"d": ("folder", b""), b"d/b.txt": ("file", b"b\n")}
 
 
@@ -150,25 +150,25 @@ def test_nothing_is_rewound_while_a_job_is_driven_there(bench: Bench) -> None:
         running = asyncio.create_task(other.run("a", "q", job_id="k", on_event=begins))
         await asyncio.wait_for(began.wait(), 20)
         with pytest.raises(Conflict) as error:
-            await host.jobs.rewind("j", first)
+            await host.files.rewind("j", first)
         refused.append(str(error.value))
         running.cancel()
         await asyncio.wait({running})
 
     wait_for(work())
     assert refused[0].startswith("Job k is driven in ")
-    wait_for(host.jobs.rewind("j", first))
+    wait_for(host.files.rewind("j", first))
     assert tree(host.workspace)[b"a.txt"] == ("file", b"one\n")
 
 
 def test_a_rewind_does_what_was_shown_or_nothing(bench: Bench) -> None:
     host, first = small_job(bench)
-    plan = wait_for(host.jobs.plan_rewind("j", first))
+    plan = wait_for(host.files.plan_rewind("j", first))
     assert [(file.path, file.kind) for file in plan.files] == [("a.txt", "added"), ("d/b.txt", "added")]
     assert tree(host.workspace) == {b"d": ("folder", b"")}
     (host.workspace / "new.txt").write_text("new\n")
     with pytest.raises(Conflict, match="look at it again"):
-        wait_for(host.jobs.rewind("j", first, expected=plan.digest))
+        wait_for(host.files.rewind("j", first, expected=plan.digest))
     assert set(tree(host.workspace)) == {b"d", b"new.txt"}
 
 
@@ -180,9 +180,9 @@ def test_a_job_of_another_folder_is_rewound_there_only_when_that_is_asked_for(
     (other / "mine.txt").write_text("mine\n")
     there = Host(host.project, workspace=other, storage=host.storage)
     with pytest.raises(UsageError, match="did not work in"):
-        wait_for(there.jobs.rewind("j", first))
+        wait_for(there.files.rewind("j", first))
     assert tree(other) == {b"mine.txt": ("file", b"mine\n")}
-    wait_for(there.jobs.rewind("j", first, elsewhere=True))
+    wait_for(there.files.rewind("j", first, elsewhere=True))
     assert set(tree(other)) == {b"a.txt", b"d", b"d/b.txt"}
 
 
@@ -191,10 +191,10 @@ def test_files_of_a_checkpoint_are_written_to_a_new_folder_and_to_no_other(
 ) -> None:
     host, first = small_job(bench)
     target = tmp_path_factory.mktemp("other") / "deep" / "new"
-    assert wait_for(host.jobs.write_files(first, target)) == 3
+    assert wait_for(host.files.write_files(first, target)) == 3
     assert tree(target) == {b"a.txt": ("file", b"one\n"), b"d": ("folder", b""), b"d/b.txt": ("file", b"b\n")}
     with pytest.raises(UsageError, match="is not empty"):
-        wait_for(host.jobs.write_files(first, target))
+        wait_for(host.files.write_files(first, target))
 
 
 def test_a_link_that_takes_the_place_of_a_folder_leads_no_write_out(
@@ -204,7 +204,7 @@ def test_a_link_that_takes_the_place_of_a_folder_leads_no_write_out(
     outside = tmp_path_factory.mktemp("outside")
     (host.workspace / "d").rmdir()
     (host.workspace / "d").symlink_to(outside)
-    wait_for(host.jobs.rewind("j", first))
+    wait_for(host.files.rewind("j", first))
     assert list(outside.iterdir()) == []
     assert tree(host.workspace)[b"d/b.txt"] == ("file", b"b\n")
 
@@ -222,7 +222,7 @@ def test_a_file_that_cannot_be_put_back_leaves_all_as_it_was(bench: Bench) -> No
     os.link = fails  # type: ignore[assignment]
     try:
         with pytest.raises(StorageError, match="the files are as they were"):
-            wait_for(host.jobs.rewind("j", first))
+            wait_for(host.files.rewind("j", first))
     finally:
         os.link = real
     assert tree(host.workspace) == before

@@ -49,8 +49,8 @@ def test_each_job_may_spend_what_is_left_and_the_series_pauses_when_it_is_used(b
     more = wait_for(host.iterations.resume("it", max_tokens=45_000), 60)
     assert (more.status, more.exceeded, len(more.done)) == ("paused", "maxTokens", done + 3)
     assert used(more) <= 45_000
-    assert wait_for(host.replay("it-i1")).ok
-    assert wait_for(host.verify(f"it-i{done + 1}")).ok
+    assert wait_for(host.audit.replay("it-i1")).ok
+    assert wait_for(host.audit.verify(f"it-i{done + 1}")).ok
 
 
 def test_nothing_begins_when_nothing_is_left(bench: Bench) -> None:

@@ -46,8 +46,8 @@ def test_files_bytes_and_blobs_are_part_of_the_query_and_blobs_of_the_job(bench:
     wait_for(host.continue_job("a", "more", job_id="job", attachments=[PNG]))
     assert provider.requests[1].messages[0].contents == (query, image, document, note)
     assert [type(part) for part in provider.requests[1].messages[2].contents] == [TextPart, BlobPart]
-    assert wait_for(host.verify("job")).ok
-    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
 
 
 def test_a_resumed_run_still_sees_them_and_a_delegate_does_not(bench: Bench) -> None:
@@ -70,7 +70,7 @@ def test_a_crash_at_the_first_write_loses_no_attachment(bench: Bench, moment: Li
     assert wait_for(work).status == "completed"
     (part,) = provider.requests[0].messages[0].contents[1:]
     assert part.mime_type == ("application/pdf" if moment == "before" else "image/png")
-    assert wait_for(again.verify("job")).ok
+    assert wait_for(again.audit.verify("job")).ok
 
 
 def test_a_lost_blob_of_an_attachment_is_found(bench: Bench) -> None:
@@ -80,7 +80,7 @@ def test_a_lost_blob_of_an_attachment_is_found(bench: Bench) -> None:
     wait_for(host.run("a", "q", job_id="job", attachments=[PNG]))
     (blob,) = [one for one in (bench.workspace / "perstack/jobs/job/blobs").iterdir() if one.read_bytes() == PNG]
     blob.write_bytes(PNG[:-1])
-    assert not wait_for(host.verify("job")).ok
+    assert not wait_for(host.audit.verify("job")).ok
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_a_redaction_takes_what_was_attached_out_of_the_log_and_its_blobs(bench:
     done = wait_for(redact_event(host.storage, "job-1-1", reason="asked for", by=By(who="alice", door="cli")))
     assert sha256(PNG).hexdigest() in done.blobs
     assert "SECRET" not in repr([line.event for line in wait_for(host.events("job-1"))])
-    assert "SECRET" not in repr(wait_for(host.load("job")).runs["job-1"].messages)
-    assert wait_for(host.verify("job")).ok
+    assert "SECRET" not in repr(wait_for(host.jobs.load("job")).runs["job-1"].messages)
+    assert wait_for(host.audit.verify("job")).ok
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_a_caller_of_less_trust_names_files_of_the_workspace_that_tools_may_read
     async def ask() -> None:
         async with Host.open(workspace=work, env={}) as host:
             for good in ("shot.png", "./shot.png", str(work / "shot.png"), f"file://{work}/shot.png"):
-                assert (await host.attachment(good)).data == PNG
+                assert (await host.jobs.attachment(good)).data == PNG
             with pytest.raises(UsageError, match="cannot be attached"):
-                await host.attachment(place)
+                await host.jobs.attachment(place)
 
     wait_for(ask())

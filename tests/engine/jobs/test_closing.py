@@ -40,8 +40,8 @@ async def is_closed(host: Host, by: str = "alice, cli") -> None:
     assert (job.status, job.lifecycle, job.pause_reason) == ("stoppedByInteractiveTool", "failed", None)
     assert (job.question, job.asking, job.closed and str(job.closed.by)) == (None, None, by)
     assert await waiting_jobs(host.jobs) == ()
-    report = await host.verify("job")
-    assert (report.findings, (await host.replay("job")).findings) == ((), ())
+    report = await host.audit.verify("job")
+    assert (report.findings, (await host.audit.replay("job")).findings) == ((), ())
 
 
 def test_a_job_that_waits_is_closed_for_good_and_every_way_on_says_so(bench: Bench) -> None:
@@ -61,7 +61,7 @@ def test_a_job_that_waits_is_closed_for_good_and_every_way_on_says_so(bench: Ben
                 host.resume("job"),
                 host.continue_job("lead", "more", job_id="job"),
                 host.continue_job("lead", "more", job_id="job", resume_from=before.asking.id),
-                host.signal("job", event),
+                host.jobs.signal("job", event),
             ):
                 with pytest.raises(UsageError, match="Job job was closed for good by alice, cli"):
                     await way_on
@@ -91,7 +91,7 @@ def test_a_job_that_a_delegate_keeps_waiting_is_closed_with_all_its_runs_and_no_
                 is_done = (await host.job("job")).closed is not None
                 assert is_done == (point != CrashPoint("before", 1))
                 assert bool(await waiting_jobs(host.jobs)) != is_done
-                assert (await host.verify("job")).findings == ()
+                assert (await host.audit.verify("job")).findings == ()
         async with hosted(bench, TEAM, *team) as host:
             await host.cancel("job", final=True)
             await is_closed(host)
@@ -141,7 +141,7 @@ def test_what_is_completed_has_nothing_to_close_and_what_nobody_finished_has(ben
             await host.cancel("crashed", final=True, by=ALICE)
             job = await host.job("crashed")
             assert (job.status, job.lifecycle) == (before.status, "failed") == ("stoppedByInterrupt", "failed")
-            assert (await host.verify("crashed")).findings == ()
+            assert (await host.audit.verify("crashed")).findings == ()
             with pytest.raises(UsageError, match="closed for good"):
                 await host.resume("crashed")
 
@@ -180,6 +180,6 @@ def test_nothing_is_appended_to_a_run_that_was_closed_and_a_log_that_says_otherw
             )
             new, _ = seal(Head(len(lines), last.hash), [forged])
             await host.storage.append(RunRef("job", "job-1"), len(lines), new)
-            assert any("closed for good" in one.message for one in (await host.verify("job")).findings)
+            assert any("closed for good" in one.message for one in (await host.audit.verify("job")).findings)
 
     wait_for(work())

@@ -28,7 +28,7 @@ def test_continue_alone_finds_the_latest_job_and_keeps_its_history(bench: Bench)
 def test_after_a_branch_continue_follows_the_branch(bench: Bench) -> None:
     host = bench.host(lambda request: f"reply {len(request.messages)}", expert("a"))
     job = wait_for(host.run("a", "root"))
-    root = wait_for(host.checkpoints(job.id)).ids[-1]
+    root = wait_for(host.jobs.checkpoints(job.id)).ids[-1]
     wait_for(host.continue_job("a", "main line", job_id=job.id))
     wait_for(host.continue_job("a", "the branch", job_id=job.id, resume_from=root))
     provider = ScriptedProvider(lambda request: "end")
@@ -44,7 +44,7 @@ def test_a_branch_in_mid_run_takes_only_what_was_before_it(bench: Bench) -> None
     ]
     host = bench.host(script, expert("a"))
     job = wait_for(host.run("a", "q"))
-    first_step = wait_for(host.checkpoints(job.id)).ids[0]
+    first_step = wait_for(host.jobs.checkpoints(job.id)).ids[0]
     provider = ScriptedProvider(lambda request: "branched")
     wait_for(bench.host(provider, expert("a")).continue_job("a", "instead", job_id=job.id, resume_from=first_step))
     assert [word for word in texts(provider.requests[0].messages) if "step" in word] == ["step one"]
@@ -102,7 +102,7 @@ def test_a_delegates_checkpoint_cannot_be_branched_from(bench: Bench) -> None:
     host = bench.host(script, expert("a", delegates=("b",)), expert("b"))
     job = wait_for(host.run("a", "q"))
     delegate = next(run for run in job.runs if run.delegated_by)
-    checkpoint = next(c for c in wait_for(host.checkpoints(job.id)).ids if c.startswith(delegate.id + "-"))
+    checkpoint = next(c for c in wait_for(host.jobs.checkpoints(job.id)).ids if c.startswith(delegate.id + "-"))
     with pytest.raises(UsageError, match="Coordinator"):
         wait_for(host.continue_job("a", "q", job_id=job.id, resume_from=checkpoint))
 
@@ -123,10 +123,10 @@ def test_a_checkpoint_is_handed_out_whole_and_survives_the_loss_of_its_file(benc
     seen = Seen()
     job = wait_for(host.run("a", "q", on_event=seen))
     for event in seen.of("finishStep", "finishRun"):
-        checkpoint = wait_for(host.checkpoint(event.checkpoint_id))
+        checkpoint = wait_for(host.jobs.checkpoint(event.checkpoint_id))
         assert checkpoint.id == event.checkpoint_id
         assert checkpoint.messages[0].type == "instructionMessage"
-        path = wait_for(host.checkpoint_path(event.checkpoint_id))
+        path = wait_for(host.jobs.checkpoint_path(event.checkpoint_id))
         assert path is None or path.is_file()
     assert [m.type for m in checkpoint.messages] == [
         "instructionMessage",
@@ -161,10 +161,10 @@ def test_jobs_runs_checkpoints_and_events_are_answered_by_id_in_pages(bench: Ben
     async def ask() -> None:
         job_id = jobs[-1]
         assert await ids_of(host.jobs.list, lambda page: [job.id for job in page.jobs]) == jobs[::-1]
-        runs = await ids_of(lambda **cut: host.runs(job_id, **cut), lambda page: [run.id for run in page.runs])
+        runs = await ids_of(lambda **cut: host.jobs.runs(job_id, **cut), lambda page: [run.id for run in page.runs])
         assert runs == [f"{job_id}-{n}" for n in range(1, 6)]
-        whole = list((await host.checkpoints(job_id)).ids)
-        assert await ids_of(lambda **cut: host.checkpoints(job_id, **cut), lambda page: list(page.ids)) == whole
+        whole = list((await host.jobs.checkpoints(job_id)).ids)
+        assert await ids_of(lambda **cut: host.jobs.checkpoints(job_id, **cut), lambda page: list(page.ids)) == whole
         assert [line.seq for line in await host.events(runs[1], after=3, limit=2)] == [4, 5]
 
     wait_for(ask())

@@ -124,7 +124,7 @@ def test_the_runs_of_all_jobs_are_listed_page_by_page(bench: Bench, limit: int) 
     wait_for(host.continue_job("a", "more", job_id=two.id))
     found, after = [], None
     while True:
-        page = wait_for(host.runs(limit=limit, after=after))
+        page = wait_for(host.jobs.runs(limit=limit, after=after))
         assert len(page.runs) <= limit
         found += [(run.job_id, run.id) for run in page.runs]
         after = page.next
@@ -132,4 +132,4 @@ def test_the_runs_of_all_jobs_are_listed_page_by_page(bench: Bench, limit: int) 
             break
     assert found == [(job.id, f"{job.id}-{n}") for job in (two, one) for n in (1, 2)]
     with pytest.raises(UsageError, match="not a place in the list of Runs"):
-        wait_for(host.runs(after="nonsense"))
+        wait_for(host.jobs.runs(after="nonsense"))

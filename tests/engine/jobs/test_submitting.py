@@ -54,7 +54,7 @@ async def kinds(host: Host, run_id: str) -> list[str]:
 
 
 async def is_whole(host: Host, job_id: str) -> None:
-    assert ((await host.verify(job_id)).findings, (await host.replay(job_id)).findings) == ((), ())
+    assert ((await host.audit.verify(job_id)).findings, (await host.audit.replay(job_id)).findings) == ((), ())
 
 
 def test_a_submitted_job_waits_and_a_worker_drives_it(bench: Bench) -> None:
@@ -73,12 +73,12 @@ def test_a_submitted_job_waits_and_a_worker_drives_it(bench: Bench) -> None:
             await is_whole(host, job.id)
         seen = Seen()
         async with bench.host(TEAM, *EXPERTS) as host:
-            done = await host.jobs.serve(job.id, worker="w-1", on_event=seen)
+            done = await host.jobs.server.serve(job.id, worker="w-1", on_event=seen)
             assert (done.status, done.text) == ("completed", "led")
             (resumed,) = seen.of("resumeRun")
             assert (resumed.reason, resumed.worker) == ("queued", "w-1")
             assert written(bench) == ["once\n", "once\n"]
-            assert (await host.jobs.serve(job.id, worker="w-2")).status == "completed"
+            assert (await host.jobs.server.serve(job.id, worker="w-2")).status == "completed"
             await is_whole(host, job.id)
 
     wait_for(work())
@@ -122,7 +122,7 @@ def test_the_recorded_definition_is_used_whatever_the_workers_says(bench: Bench)
             job = await host.submit("lead", "go")
         seen = Seen()
         async with bench.host({**TEAM, "[[other]]": [text("not this one")]}, *today) as host:
-            done = await host.jobs.serve(job.id, worker="w", on_event=seen)
+            done = await host.jobs.server.serve(job.id, worker="w", on_event=seen)
             assert done.text == "led"
             (helper,) = [one for one in seen.of("startRun") if one.expert_key == "helper"]
             assert helper.expert.instruction == "[[helper]] does its work."
@@ -137,7 +137,7 @@ def test_a_worker_needs_no_definition_of_its_own(bench: Bench) -> None:
         async with bench.host([], *EXPERTS, dispatcher=InMemoryDispatcher()) as host:
             job = await host.submit("lead", "go")
         async with bench.host(TEAM) as host:
-            assert (await host.jobs.serve(job.id, worker="w")).text == "led"
+            assert (await host.jobs.server.serve(job.id, worker="w")).text == "led"
 
     wait_for(work())
 
@@ -154,13 +154,13 @@ def test_a_definition_that_somebody_changed_is_refused(tmp_path) -> None:
         blob.write_bytes(blob.read_bytes().replace(b"does its work", b"does no good!"))
         async with bench.host(TEAM, *EXPERTS) as host:
             with pytest.raises(StorageError):
-                await host.jobs.serve(job.id, worker="w")
+                await host.jobs.server.serve(job.id, worker="w")
             assert (await host.job(job.id)).status == "queued"
-            assert (await host.verify(job.id)).findings
+            assert (await host.audit.verify(job.id)).findings
         blob.unlink()
         async with bench.host(TEAM, *EXPERTS) as host:
             with pytest.raises((StorageError, UsageError)) as missing:
-                await host.jobs.serve(job.id, worker="w")
+                await host.jobs.server.serve(job.id, worker="w")
             assert not isinstance(missing.value, CannotServe)
 
     wait_for(work())
@@ -172,8 +172,8 @@ def test_two_servers_at_once_drive_it_once(bench: Bench) -> None:
             job = await host.submit("lead", "go")
         async with bench.host(TEAM, *EXPERTS) as one, bench.host(TEAM, *EXPERTS) as other:
             done = await asyncio.gather(
-                one.jobs.serve(job.id, worker="one"),
-                other.jobs.serve(job.id, worker="other"),
+                one.jobs.server.serve(job.id, worker="one"),
+                other.jobs.server.serve(job.id, worker="other"),
                 return_exceptions=True,
             )
             results = [one for one in done if isinstance(one, JobSummary)]
@@ -198,7 +198,7 @@ def test_what_a_worker_does_not_have_is_said_before_anything_is_written(bench: B
                 job = await host.submit("lead", "go")
             async with bench.host(TEAM) as host:
                 with pytest.raises(CannotServe, match=named):
-                    await host.jobs.serve(job.id, worker="w")
+                    await host.jobs.server.serve(job.id, worker="w")
                 assert (await host.job(job.id)).status == "queued"
                 assert await kinds(host, job.coordinator_run_id) == ["startRun", "queueRun"]
 
@@ -219,7 +219,7 @@ def test_a_server_that_is_cancelled_hands_the_job_on(bench: Bench) -> None:
                 if event.type == "startRun":
                     started.set()
 
-            serving = asyncio.create_task(host.jobs.serve(job.id, worker="w", on_event=on_event))
+            serving = asyncio.create_task(host.jobs.server.serve(job.id, worker="w", on_event=on_event))
             await started.wait()
             serving.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -227,7 +227,7 @@ def test_a_server_that_is_cancelled_hands_the_job_on(bench: Bench) -> None:
             left = await host.job(job.id)
             assert (left.status, left.queued and left.queued.priority) == ("queued", 5)
             assert (await kinds(host, job.coordinator_run_id))[-2:] == ["stopRunByInterrupt", "queueRun"]
-            assert (await host.jobs.serve(job.id, worker="w2")).text == "led"
+            assert (await host.jobs.server.serve(job.id, worker="w2")).text == "led"
             await is_whole(host, job.id)
 
     wait_for(work())
@@ -246,11 +246,11 @@ def test_a_job_that_a_person_cancels_is_not_taken_up_again(bench: Bench) -> None
                 if event.type == "startRun":
                     started.set()
 
-            serving = asyncio.create_task(worker.jobs.serve(job.id, worker="w", on_event=on_event))
+            serving = asyncio.create_task(worker.jobs.server.serve(job.id, worker="w", on_event=on_event))
             await started.wait()
             await host.cancel(job.id)
             assert (await serving).status == "stoppedByInterrupt"
-            assert (await worker.jobs.serve(job.id, worker="w")).status == "stoppedByInterrupt"
+            assert (await worker.jobs.server.serve(job.id, worker="w")).status == "stoppedByInterrupt"
             assert (await host.resume(job.id)).text == "led"
 
     wait_for(work())
@@ -262,7 +262,7 @@ def test_a_deleted_job_leaves_no_order_that_every_worker_would_refuse(bench: Ben
         async with bench.host(TEAM, *EXPERTS, dispatcher=dispatcher) as host:
             job = await host.submit("lead", "go")
             assert await dispatcher.order(job.id) is not None
-            await host.delete(job.id)
+            await host.jobs.delete(job.id)
             assert await dispatcher.order(job.id) is None
 
     wait_for(work())
@@ -279,8 +279,8 @@ def test_a_queued_job_is_cancelled_and_closed_where_nobody_drives_it(bench: Benc
             await host.cancel(other.id, final=True, by=ALICE)
             assert (await host.job(other.id)).lifecycle == "failed"
             assert await dispatcher.order(other.id) is None
-            assert (await host.jobs.serve(job.id, worker="w")).status == "stoppedByInterrupt"
-            assert await host.jobs.order_again() == ()
+            assert (await host.jobs.server.serve(job.id, worker="w")).status == "stoppedByInterrupt"
+            assert await host.jobs.queue.requeue_lost() == ()
             assert (await host.resume(job.id)).text == "led"
 
     wait_for(work())
@@ -300,15 +300,15 @@ def test_what_was_recorded_and_not_ordered_is_ordered_by_the_next_look(bench: Be
                 await host.submit("lead", "go", job_id="job", priority=4)
         dispatcher = InMemoryDispatcher()
         async with bench.host(TEAM, *EXPERTS, dispatcher=dispatcher) as host:
-            assert await host.jobs.order_again() == ("job",)
+            assert await host.jobs.queue.requeue_lost() == ("job",)
             order = await dispatcher.order("job")
             assert order is not None
             assert order.priority == 4
-            assert await host.jobs.order_again() == ()
+            assert await host.jobs.queue.requeue_lost() == ()
             await host.run("helper", "by hand", job_id="other")
-            await host.jobs.serve("job", worker="w")
+            await host.jobs.server.serve("job", worker="w")
             await dispatcher.withdraw("job")
-            assert await host.jobs.order_again() == ()
+            assert await host.jobs.queue.requeue_lost() == ()
 
     wait_for(work())
 
@@ -320,11 +320,11 @@ def test_a_job_whose_worker_died_is_ordered_again_and_served(bench: Bench) -> No
         dispatcher = InMemoryDispatcher()
         with until_it_crashes():
             async with bench.host(TEAM, *EXPERTS, wrap=crashing(crash_points(9)[9])) as host:
-                await host.jobs.serve("job", worker="w")
+                await host.jobs.server.serve("job", worker="w")
         async with bench.host(TEAM, *EXPERTS, dispatcher=dispatcher) as host:
-            assert await host.jobs.order_again() == ("job",)
+            assert await host.jobs.queue.requeue_lost() == ("job",)
             seen = Seen()
-            assert (await host.jobs.serve("job", worker="w2", on_event=seen)).text == "led"
+            assert (await host.jobs.server.serve("job", worker="w2", on_event=seen)).text == "led"
             assert seen.of("resumeRun")[0].reason == "crash"
 
     wait_for(work())
@@ -341,11 +341,11 @@ def test_killed_at_each_write_of_a_submission_it_is_whole_or_not_there(tmp_path,
                 await host.submit("lead", "go", job_id="job")
         async with bench.host(TEAM, *EXPERTS, dispatcher=dispatcher) as host:
             if (await host.jobs.list()).jobs:
-                await host.jobs.order_again()
+                await host.jobs.queue.requeue_lost()
                 assert await dispatcher.order("job") is not None
             else:
                 await host.submit("lead", "go", job_id="job")
-            assert (await host.jobs.serve("job", worker="w")).text == "led"
+            assert (await host.jobs.server.serve("job", worker="w")).text == "led"
             await is_whole(host, "job")
 
     wait_for(work())
@@ -364,7 +364,7 @@ def test_killed_at_each_write_of_a_server_another_one_ends_it_and_nothing_is_dou
             return storages[0]
 
         async with bench.host(TEAM, *EXPERTS, wrap=wrap) as host:
-            await host.jobs.serve("job", worker="w")
+            await host.jobs.server.serve("job", worker="w")
         return storages[0].appends
 
     async def killed(bench: Bench, point) -> None:
@@ -372,9 +372,9 @@ def test_killed_at_each_write_of_a_server_another_one_ends_it_and_nothing_is_dou
             await host.submit("lead", "go", job_id="job")
         with until_it_crashes():
             async with bench.host(TEAM, *EXPERTS, wrap=crashing(point)) as host:
-                await host.jobs.serve("job", worker="w")
+                await host.jobs.server.serve("job", worker="w")
         async with bench.host(TEAM, *EXPERTS) as host:
-            job = await host.jobs.serve("job", worker="w2")
+            job = await host.jobs.server.serve("job", worker="w2")
             assert job.text == "led", point
             await is_whole(host, "job")
         assert set(written(bench)) <= {"", "once\n"}, point
@@ -395,10 +395,10 @@ def test_rules_and_budget_of_the_submission_hold_for_delegates(bench: Bench, wha
         async with bench.host([], lead, EXPERTS[1], dispatcher=InMemoryDispatcher(), **most) as host:
             job = await host.submit("lead", "go")
         async with bench.host(TEAM) as host:
-            done = await host.jobs.serve(job.id, worker="w")
+            done = await host.jobs.server.serve(job.id, worker="w")
             assert written(bench) == ["", ""]
             assert done.status == ("completed" if what == "rules" else "stoppedByBudget")
-            assert (await host.jobs.serve(job.id, worker="w")).status == done.status
+            assert (await host.jobs.server.serve(job.id, worker="w")).status == done.status
             await is_whole(host, job.id)
 
     wait_for(work())

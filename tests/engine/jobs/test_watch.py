@@ -29,7 +29,7 @@ def test_a_watcher_sees_every_stored_event_of_every_run_and_ends_with_the_job(be
             task = asyncio.ensure_future(driving.run("a", "q", job_id="job", on_event=on_event))
             async with asyncio.timeout(10):
                 await started.wait()
-            lines = [line.line async for line in watching.watch("job")]
+            lines = [line.line async for line in watching.jobs.watch("job")]
             await task
             return lines
 

@@ -36,11 +36,11 @@ def test_a_recorded_job_opens_verifies_and_replays(job_id: str, storage: str, tm
             await host.storage.put_blob(job_id, blob.read_bytes())
         for path in HISTORIES.glob(f"{job_id}-*.jsonl"):
             await append_as_recorded(host, RunRef(job_id, path.stem), path.read_bytes().splitlines())
-        assert (await host.verify(job_id)).findings == ()
-        replayed = await host.replay(job_id)
+        assert (await host.audit.verify(job_id)).findings == ()
+        replayed = await host.audit.replay(job_id)
         assert replayed.findings == ()
         assert (replayed.checked.requests > 0, replayed.is_complete) == ((job_id in WITH_DIGESTS),) * 2
-        loaded = await host.load(job_id)
+        loaded = await host.jobs.load(job_id)
         assert len(loaded.runs) == len(list(HISTORIES.glob(f"{job_id}-*.jsonl")))
         assert (await host.job(job_id)).lifecycle == "completed"
         await host.close()

@@ -13,7 +13,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import PluginSkill
 from perstack.core.jobs.cloud_events import CloudEvent
 from perstack.engine.audit.redact import redact_event
-from perstack.engine.runs import loop as driving
+from perstack.engine.runs import job_context
 from perstack.errors import Conflict, UsageError
 from perstack.testing.scripted import text, tool, turn
 
@@ -30,7 +30,7 @@ def test_a_denied_call_does_nothing_and_the_model_sees_which_rule_denies_it(benc
     ]
     (decided,) = seen.of("callTools")[0].calls
     assert (decided.kind, decided.rule) == ("refused", "appendTextFile(a.*)")
-    assert wait_for(hosted(bench, []).replay(job.id)).ok
+    assert wait_for(hosted(bench, []).audit.replay(job.id)).ok
 
 
 def test_an_asked_call_waits_while_the_others_of_its_reply_run_and_runs_once_it_is_approved(bench: Bench) -> None:
@@ -56,8 +56,8 @@ def test_an_asked_call_waits_while_the_others_of_its_reply_run_and_runs_once_it_
     types = seen.types()
     assert types.index("requestApproval") > types.index("finishToolCall")
     assert types.index("decideApproval") < types.index("startToolCall")
-    assert wait_for(host.replay("job")).ok
-    assert wait_for(host.verify("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
 
 
 def test_a_no_is_a_result_with_the_persons_words(bench: Bench) -> None:
@@ -82,7 +82,7 @@ def test_always_holds_for_the_same_arguments_and_no_others(bench: Bench) -> None
     (decided,) = seen.of("decideApproval")
     covered = seen.of("callTools")[0].calls[0]
     assert (covered.asks, covered.approved_by) == (False, decided.id)
-    assert wait_for(hosted(bench, []).replay("job")).ok
+    assert wait_for(hosted(bench, []).audit.replay("job")).ok
 
 
 def test_always_with_a_rule_that_is_offered_holds_for_what_it_names(bench: Bench) -> None:
@@ -138,8 +138,8 @@ def test_of_two_delegates_that_wait_each_gets_its_own_answer(bench: Bench) -> No
     assert job.status == "completed"
     assert [(bench.workspace / name).read_text() for name in said] == ["", "x\n"]
     host = hosted(bench, script)
-    assert wait_for(host.replay("job")).ok
-    assert wait_for(host.verify("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
 
 
 def test_an_experts_tasks_are_ruled_on_like_its_files(bench: Bench) -> None:
@@ -170,7 +170,7 @@ def test_with_nobody_there_it_is_denied_and_the_model_sees_why(bench: Bench) -> 
     assert (bench.workspace / "a.txt").read_text() == ""
     assert results(seen) == ["Not run: it needs a person's approval (appendTextFile), and nobody is there to give it."]
     assert seen.of("decideApproval")[0].by.door == "unattended"
-    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
 
 
 def test_the_loops_own_tools_are_never_asked_about(bench: Bench) -> None:
@@ -187,7 +187,7 @@ def test_an_approval_names_its_question_and_is_a_persons(bench: Bench) -> None:
     with pytest.raises(UsageError, match="an approval must name the question that it answers"):
         wait_for(host.answer("yes", job_id="job"))
     with pytest.raises(UsageError, match="which no event from outside gives"):
-        wait_for(host.signal("job", CloudEvent(specversion="1.0", source="s", id="1", type="t", data="yes")))
+        wait_for(host.jobs.signal("job", CloudEvent(specversion="1.0", source="s", id="1", type="t", data="yes")))
     second = answer(host, first, "no")
     assert second.asking is not None
     with pytest.raises(Conflict, match="has been answered already"):
@@ -230,7 +230,7 @@ def test_a_branch_at_an_old_question_is_held_to_the_rules_of_its_day(bench: Benc
     wait_for(host.answer("yes", resume_from=place, on_event=seen))
     assert (bench.workspace / "a.txt").read_text() == ""
     assert "denies this call" in results(seen)[0]
-    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
 
 
 def test_a_call_whose_arguments_were_redacted_is_not_run_by_a_later_yes(bench: Bench) -> None:
@@ -245,7 +245,7 @@ def test_a_call_whose_arguments_were_redacted_is_not_run_by_a_later_yes(bench: B
     assert (job.asking.args, job.asking.rule) == ({}, "[redacted]")
     done = answer(host, job, "yes")
     assert (done.status, (bench.workspace / "a.txt").read_text()) == ("completed", "")
-    assert wait_for(host.verify("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
 
 
 @pytest.mark.parametrize("kind", ["allow", "ask"])
@@ -275,7 +275,7 @@ def test_a_shells_redirection_is_opened_like_the_file_tool(bench: Bench, rule: s
 def test_without_rules_nothing_is_ruled_on_and_nothing_is_stored(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     files(bench, "a.txt")
     asked: list[object] = []
-    monkeypatch.setattr(driving.Rulings, "of", lambda *args: asked.append(args))
+    monkeypatch.setattr(job_context.Rulings, "of", lambda *args: asked.append(args))
     seen = Seen()
     host = hosted(bench, [append("a.txt"), text("ok")])
     assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"

@@ -37,7 +37,7 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
             else:
                 # a call that had begun, and may have had its effect, is not repeated
                 if job.asking is None and job.status != "completed":
-                    calls = {call.key: "done" for call in await host.unsettled("job")}
+                    calls = {call.key: "done" for call in await host.jobs.unsettled("job")}
                     job = await host.resume("job", settle=calls)
             while job.asking is not None:
                 job = await host.answer("yes", question_id=job.asking.id, by=ME)
@@ -71,8 +71,8 @@ def test_killed_at_any_write_each_approved_call_has_run_once_and_no_other(tmp_pa
             approvals += [(run_id, e.tool_call_id) for e in events if e.type == "decideApproval"]
             starts += [(run_id, e.tool_call_id) for e in events if e.type == "startToolCall"]
         assert sorted(approvals) == sorted(set(approvals)) == sorted(starts), (point, approvals, starts)
-        assert wait_for(host.replay("job")).ok, point
-        assert wait_for(host.verify("job")).ok, point
+        assert wait_for(host.audit.replay("job")).ok, point
+        assert wait_for(host.audit.verify("job")).ok, point
 
 
 def _begun(bench: Bench) -> list[str]:
@@ -81,7 +81,7 @@ def _begun(bench: Bench) -> list[str]:
     async def look() -> list[str]:
         async with bench.host(CRASHING) as host:
             try:
-                calls = await host.unsettled("job")
+                calls = await host.jobs.unsettled("job")
             except NotFound:
                 return []
             return [json.loads(call.args)["path"] for call in calls]

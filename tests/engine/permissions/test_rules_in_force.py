@@ -51,7 +51,7 @@ def test_what_waits_for_approval_is_denied_if_the_file_denies_it_by_then(bench: 
     answer(host, job, "yes", on_event=seen)
     assert (bench.workspace / "a.txt").read_text() == ""
     assert "denies this call" in results(seen)[0]
-    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
 
 
 def test_what_a_delegate_waits_for_is_denied_if_the_expert_above_it_may_not_do_it_any_more(bench: Bench) -> None:

@@ -99,7 +99,7 @@ def test_a_run_records_what_it_was_shown_and_a_delegate_is_shown_none(bench: Ben
     assert "Use tabs." in started["c"].instruction
     assert [len(started[key].agents_md) for key in "abc"] == [1, 0, 1]
     (bench.workspace / "AGENTS.md").write_text("Use spaces.")
-    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
 
 
 def test_it_is_off_unless_asked_for_and_at_the_top_of_the_file_it_is_for_coordinators(terminal: Terminal) -> None:

@@ -34,7 +34,7 @@ def _host(folder: Path, script: ScriptLike | ScriptedProvider, *plugins: object,
 
 def _locked(folder: Path, toml: str, *plugins: object) -> None:
     (folder / "perstack.toml").write_text(toml)
-    assert not wait_for(_host(folder, [], *plugins).install()).failed
+    assert not wait_for(_host(folder, [], *plugins).skills.install()).failed
 
 
 def _skill_events(seen: Seen) -> list[str]:
@@ -140,7 +140,7 @@ def test_a_missing_variable_is_named_before_anything_starts(tmp_path: Path) -> N
     toml = ONE + skill("a", "mine", tmp_path, requiredEnv=["TOKEN"])
     (tmp_path / "perstack.toml").write_text(toml)
     host = _host(tmp_path, [], TOKEN="s3cret-token")
-    assert not wait_for(host.install()).failed
+    assert not wait_for(host.skills.install()).failed
     assert "s3cret-token" not in (tmp_path / "perstack.lock").read_text()
     provider = ScriptedProvider([text("ok")])
     job = wait_for(_host(tmp_path, provider).run("a", "q"))

@@ -136,8 +136,8 @@ def test_the_model_and_the_disk_have_a_placeholder_and_the_tool_receives_the_val
     assert "[secret:1]" in provider.requests[0].instruction
     assert {event.secrets for event in seen.of("finishToolCall")} == {1}
     host = hosted(bench, [])
-    assert wait_for(host.verify("job")).ok
-    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
 
 
 def test_without_the_setting_nothing_is_other_than_before(bench: Bench) -> None:
@@ -173,7 +173,7 @@ def test_a_long_result_is_masked_in_what_is_shown_and_in_what_is_kept(bench: Ben
     assert "API_KEY=[secret:" in results(seen)[-1]
     for value in (VALUE, OTHER):
         nowhere(bench, value, seen, provider, again)
-    assert wait_for(hosted(bench, []).verify("job")).ok
+    assert wait_for(hosted(bench, []).audit.verify("job")).ok
 
 
 def test_parallel_calls_give_one_value_one_number(bench: Bench) -> None:
@@ -277,7 +277,7 @@ def test_after_a_resume_in_another_process_an_older_placeholder_is_refused_and_n
     assert "password: [secret:3]" in again
     assert not (bench.workspace / "out").exists()
     assert (bench.workspace / "new").read_text() == VALUE
-    assert wait_for(hosted(bench, []).replay("job")).ok
+    assert wait_for(hosted(bench, []).audit.replay("job")).ok
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_rules_judge_the_value_too_and_the_log_does_not_have_it(bench: Bench, va
     assert "Not run: " in results(seen)[-1]
     assert "not to be read" not in results(seen)[-1]
     assert value.encode() not in b"".join(seen.lines[:1] + seen.lines[2:])
-    report = wait_for(hosted(bench, []).replay("j"))
+    report = wait_for(hosted(bench, []).audit.replay("j"))
     assert report.ok
 
 

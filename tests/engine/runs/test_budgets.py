@@ -61,8 +61,8 @@ def test_a_job_ends_where_its_next_call_could_cross_the_budget_and_goes_on_with_
     assert 0.07 <= spent + counted(more)[1] <= 0.08
     (resumed,) = more.of("resumeRun")
     assert (resumed.reason, resumed.limits.budget, resumed.by.door) == ("budget", Budget(max_cost=0.08), "python")
-    assert wait_for(host.replay(job.id)).findings == ()
-    assert wait_for(host.verify(job.id)).findings == ()
+    assert wait_for(host.audit.replay(job.id)).findings == ()
+    assert wait_for(host.audit.verify(job.id)).findings == ()
 
 
 def test_a_budget_of_tokens_needs_no_price(bench: Bench) -> None:
@@ -130,7 +130,7 @@ def test_a_try_that_may_have_been_charged_for_counts_as_all_that_it_could_cost(
     assert wait_for(host.run("a", "q", on_event=seen)).status == "completed"
     (retry,), starts = seen.of("retry"), seen.of("startGeneration")
     assert (retry.uncharged, len(starts)) == (uncharged, 2)
-    run = wait_for(host.load(host_job(seen))).runs
+    run = wait_for(host.jobs.load(host_job(seen))).runs
     (state,) = run.values()
     assert state.assumed == (None if uncharged else starts[0].reserved)
 
@@ -206,7 +206,7 @@ def test_the_budget_is_that_of_all_runs_together(bench: Bench) -> None:
     assert job.status == "stoppedByBudget"
     assert 135_000 <= counted(seen)[0] <= 150_000
     assert {run.status for run in job.runs} == {"stoppedByBudget"}
-    assert wait_for(host.replay(job.id)).findings == ()
+    assert wait_for(host.audit.replay(job.id)).findings == ()
 
 
 def test_an_experts_own_budget_ends_its_runs_and_the_others_go_on(bench: Bench) -> None:
@@ -224,7 +224,7 @@ def test_an_experts_own_budget_ends_its_runs_and_the_others_go_on(bench: Bench) 
     assert (job.status, job.text) == ("completed", "without it")
     assert results(seen, "w")[0].startswith("Delegation failed: Expert w may spend 25,000 tokens")
     assert sum(event.usage.total_tokens for event in seen.of("finishGeneration", run="-2")) <= 25_000
-    assert wait_for(host.replay(job.id)).findings == ()
+    assert wait_for(host.audit.replay(job.id)).findings == ()
 
 
 def test_a_generation_waits_for_what_a_parallel_one_may_give_back(bench: Bench) -> None:
@@ -308,11 +308,11 @@ def test_a_job_that_is_killed_and_resumed_at_random_is_never_charged_more_than_i
     assert provider.charged <= cap
     host = bench.host(provider, *experts)
     ledger = Ledger(None)
-    for _, run in sorted(wait_for(host.load("j")).runs.items(), key=lambda item: number_of_run(item[0])):
+    for _, run in sorted(wait_for(host.jobs.load("j")).runs.items(), key=lambda item: number_of_run(item[0])):
         ledger.take(run, at_rest=True)
     assert 0.9 * cap <= ledger.used().tokens <= cap
-    assert wait_for(host.replay("j")).findings == ()
-    assert wait_for(host.verify("j")).findings == ()
+    assert wait_for(host.audit.replay("j")).findings == ()
+    assert wait_for(host.audit.verify("j")).findings == ()
 
 
 async def has_begun(host) -> bool:
@@ -377,7 +377,7 @@ def test_a_budget_that_holds_a_whole_context_holds_a_document_which_is_then_know
     first, second = (event.reserved.tokens for event in seen.of("startGeneration"))
     assert 200_000 <= first < 220_000
     assert 150_000 <= second < 170_000, "the endpoint has counted it"
-    assert wait_for(host.replay(job.id)).findings == ()
+    assert wait_for(host.audit.replay(job.id)).findings == ()
 
 
 def test_a_small_image_needs_a_small_budget(bench: Bench) -> None:
@@ -487,10 +487,10 @@ def test_generations_that_a_tool_asks_for_are_reserved_and_counted(bench: Bench,
     )
     assert counted_of_call >= 2_000
     ledger = Ledger(None)
-    for run in wait_for(host.load(job.id)).runs.values():
+    for run in wait_for(host.jobs.load(job.id)).runs.values():
         ledger.take(run, at_rest=True)
     assert ledger.used().tokens == counted_of_call + 20
-    assert wait_for(host.replay(job.id)).findings == ()
+    assert wait_for(host.audit.replay(job.id)).findings == ()
 
 
 def test_a_generation_that_a_tool_asks_for_and_that_does_not_fit_is_an_error_for_the_tool(bench: Bench) -> None:

@@ -32,7 +32,7 @@ class Charging(ScriptedProvider):
 
 def used(host: Host, job_id: str = "j") -> int:
     ledger = Ledger(None)
-    for _, run in sorted(wait_for(host.load(job_id)).runs.items(), key=lambda item: number_of_run(item[0])):
+    for _, run in sorted(wait_for(host.jobs.load(job_id)).runs.items(), key=lambda item: number_of_run(item[0])):
         ledger.take(run, at_rest=True)
     return ledger.used().tokens
 
@@ -97,8 +97,8 @@ def test_generations_of_a_tool_count_wherever_its_process_is_killed(bench: Bench
         job = wait_for(host.resume("j"))
     assert job.status == "completed"
     assert provider.charged <= used(host)
-    assert wait_for(host.replay("j")).findings == ()
-    assert wait_for(host.verify("j")).findings == ()
+    assert wait_for(host.audit.replay("j")).findings == ()
+    assert wait_for(host.audit.verify("j")).findings == ()
 
 
 def test_what_a_tools_generations_have_used_is_counted_once_when_its_call_is_done(bench: Bench) -> None:

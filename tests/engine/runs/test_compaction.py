@@ -40,8 +40,8 @@ def compactions(seen: Seen) -> list:
 
 
 def check_sound(host, job_id: str) -> None:
-    assert wait_for(host.replay(job_id)).findings == ()
-    assert wait_for(host.verify(job_id)).findings == ()
+    assert wait_for(host.audit.replay(job_id)).findings == ()
+    assert wait_for(host.audit.verify(job_id)).findings == ()
 
 
 def test_older_turns_become_a_summary_and_the_task_and_the_todos_stay(bench: Bench) -> None:
@@ -240,7 +240,7 @@ def test_killed_at_any_write_around_it_each_compaction_is_done_once(bench: Bench
         again = host_of(model)
         job = wait_for(again.resume("j"))
         assert job.status == "completed", point
-        (log,) = wait_for(again.logs("j"))
+        (log,) = wait_for(again.jobs.logs("j"))
         made = [line for line in log.lines if line.startswith(b'{"type":"compactHistory"')]
         assert len(made) == len(compactions(seen)), point
         check_sound(again, "j")
@@ -375,5 +375,5 @@ def test_a_run_that_is_continued_still_finds_what_was_left_out_before(bench: Ben
 def test_a_job_with_compactions_is_exported_in_the_originals_form(bench: Bench) -> None:
     host = bench.host(SmallModel(working(20), WINDOW), expert("a", context_window=WINDOW))
     job = wait_for(host.run("a", "q"))
-    files = wait_for(host.export("perstack", job.id))
+    files = wait_for(host.exports.export("perstack", job.id))
     assert any("checkpoint" in name for name in files)

@@ -54,8 +54,8 @@ def test_old_results_of_read_only_tools_shrink_all_at_once_and_seldom(bench: Ben
     assert f"blob:{first.results[0].blob}" in whole
     latest = [shown(after).count(f"file {number} begins") for number in range(first.step_number - 1)]
     assert latest == [1] * len(latest)
-    assert wait_for(host.replay(job.id)).findings == ()
-    assert wait_for(host.verify(job.id)).findings == ()
+    assert wait_for(host.audit.replay(job.id)).findings == ()
+    assert wait_for(host.audit.verify(job.id)).findings == ()
 
 
 def test_the_results_of_the_latest_steps_stay_whole(bench: Bench) -> None:
@@ -120,8 +120,8 @@ def test_a_blob_that_a_shrunk_result_needs_is_missed_by_verify(bench: Bench) -> 
     host = bench.host(SmallModel(reading(12), WINDOW), expert("a", context_window=WINDOW, keep_results=3))
     job = wait_for(host.run("a", "q", on_event=seen))
     name = seen.of("shrinkResults")[0].results[0].blob
-    assert wait_for(host.verify(job.id)).findings == ()
+    assert wait_for(host.audit.verify(job.id)).findings == ()
     for path in bench.workspace.rglob(name):
         path.unlink()
-        (finding,) = wait_for(host.verify(job.id)).findings
+        (finding,) = wait_for(host.audit.verify(job.id)).findings
         assert name in finding.message

@@ -86,7 +86,7 @@ async def outcome(bench: Bench) -> None:
         job = await host.job("job")
         assert (job.status, job.text) == ("completed", "all is done")
         assert (job.total_steps, len(job.runs)) == (STEPS, RUNS)
-        loaded = await host.load("job")
+        loaded = await host.jobs.load("job")
         generations = 0
         for run in job.runs:
             events = [line.event for line in await host.events(run.id)]
@@ -99,8 +99,8 @@ async def outcome(bench: Bench) -> None:
                         event.is_error and "interrupted" in text_of(event.contents) and not lines
                     )
         assert job.usage.total_tokens == generations * 11 == loaded.usage.total_tokens
-        assert (await host.verify("job")).ok
-        assert (await host.replay("job")).ok
+        assert (await host.audit.verify("job")).ok
+        assert (await host.audit.replay("job")).ok
 
 
 def number_of_appends(bench: Bench) -> int:
@@ -173,9 +173,9 @@ def test_nothing_is_written_after_a_write_that_failed_and_each_flush_raises_the_
     async def work() -> None:
         host = bench.host(SCRIPT, *EXPERTS)
         await host.run("boss", "q", job_id="job")
-        loaded = await host.load("job")
+        loaded = await host.jobs.load("job")
         run = loaded.runs["job-1"]
-        before = await host.logs("job")
+        before = await host.jobs.logs("job")
         session = RunSession.of(_FullOnce(host.storage), loaded, run, lambda *_: None)
         session.record(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
         with pytest.raises(StorageError) as first:
@@ -184,7 +184,7 @@ def test_nothing_is_written_after_a_write_that_failed_and_each_flush_raises_the_
         with pytest.raises(StorageError) as second:
             await session.flush()
         assert second.value is first.value
-        assert await host.logs("job") == before
+        assert await host.jobs.logs("job") == before
 
     wait_for(work())
 
@@ -202,7 +202,7 @@ def test_a_finished_side_effect_is_not_repeated_when_the_process_dies_before_its
     wait_for(crash())
     assert (bench.workspace / "a.txt").read_text() == "once\n"
     host = bench.host(script, expert("a"))
-    assert [call.tool_name for call in wait_for(host.unsettled("job"))] == ["appendTextFile"]
+    assert [call.tool_name for call in wait_for(host.jobs.unsettled("job"))] == ["appendTextFile"]
     seen = Seen()
     job = wait_for(host.resume("job", on_event=seen))
     assert job.status == "completed"
@@ -251,7 +251,7 @@ def test_a_result_is_on_disk_while_a_slower_call_of_the_same_reply_still_runs(
         again = bench.host(script, with_kit(), plugins=(kit,))
         await again.resume("job")
         assert runs["fast"] == 1
-        assert (await again.verify("job")).ok
+        assert (await again.audit.verify("job")).ok
 
     wait_for(work(), 10)
 
@@ -269,12 +269,12 @@ def test_a_person_can_settle_an_interrupted_call_by_hand(bench: Bench, word: str
 
     wait_for(crash())
     host = bench.host(script, expert("a"))
-    (call,) = wait_for(host.unsettled("job"))
+    (call,) = wait_for(host.jobs.unsettled("job"))
     seen = Seen()
     wait_for(host.resume("job", settle={call.key: word}, on_event=seen))
     assert (bench.workspace / "a.txt").read_text() == "line\n" * lines
     assert seen.of("finishToolCall")[0].is_error is is_error
-    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
 
 
 def test_cancelling_stops_every_run_of_the_tree_and_resume_brings_each_result_to_its_parent(bench: Bench) -> None:
@@ -309,7 +309,7 @@ def test_cancelling_stops_every_run_of_the_tree_and_resume_brings_each_result_to
     assert wait_for(host.job("job")).status == "stoppedByInterrupt"
     job = wait_for(host.resume("job"))
     assert (job.status, job.text, job.total_steps, len(job.runs)) == ("completed", "end", 4, 3)
-    assert wait_for(host.replay("job")).ok
+    assert wait_for(host.audit.replay("job")).ok
 
 
 def test_of_two_drivers_on_one_job_the_second_is_refused(bench: Bench) -> None:

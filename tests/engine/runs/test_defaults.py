@@ -53,7 +53,7 @@ def test_delegates_end_eight_below_the_coordinator_and_the_last_one_is_told_to_d
     assert [start.depth for start in seen.of("startRun")] == list(range(9))
     assert "8 delegates one below the other" in results(seen, "a")[0]
     assert [event.is_error for event in seen.of("finishToolCall")] == [True, *[False] * 8]
-    assert wait_for(host.replay(job.id)).findings == ()
+    assert wait_for(host.audit.replay(job.id)).findings == ()
 
 
 def test_the_depth_may_be_set_and_lifted(bench: Bench) -> None:
@@ -94,7 +94,7 @@ def test_the_fifth_repetition_is_pointed_out_to_the_model_and_the_tenth_fails_th
     assert warned == [5]
     told = ["5 times in a row" in last_text(request) for request in provider.requests[1:]]
     assert told == [False] * 4 + [True] + [False] * 4
-    assert wait_for(host.replay(job.id)).findings == ()
+    assert wait_for(host.audit.replay(job.id)).findings == ()
 
 
 def test_a_run_that_failed_of_repetition_is_resumed_and_may_repeat_itself_as_often_again(bench: Bench) -> None:
@@ -104,7 +104,7 @@ def test_a_run_that_failed_of_repetition_is_resumed_and_may_repeat_itself_as_oft
     assert job.status == "stoppedByError"
     done = wait_for(host.resume(job.id))
     assert (done.status, done.total_steps, done.text) == ("completed", 15, "done")
-    assert wait_for(host.replay(job.id)).findings == ()
+    assert wait_for(host.audit.replay(job.id)).findings == ()
 
 
 @pytest.mark.parametrize(

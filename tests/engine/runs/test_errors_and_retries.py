@@ -90,7 +90,7 @@ def test_a_reply_that_was_cut_or_refused_is_no_completion(bench: Bench, reason: 
     job = wait_for(bench.host(provider, expert("a")).resume(job.id))
     assert (job.status, job.text, job.total_steps, job.usage.total_tokens) == ("completed", "well then", 2, 13)
     assert len(provider.requests[0].messages) == 3, "the reply that was no use is not among the messages"
-    assert wait_for(bench.host(script).replay(job.id)).ok
+    assert wait_for(bench.host(script).audit.replay(job.id)).ok
 
 
 def test_a_cut_reply_with_tool_calls_goes_on(bench: Bench) -> None:

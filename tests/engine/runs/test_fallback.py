@@ -83,8 +83,8 @@ def test_the_next_model_stands_in_where_the_first_cannot_and_its_tries_are_used_
     assert switches(seen) == [("first/a", "second/b", reason)]
     assert len(first.requests) == tries
     assert [request.model for request in second.requests] == ["b"]
-    assert wait_for(used.replay(job.id)).ok
-    assert wait_for(used.verify(job.id)).ok
+    assert wait_for(used.audit.replay(job.id)).ok
+    assert wait_for(used.audit.verify(job.id)).ok
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
@@ -110,7 +110,7 @@ def test_the_models_are_asked_in_their_order_and_the_last_error_is_the_runs(benc
     job = wait_for(used.resume(job.id, on_event=seen))
     assert job.text == "better"
     assert switches(seen) == [("first/c", "first/a", "triedAgain")], "whoever resumes has put something right"
-    assert wait_for(used.replay(job.id)).ok
+    assert wait_for(used.audit.replay(job.id)).ok
 
 
 def test_after_five_minutes_the_first_model_is_tried_again_and_that_is_recorded(bench: Bench) -> None:
@@ -128,7 +128,7 @@ def test_after_five_minutes_the_first_model_is_tried_again_and_that_is_recorded(
     away, back = seen.of("switchModel")
     assert back.timestamp - away.timestamp >= FIVE_MINUTES
     assert [event.step_number for event in seen.of("finishGeneration")] == [1, 2, 3]
-    assert wait_for(used.replay(job.id)).ok
+    assert wait_for(used.audit.replay(job.id)).ok
 
 
 @pytest.mark.parametrize("point", crash_points(8), ids=str)
@@ -158,8 +158,8 @@ def test_a_kill_at_any_write_goes_on_with_the_model_that_the_log_names(bench: Be
     events = [line.event for line in wait_for(used.events(job.coordinator_run_id))]
     switched = [event for event in events if isinstance(event, SwitchModel)]
     assert [(event.before, event.to) for event in switched] == [LIST]
-    assert wait_for(used.replay("j")).ok
-    assert wait_for(used.verify("j")).ok
+    assert wait_for(used.audit.replay("j")).ok
+    assert wait_for(used.audit.verify("j")).ok
 
 
 def test_a_model_that_has_no_key_is_said_at_the_start_and_passed_over(
@@ -173,7 +173,7 @@ def test_a_model_that_has_no_key_is_said_at_the_start_and_passed_over(
     assert job.text == "b"
     assert capsys.readouterr().err.count("third/x cannot stand in for a: set THIRD_API_KEY") == 1
     assert switches(seen) == [("first/a", "third/x", "overloaded"), ("third/x", "second/b", "notConfigured")]
-    assert wait_for(used.replay(job.id)).ok
+    assert wait_for(used.audit.replay(job.id)).ok
 
 
 def test_a_first_model_without_a_key_is_an_error_before_anything_is_written(bench: Bench) -> None:
@@ -344,7 +344,7 @@ def test_where_nothing_can_stand_in_the_error_is_that_of_the_model_that_failed_a
     used = host(bench, first, keyless("third"), experts=experts)
     job = wait_for(used.run("a", "q"))
     assert (job.status, job.error) == ("stoppedByError", "busy; third/x cannot stand in: set THIRD_API_KEY")
-    assert wait_for(used.replay(job.id)).ok
+    assert wait_for(used.audit.replay(job.id)).ok
 
 
 def test_a_run_whose_stand_in_has_no_key_any_more_goes_back_to_the_first_in_the_middle_of_a_step(bench: Bench) -> None:
@@ -360,7 +360,7 @@ def test_a_run_whose_stand_in_has_no_key_any_more_goes_back_to_the_first_in_the_
     job = wait_for(used.answer("yes", job_id=job.id, on_event=seen))
     assert (job.status, job.text) == ("completed", "from a")
     assert switches(seen) == [("second/b", "first/a", "triedAgain")]
-    assert wait_for(used.replay(job.id)).ok
+    assert wait_for(used.audit.replay(job.id)).ok
 
 
 def test_a_run_that_is_resumed_under_a_definition_of_today_begins_with_the_first_model_of_that(bench: Bench) -> None:
@@ -374,7 +374,7 @@ def test_a_run_that_is_resumed_under_a_definition_of_today_begins_with_the_first
     job = wait_for(used.resume(job.id, on_event=seen))
     assert (job.text, [request.model for request in first.requests]) == ("put right", ["new"])
     assert switches(seen) == [], "it is on the first model, and need not go back to it"
-    assert wait_for(used.replay(job.id)).ok
+    assert wait_for(used.audit.replay(job.id)).ok
 
 
 def test_what_was_spent_by_model_is_told_apart_within_a_run(bench: Bench) -> None:

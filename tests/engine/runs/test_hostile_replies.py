@@ -51,8 +51,8 @@ def nested(levels: int) -> dict:
 async def driven(bench: Bench, provider: Replying, seen: Seen) -> tuple[str, str, int]:
     host = bench.host(provider, expert("a"))
     job = await host.run("a", "q \ud800", on_event=seen)
-    report = await host.verify(job.id)
-    assert (await host.replay(job.id)).findings == () == report.findings
+    report = await host.audit.verify(job.id)
+    assert (await host.audit.replay(job.id)).findings == () == report.findings
     return job.status, (await host.job(job.id)).text or "", job.usage.total_tokens
 
 

@@ -33,7 +33,7 @@ def test_a_write_that_fails_as_the_job_ends_keeps_nobody_waiting(tmp_path: Path)
         await recorded(bench, "job")
         async with bench.host([text("done")], expert("a")) as host:
             storage = Lost(host.storage)
-            kept = JobSummaryFile(storage, await host.load("job"))
+            kept = JobSummaryFile(storage, await host.jobs.load("job"))
             async with kept.following():
                 kept.mark_changed()
                 await storage.writing.wait()

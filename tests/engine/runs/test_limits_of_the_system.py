@@ -99,7 +99,7 @@ async def main():
     seen = Seen()
     host = bench.host([tool("draw"), text("done")], artist, plugins=(kit,))
     job = await host.run("a", "q", job_id="job", on_event=seen)
-    print(json.dumps([job.status, len((await host.verify("job")).findings), *results(seen)]))
+    print(json.dumps([job.status, len((await host.audit.verify("job")).findings), *results(seen)]))
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 asyncio.run(main())
@@ -130,7 +130,7 @@ def test_a_disk_without_room_stops_a_job_in_a_line_and_it_goes_on_when_there_is_
         script = [tool("think", {"thought": "x" * 2000})] * 60 + [text("done")]
         host = bench.host(ScriptedProvider(script), expert("a", max_repeats=0))
         job = await host.resume("job")
-        return job.status, job.total_steps, (await host.verify("job")).findings
+        return job.status, job.total_steps, (await host.audit.verify("job")).findings
 
     assert wait_for(go_on(), 60) == ("completed", 61, ())
 
@@ -146,7 +146,7 @@ def test_a_disk_without_room_stops_a_task_in_a_line_and_what_was_kept_stays(benc
         host = bench.host([])
         before = (await host.tasks.get("t")).state["at"]
         after = (await host.tasks.checkpoint("t", {"at": "more"})).state["at"]
-        return before, after, (await host.verify("t")).findings
+        return before, after, (await host.audit.verify("t")).findings
 
     assert wait_for(look(), 60) == (kept, "more", ())
 

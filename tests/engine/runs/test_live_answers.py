@@ -32,14 +32,14 @@ async def at_work(
 
 
 async def asks(host: Host) -> OpenQuestion:
-    while not (asked := host.jobs.asked_meanwhile("job")):
+    while not (asked := host.jobs.live_questions("job")):
         await asyncio.sleep(0.005)
     return asked[0]
 
 
 async def holds(host: Host) -> None:
-    assert (await host.replay("job")).ok
-    assert (await host.verify("job")).ok
+    assert (await host.audit.replay("job")).ok
+    assert (await host.audit.verify("job")).ok
 
 
 def test_a_call_is_approved_while_another_delegate_is_at_work(bench: Bench) -> None:
@@ -49,7 +49,7 @@ def test_a_call_is_approved_while_another_delegate_is_at_work(bench: Bench) -> N
         async with at_work(bench, script(append("a.txt")), gate, seen) as (host, task, asking):
             assert (asking.expert_key, asking.tool_name, asking.args["path"]) == ("asker", "appendTextFile", "a.txt")
             assert (await host.job("job")).status == "running"
-            await host.jobs.answer_meanwhile("yes", asking.id, by=ME)
+            await host.jobs.answer_live("yes", asking.id, by=ME)
             assert [event.by for event in seen.of("decideApproval")] == [ME]
             while "asked" not in results(seen):
                 await asyncio.sleep(0.005)
@@ -67,10 +67,10 @@ def test_a_delegate_may_ask_again(bench: Bench) -> None:
         files(bench, "a.txt", "b.txt")
         gate, seen = Gate(), Seen()
         async with at_work(bench, script(append("a.txt"), append("b.txt")), gate, seen) as (host, task, first):
-            await host.jobs.answer_meanwhile("no", first.id, by=ME)
+            await host.jobs.answer_live("no", first.id, by=ME)
             second = await asks(host)
             assert [one.args["path"] for one in (first, second)] == ["a.txt", "b.txt"]
-            await host.jobs.answer_meanwhile("yes", second.id, by=ME)
+            await host.jobs.answer_live("yes", second.id, by=ME)
             gate.may_end.set()
             assert (await task).status == "completed"
             assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["", "x\n"]
@@ -84,12 +84,12 @@ def test_of_two_answers_to_one_question_the_second_is_refused(bench: Bench) -> N
         files(bench, "a.txt")
         gate, seen = Gate(), Seen()
         async with at_work(bench, script(append("a.txt")), gate, seen) as (host, task, asking):
-            said = [host.jobs.answer_meanwhile(one, asking.id, by=ME) for one in ("no", "yes")]
+            said = [host.jobs.answer_live(one, asking.id, by=ME) for one in ("no", "yes")]
             first, second = await asyncio.gather(*said, return_exceptions=True)
             assert not isinstance(first, BaseException)
             assert isinstance(second, Conflict)
             with pytest.raises(Conflict):
-                await host.jobs.answer_meanwhile("yes", asking.id, by=ME)
+                await host.jobs.answer_live("yes", asking.id, by=ME)
             gate.may_end.set()
             await task
             assert [event.decision for event in seen.of("decideApproval")] == ["no"]
@@ -104,9 +104,9 @@ def test_an_answer_that_does_not_fit_leaves_the_question_open(bench: Bench) -> N
         gate = Gate()
         async with at_work(bench, script(append("a.txt")), gate) as (host, task, asking):
             with pytest.raises(UsageError):
-                await host.jobs.answer_meanwhile("perhaps", asking.id, by=ME)
-            assert host.jobs.asked_meanwhile("job") == (asking,)
-            await host.jobs.answer_meanwhile("yes", asking.id, by=ME)
+                await host.jobs.answer_live("perhaps", asking.id, by=ME)
+            assert host.jobs.live_questions("job") == (asking,)
+            await host.jobs.answer_live("yes", asking.id, by=ME)
             gate.may_end.set()
             assert (await task).status == "completed"
 
@@ -121,7 +121,7 @@ def test_the_job_is_asked_once_the_others_rest(bench: Bench) -> None:
             gate.may_end.set()
             job = await task
             assert (job.status, job.asking) == ("stoppedByInteractiveTool", asking)
-            assert host.jobs.asked_meanwhile("job") == ()
+            assert host.jobs.live_questions("job") == ()
             assert (await host.answer("yes", question_id=asking.id, by=ME)).status == "completed"
             await holds(host)
 
@@ -135,7 +135,7 @@ def test_a_delegate_of_a_delegate_is_answered_while_another_is_at_work(bench: Be
         boss = turn(tool("middle", {"query": "go"}), tool("worker", {"query": "go"}))
         async with at_work(bench, script(append("a.txt"), boss=boss), gate) as (host, task, asking):
             assert asking.expert_key == "asker"
-            await host.jobs.answer_meanwhile("yes", asking.id, by=ME)
+            await host.jobs.answer_live("yes", asking.id, by=ME)
             gate.may_end.set()
             assert (await task).status == "completed"
             await holds(host)
@@ -149,7 +149,7 @@ def test_one_that_asks_alone_within_another_stops_the_job_when_the_last_worker_r
         gate = Gate()
         boss = turn(tool("middle", {"query": "go"}), tool("worker", {"query": "go"}), tool("asker", {"query": "go"}))
         async with at_work(bench, script(append("a.txt"), boss=boss), gate) as (host, task, _):
-            while len(host.jobs.asked_meanwhile("job")) < 2:
+            while len(host.jobs.live_questions("job")) < 2:
                 await asyncio.sleep(0.005)
             gate.may_end.set()
             job = await task
@@ -171,7 +171,7 @@ def test_an_interrupted_job_asks_the_same_when_it_is_resumed(bench: Bench) -> No
         async with at_work(bench, script(append("a.txt")), gate) as (host, task, asking):
             await host.cancel("job")
             assert task.cancelled()
-            assert host.jobs.asked_meanwhile("job") == ()
+            assert host.jobs.live_questions("job") == ()
             gate.may_end.set()
             job = await host.resume("job")
             assert job.asking is not None
@@ -203,7 +203,7 @@ def test_who_answers_hears_that_it_could_not_be_recorded(bench: Bench) -> None:
             assert isinstance(disk, FullDisk)
             disk.is_full = True
             with pytest.raises(StorageError, match="no space left"):
-                await host.jobs.answer_meanwhile("yes", asking.id, by=ME)
+                await host.jobs.answer_live("yes", asking.id, by=ME)
             with pytest.raises(StorageError, match="no space left"):
                 await task
             assert (bench.workspace / "a.txt").read_text() == ""
@@ -229,7 +229,7 @@ async def _live(bench: Bench, point: CrashPoint | None) -> int:
                 job = await host.job("job")
             except NotFound:
                 work = asyncio.create_task(host.run("boss", "q", job_id="job"))
-                while not work.done() and not (asked := host.jobs.asked_meanwhile("job")):
+                while not work.done() and not (asked := host.jobs.live_questions("job")):
                     await asyncio.sleep(0.001)
                 if not work.done():
                     await asyncio.gather(work, _answered(host, asked[0], gate))
@@ -237,7 +237,7 @@ async def _live(bench: Bench, point: CrashPoint | None) -> int:
             else:
                 gate.may_end.set()
                 if job.asking is None and job.status != "completed":
-                    settled = {call.key: "done" for call in await host.unsettled("job")}
+                    settled = {call.key: "done" for call in await host.jobs.unsettled("job")}
                     job = await host.resume("job", settle=settled)
             while job.asking is not None:
                 job = await host.answer("yes", question_id=job.asking.id, by=ME)
@@ -248,7 +248,7 @@ async def _live(bench: Bench, point: CrashPoint | None) -> int:
 
 async def _answered(host: Host, asking: OpenQuestion, gate: Gate) -> None:
     with suppress(Conflict):  # the process dies before the answer is recorded
-        await host.jobs.answer_meanwhile("yes", asking.id, by=ME)
+        await host.jobs.answer_live("yes", asking.id, by=ME)
     gate.may_end.set()
 
 
@@ -301,10 +301,10 @@ async def _person(host: Host, chance: Random) -> int:
     while True:
         while not work.done():
             await asyncio.sleep(chance.choice((0, 0.002, 0.02)))
-            for asking in host.jobs.asked_meanwhile("job"):
+            for asking in host.jobs.live_questions("job"):
                 if chance.random() < 0.7:
                     with suppress(Conflict):  # the others have come to rest in this moment
-                        await host.jobs.answer_meanwhile(chance.choice(("yes", "no")), asking.id, by=ME)
+                        await host.jobs.answer_live(chance.choice(("yes", "no")), asking.id, by=ME)
                         answers += 1
         job = await work
         if job.asking is None:

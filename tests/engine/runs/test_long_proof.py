@@ -64,8 +64,8 @@ def check(bench: Bench, reply, experts: tuple, run: str) -> None:
     assert seen.of("attemptCompletion", run=run)[-1].remaining_todos == ()
     assert 0 < job.usage.cost_usd <= BUDGET
     assert job.usage.input_tokens == sum(model.sent) + sum(model.summaries)
-    assert wait_for(host.replay(job.id), 120).findings == ()
-    assert wait_for(host.verify(job.id), 120).findings == ()
+    assert wait_for(host.audit.replay(job.id), 120).findings == ()
+    assert wait_for(host.audit.verify(job.id), 120).findings == ()
 
 
 @pytest.mark.timeout(600)

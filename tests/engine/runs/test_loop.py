@@ -151,7 +151,7 @@ def test_todos_never_cross_runs_and_survive_a_resume(bench: Bench) -> None:
     assert [[todo["title"] for todo in todos] for todos in shown] == [["mine"], ["mine"]] or [
         [todo["title"] for todo in todos] for todos in shown
     ] == [["mine"]]
-    loaded = wait_for(bench.host(script, boss, helper).load(first.id))
+    loaded = wait_for(bench.host(script, boss, helper).jobs.load(first.id))
     by_expert = {run.start.expert_key: [todo.title for todo in run.todos] for run in loaded.runs.values()}
     assert by_expert == {"boss": ["mine"], "helper": ["other"]}
 

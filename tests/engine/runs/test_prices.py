@@ -83,7 +83,7 @@ def test_a_provider_of_a_plugin_says_what_its_models_cost(bench: Bench) -> None:
     host = bench.host(Sold([text("ok", usage=(900, 100))]), expert("a"), model="big")
     job = wait_for(host.run("a", "q"))
     assert job.usage.cost_usd == 1.0
-    (last,) = [one for one in wait_for(host.document(job.id))["checkpoints"] if one["status"] == "completed"]
+    (last,) = [one for one in wait_for(host.exports.document(job.id))["checkpoints"] if one["status"] == "completed"]
     assert last["contextWindowUsage"] == 0.2
 
 
@@ -116,7 +116,7 @@ def test_context_usage_is_that_of_the_last_generation(bench: Bench) -> None:
     host = bench.host([text("ok", usage=(900, 100))], expert("a"))
     job = wait_for(host.run("a", "q", on_event=seen))
     place = seen.of("finishRun")[0].checkpoint_id
-    checkpoint = wait_for(bench.host([]).checkpoint(place, job_id=job.id))
+    checkpoint = wait_for(bench.host([]).jobs.checkpoint(place, job_id=job.id))
     assert (checkpoint.context_tokens, checkpoint.context_window_usage) == (1000, None), (
         "nobody knows this model's size"
     )

@@ -36,10 +36,10 @@ def test_the_definition_is_read_again_and_the_log_says_so(bench: Bench) -> None:
     (resumed,) = seen.of("resumeRun")
     assert (resumed.definition.model, resumed.definition.expert.key, resumed.limits.timeout) == ("right", "a", 5_000)
     host = bench.host([])
-    loaded = wait_for(host.load(job_id))
+    loaded = wait_for(host.jobs.load(job_id))
     assert loaded.runs[job.coordinator_run_id].start.model == "right"
-    assert wait_for(host.verify(job_id)).ok
-    assert wait_for(host.replay(job_id)).ok
+    assert wait_for(host.audit.verify(job_id)).ok
+    assert wait_for(host.audit.replay(job_id)).ok
 
 
 def test_nothing_is_recorded_anew_if_nothing_has_changed(bench: Bench) -> None:
@@ -57,7 +57,7 @@ def test_it_may_fail_and_be_put_right_again_and_again(bench: Bench) -> None:
     provider = ScriptedProvider([text("at last")])
     assert wait_for(bench.host(provider, expert("a", model="right")).resume(job_id)).text == "at last"
     assert provider.requests[0].model == "right"
-    assert wait_for(bench.host([]).replay(job_id)).ok
+    assert wait_for(bench.host([]).audit.replay(job_id)).ok
 
 
 def test_a_skill_that_was_declared_wrongly_can_be_put_right(bench: Bench) -> None:
@@ -93,7 +93,7 @@ def test_replay_finds_a_definition_that_was_changed_under_a_model_that_had_repli
     job_id, seen = failed(bench), Seen()
     wait_for(bench.host([text("ok")], expert("a", model="right")).resume(job_id, on_event=seen))
     (resumed,) = seen.of("resumeRun")
-    (run,) = wait_for(bench.host([]).load(job_id)).runs.values()
+    (run,) = wait_for(bench.host([]).jobs.load(job_id)).runs.values()
     assert run.has_generated
     stopped = replace(run, status="stoppedByError")
     assert "the model has replied under the first" in str(difference(stopped, resumed))

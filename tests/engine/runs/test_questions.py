@@ -88,7 +88,7 @@ def test_the_run_stops_and_goes_on_with_the_same_call_and_the_answer(bench: Benc
     assert results(seen) == ["accept Rome"]
     assert len(travel.keys) == 2
     assert len(set(travel.keys)) == 1, "the call keeps its key"
-    report = wait_for(bench.host(script).replay("job"))
+    report = wait_for(bench.host(script).audit.replay("job"))
     assert report.ok, report
 
 
@@ -144,8 +144,8 @@ def test_a_delegates_tool_asks_the_person_and_no_model(bench: Bench) -> None:
     assert (job.status, job.text) == ("completed", "done")
     assert sorted(results(seen, "book")) == ["accept Oslo", "accept Rome"]
     assert sorted([*results(seen, "a"), *results(seen, "b")]) == ["a has booked", "b has booked"]
-    assert wait_for(bench.host(script).replay(job.id)).ok
-    assert wait_for(bench.host(script).verify(job.id)).ok
+    assert wait_for(bench.host(script).audit.replay(job.id)).ok
+    assert wait_for(bench.host(script).audit.verify(job.id)).ok
 
 
 def test_unattended_nobody_is_asked(bench: Bench) -> None:
@@ -232,12 +232,12 @@ def test_an_old_question_is_answered_differently_in_a_branch(bench: Bench) -> No
     assert [event.by.user for event in branch.of("finishToolCall")] == ["ann"]
     spent = (branch.of("finishRun")[0].total_usage.input_tokens, job.usage.input_tokens)
     assert spent == (0, 7), "what was spent is spent once"
-    assert wait_for(host.replay("job")).ok
-    assert wait_for(host.verify("job")).ok
-    assert wait_for(host.export("perstack", "job"))
+    assert wait_for(host.audit.replay("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
+    assert wait_for(host.exports.export("perstack", "job"))
     again = wait_for(bench.host(provider, expert("a", ask=True)).continue_job("a", "And now?", job_id="job"))
     assert again.status == "completed"
-    old = wait_for(host.checkpoint(place))
+    old = wait_for(host.jobs.checkpoint(place))
     assert (old.status, [call.tool_name for call in old.open_calls]) == ("stoppedByInteractiveTool", ["askUser"])
 
 
@@ -258,7 +258,7 @@ def test_a_branch_asks_what_else_was_asked_and_calls_the_tool_at_work_again(benc
     job = wait_for(bench.host(script, a, plugins=(travel,)).answer("no", job_id="job", on_event=branch))
     assert (job.status, results(branch)) == ("completed", ["accept Oslo", "no"])
     assert len(set(travel.keys)) == 2, "another Run's call has a key of its own"
-    assert wait_for(bench.host(script).replay("job")).ok
+    assert wait_for(bench.host(script).audit.replay("job")).ok
 
 
 def test_where_nothing_was_asked_there_is_nothing_to_answer_anew(bench: Bench) -> None:

@@ -49,7 +49,7 @@ def started(seen: Seen) -> dict[tuple[str, int, bool], Any]:
 
 
 def checked(host: Host, job_id: str = "job") -> tuple[Report, Report]:
-    return wait_for(host.verify(job_id)), wait_for(host.replay(job_id))
+    return wait_for(host.audit.verify(job_id)), wait_for(host.audit.replay(job_id))
 
 
 async def tools_of(host: Host, digest: str) -> list[Any]:
@@ -110,7 +110,7 @@ def test_an_interrupted_generation_and_a_branch_replay_equal(bench: Bench) -> No
     seen = Seen()
     host = bench.host([tool("think", {"thought": "a"}), tool("think", {"thought": "b"}), text("end")], expert("a"))
     assert wait_for(host.resume("job", on_event=seen)).status == "completed"
-    first_step = wait_for(host.checkpoints("job")).ids[0]
+    first_step = wait_for(host.jobs.checkpoints("job")).ids[0]
     branch = bench.host(lambda request: "branched", expert("a", instruction="Other."))
     wait_for(branch.continue_job("a", "instead", job_id="job", resume_from=first_step, on_event=seen))
     verified, replayed = checked(host)
@@ -121,7 +121,7 @@ def test_the_same_request_has_the_same_digest_whichever_way_it_came_about(bench:
     seen = Seen()
     host = bench.host(lambda request: "same", expert("a"))
     wait_for(host.run("a", "q", job_id="job", on_event=seen))
-    end = wait_for(host.checkpoints("job")).ids[-1]
+    end = wait_for(host.jobs.checkpoints("job")).ids[-1]
     for _ in range(2):
         wait_for(host.continue_job("a", "again", job_id="job", resume_from=end, on_event=seen))
     hints = [event.request_digest.split(".") for event in seen.of("startGeneration")]

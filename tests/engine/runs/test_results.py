@@ -32,7 +32,7 @@ def test_a_result_that_fits_its_schema_is_json_beside_the_text(bench: Bench) -> 
     assert seen.of("finishRun")[0].result == json.loads(FITS)
     assert json.dumps(CITY) in provider.requests[0].instruction
     assert provider.requests[0].output == CITY, "for a provider that has structured output of its own"
-    assert wait_for(host.replay(job.id)).ok
+    assert wait_for(host.audit.replay(job.id)).ok
     assert wait_for(host.job(job.id)).result == json.loads(FITS)
 
 
@@ -46,7 +46,7 @@ def test_what_is_wrong_is_shown_to_the_model_once_and_the_correction_is_a_step(b
     assert [event.problem for event in seen.of("rejectResult")] == [
         "it does not fit the schema: 'people' is a required property"
     ]
-    assert wait_for(host.replay(job.id)).ok
+    assert wait_for(host.audit.replay(job.id)).ok
 
 
 def test_a_second_result_that_does_not_fit_fails_the_run_and_a_resume_gives_one_more_try(bench: Bench) -> None:
@@ -61,7 +61,7 @@ def test_a_second_result_that_does_not_fit_fails_the_run_and_a_resume_gives_one_
     again = wait_for(host.resume(job.id))
     assert (again.status, again.total_steps) == ("stoppedByError", 3)
     assert wait_for(host.resume(job.id)).result == json.loads(FITS)
-    assert wait_for(host.replay(job.id)).ok
+    assert wait_for(host.audit.replay(job.id)).ok
 
 
 def test_a_step_limit_holds_for_the_correction_too(bench: Bench) -> None:
@@ -76,7 +76,7 @@ def test_a_result_given_with_attempt_completion_is_held_to_the_schema(bench: Ben
     host = bench.host(script, expert("a", output=CITY))
     job = wait_for(host.run("a", "q"))
     assert (job.status, job.result) == ("completed", json.loads(FITS))
-    assert wait_for(host.replay(job.id)).ok
+    assert wait_for(host.audit.replay(job.id)).ok
 
 
 def test_a_result_in_one_fenced_block_is_taken_and_in_two_it_is_not(bench: Bench) -> None:
@@ -113,7 +113,7 @@ def test_output_is_for_the_coordinator_and_returns_for_a_delegate(bench: Bench) 
     (failed,) = results(seen, "right")
     assert failed.startswith("Delegation failed: the result does not fit the schema")
     assert job.total_steps == 2 + 2 + 2
-    assert wait_for(host.replay(job.id)).ok
+    assert wait_for(host.audit.replay(job.id)).ok
 
 
 # --- what the caller sees ----------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_a_caller_sees_how_its_delegate_came_out_and_how_many_calls_had_an_effec
     assert (reports["mid"].outcome, reports["mid"].steps, reports["mid"].effects) == ("completed", 4, 2)
     shown = provider.requests[-1].messages[-1].contents[0].contents
     assert [part.text for part in shown] == ["mid done", "(mid: completed in 4 steps, 2 calls with an effect)"]
-    assert wait_for(host.replay(job.id)).ok
+    assert wait_for(host.audit.replay(job.id)).ok
 
 
 def test_work_that_should_have_an_effect_and_has_none_is_marked_for_caller_and_person(bench: Bench) -> None:
@@ -154,7 +154,7 @@ def test_work_that_should_have_an_effect_and_has_none_is_marked_for_caller_and_p
     assert [event.without_effect for event in seen.of("finishRun")] == [True, False, False]
     alone = wait_for(host.run("idle", "q"))
     assert alone.without_effect
-    assert wait_for(host.replay(job.id)).ok
+    assert wait_for(host.audit.replay(job.id)).ok
 
 
 def test_a_long_result_is_head_and_tail_and_all_of_it_is_read_by_the_blobs_name(bench: Bench) -> None:
@@ -178,7 +178,7 @@ def test_a_long_result_is_head_and_tail_and_all_of_it_is_read_by_the_blobs_name(
     job = wait_for(host.run("boss", "q"))
     assert job.status == "completed", job.error
     assert "line 500\\nline 501" in (job.text or "")
-    assert wait_for(host.verify(job.id)).ok
+    assert wait_for(host.audit.verify(job.id)).ok
 
 
 # --- whatever happens in between --------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ async def outcome(bench: Bench) -> None:
             for run in job.runs
         }
         assert rejected == {"boss": 1, "left": 1, "right": 2}
-        assert (await host.verify("job")).ok
-        assert (await host.replay("job")).ok
+        assert (await host.audit.verify("job")).ok
+        assert (await host.audit.replay("job")).ok
 
 
 def test_a_process_that_dies_at_any_write_corrects_a_result_once_all_the_same(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_question_between_the_wrong_result_and_its_correction_changes_nothing(
     assert job.status == "stoppedByInteractiveTool"
     job = wait_for(host.answer("128000", job_id=job.id))
     assert job.result == json.loads(FITS)
-    assert wait_for(host.replay(job.id)).ok
+    assert wait_for(host.audit.replay(job.id)).ok
 
 
 def test_a_correction_is_within_the_budget(bench: Bench) -> None:
@@ -261,7 +261,7 @@ def test_the_query_stays_in_the_context_when_a_correction_follows_it(bench: Benc
     assert job.status == "stoppedByError"
     job = wait_for(host.continue_job("a", "two", job_id=job.id))
     assert job.result == json.loads(FITS)
-    run = wait_for(host.load(job.id)).runs[job.coordinator_run_id]
+    run = wait_for(host.jobs.load(job.id)).runs[job.coordinator_run_id]
     kept = [text_of(run.messages[index].contents) for index in sorted(kept_always(run))]
     assert (kept[0], kept[1], len(kept)) == ("one", "two", 3)
     assert kept[2].startswith("Your result was not taken")
@@ -276,7 +276,7 @@ def test_a_redacted_job_with_a_json_result_can_be_read_and_continued(bench: Benc
             wait_for(redact_event(host.storage, place, reason="private", by=By(user="alice", door="cli")))
     again = wait_for(host.job(job.id))
     assert (again.status, again.result, again.text) == ("completed", None, "[redacted]")
-    assert wait_for(host.verify(job.id)).ok
+    assert wait_for(host.audit.verify(job.id)).ok
     assert wait_for(host.continue_job("a", "more", job_id=job.id)).result == json.loads(FITS)
 
 

@@ -70,7 +70,7 @@ def test_a_search_that_finds_nothing_tells_what_there_is(bench: Bench) -> None:
 
 
 def test_the_host_says_what_an_expert_is_offered(bench: Bench) -> None:
-    offered = wait_for(bench.host([], mayor(), plugins=(City(),)).tools("a"))
+    offered = wait_for(bench.host([], mayor(), plugins=(City(),)).experts.tools("a"))
     assert len(offered.shown) + len(offered.deferred) > 200
     assert offered.problems == ()
 

@@ -85,7 +85,7 @@ def test_whoever_looks_at_once_starts_each_once(bench: Bench) -> None:
         assert {job.status for job in jobs} == {"completed"}
         log = [open_line(line).payload for line in await hosts[0].storage.space("schedules").read(LOG)]
         assert sum(b"startOccurrence" in line for line in log) == len(jobs)
-        assert [one.findings async for one in hosts[0].verify_all() if one.findings] == []
+        assert [one.findings async for one in hosts[0].audit.verify_all() if one.findings] == []
 
     wait_for(work())
 
@@ -94,7 +94,7 @@ class Dying(JobLauncher):
     """A launcher whose process dies before or after it has started a Job."""
 
     def __init__(self, host: Host, at: str, *, queue: bool = False) -> None:
-        super().__init__(host.jobs, lambda: host.iterations, host._now, queue=queue)
+        super().__init__(host.jobs, lambda: host.iterations, host._source, queue=queue)
         self.at = at
 
     async def start(self, expert_key: str, query: str, *, job_id: str, labels: Mapping[str, str]) -> JobSummary:
@@ -107,7 +107,7 @@ class Dying(JobLauncher):
 
 
 def dying(host: Host, at: str) -> Schedules:
-    return Schedules(host._now, host.jobs, Dying(host, at))
+    return Schedules(host._source, host.jobs, Dying(host, at))
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
@@ -142,8 +142,8 @@ def test_a_job_that_was_interrupted_is_resumed(bench: Bench) -> None:
                 on_event = lambda event, _: begun.set() if event.type == "finishGeneration" else None  # noqa: E731
                 return await host.run(expert_key, query, job_id=job_id, labels=labels, on_event=on_event)
 
-        stopping = Stopping(host.jobs, lambda: host.iterations, host._now, queue=False)
-        work = asyncio.create_task(Schedules(host._now, host.jobs, stopping).process_due("s"))
+        stopping = Stopping(host.jobs, lambda: host.iterations, host._source, queue=False)
+        work = asyncio.create_task(Schedules(host._source, host.jobs, stopping).process_due("s"))
         await begun.wait()
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -268,7 +268,7 @@ def test_whoever_queues_jobs_for_others_may_be_handed_in(bench: Bench) -> None:
     async def work() -> None:
         host = await seen(bench, host_of(bench))
         queue = Queueing(host)
-        several = [Schedules(host._now, host.jobs, queue) for _ in range(3)]
+        several = [Schedules(host._source, host.jobs, queue) for _ in range(3)]
         for _ in range(3):
             done = await asyncio.gather(*(one.once() for one in several), return_exceptions=True)
             assert not [one for one in done if isinstance(one, BaseException) and not isinstance(one, Conflict)]
@@ -291,7 +291,7 @@ def test_where_a_dispatcher_was_named_their_jobs_are_queued_for_workers(bench: B
         bench.clock.move(MINUTE)
         (held,) = await host.schedules.once()
         assert held.did == "skipped"
-        assert (await host.jobs.serve(job.id, worker="w")).status == "completed"
+        assert (await host.jobs.server.serve(job.id, worker="w")).status == "completed"
         bench.clock.move(MINUTE)
         (after,) = await host.schedules.once()
         assert after.did == "started"
@@ -308,7 +308,7 @@ def test_a_submitter_that_dies_leaves_one_order(bench: Bench, at: str) -> None:
         host = await seen(bench, host_of(bench, hourly, dispatcher=dispatcher))
         bench.clock.move(60 * MINUTE)
         with pytest.raises(asyncio.CancelledError):
-            await Schedules(host._now, host.jobs, Dying(host, at, queue=True)).process_due("s")
+            await Schedules(host._source, host.jobs, Dying(host, at, queue=True)).process_due("s")
         bench.clock.move(31_000)
         other = host_of(bench, hourly, dispatcher=dispatcher)
         await other.schedules.once()

@@ -144,7 +144,7 @@ def test_of_a_job(bench: Bench, pair: tuple[str, str]) -> None:
             assert (task.status, task.result, task.job_id) == ("completed", "Paid.", job_id)
             kinds = [event.type for event in await hosts[0].tasks.history(task_id)]
             assert (kinds.count("wakeTask"), kinds.count("completeTask")) == (1, 1)
-            assert (await hosts[0].verify(job_id)).ok
+            assert (await hosts[0].audit.verify(job_id)).ok
 
     wait_for(work(), 60)
 

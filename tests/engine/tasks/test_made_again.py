@@ -89,6 +89,6 @@ def test_what_an_earlier_task_was_hurts_none_that_is_made_again_under_its_id(
             assert (task.description, task.version) == ("new", events)
             (listed,) = (await host.tasks.list()).tasks
             assert (listed.task_id, listed.version) == ("t", events)
-            assert (await host.verify("t")).findings == ()
+            assert (await host.audit.verify("t")).findings == ()
 
     wait_for(work())

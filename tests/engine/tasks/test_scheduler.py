@@ -308,7 +308,7 @@ def test_an_expert_says_things_in_the_words_that_every_other_door_takes(bench: B
 def test_the_skill_offers_one_tool_for_each_operation_and_no_way_to_start_a_command(bench: Bench) -> None:
     skill = PluginSkill(name="memory", plugin="@perstack/execution-memory")
     host = bench.host([], expert("keeper").model_copy(update={"skills": (skill,)}))
-    offered = wait_for(host.tools("keeper"))
+    offered = wait_for(host.experts.tools("keeper"))
     specs = {spec.name: spec for spec in offered.shown + offered.deferred if spec.skill_name == "memory"}
     assert len(specs) == 14
     assert "command" not in str(specs["pauseTask"].input_schema)

@@ -44,7 +44,7 @@ def test_the_order_of_a_deleted_job_that_a_dead_worker_held_is_removed_by_the_ne
         engine = Engine()
         host = host_of(bench, engine)
         await held_by_the_dead(host, engine, "job")
-        await host.delete("job")
+        await host.jobs.delete("job")
         assert not await engine.is_empty()
         async with engine.at_work(host_of(bench, engine)) as at_work:
             event, said = await said_of(at_work, "job")
@@ -63,7 +63,7 @@ def test_a_worker_of_another_storage_takes_no_order_away(bench: Bench, tmp_path:
         other.workspace.mkdir()
         host = host_of(bench, engine)
         await held_by_the_dead(host, engine, "deleted")
-        await host.delete("deleted")
+        await host.jobs.delete("deleted")
         await host.submit("a", "q", job_id="there")
         order = await engine.dispatcher.order("there")
         assert order is not None

@@ -181,7 +181,7 @@ def test_who_stops_the_job_stops_its_delegates_and_those_that_wait(bench: Bench)
             await until_driven(host, "job-2", "job-3")
             async with asyncio.timeout(20):
                 await fleet.host().cancel("job")
-            runs = (await host.load("job")).runs
+            runs = (await host.jobs.load("job")).runs
             assert {run.status for run in runs.values()} == {"stoppedByInterrupt"}
             await until_empty(fleet.engine)
             await check_whole(host, await host.job("job"))

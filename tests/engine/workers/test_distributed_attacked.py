@@ -49,7 +49,7 @@ def test_of_a_deleted_job_nothing_is_left_though_a_delegate_of_it_is_driven(benc
         async with abandoned(fleet) as rest:
             assert len(fleet.engine.orders.waiting) == 4  # the Job's, and of three delegates
             async with asyncio.timeout(10):
-                await fleet.host().delete("job")
+                await fleet.host().jobs.delete("job")
             assert not fleet.engine.orders.waiting
             await until_empty(fleet.engine)
             assert await left(rest.host) == []
@@ -76,7 +76,7 @@ def test_a_deletion_withdraws_the_orders_of_delegates_that_no_summary_knows(benc
             async with asyncio.timeout(10):
                 await asyncio.wait({dies.task})
             assert {order.run_id for order in fleet.engine.orders.waiting.values()} >= {"job-3", "job-4"}
-            await host.delete("job")
+            await host.jobs.delete("job")
             assert not fleet.engine.orders.waiting
             assert await left(host) == []
 
@@ -148,9 +148,9 @@ def test_of_two_that_have_the_order_of_one_delegate_one_drives_it(bench: Bench) 
             other = fleet.host()
             before = [line.line for line in await other.events(run_id)]
             with pytest.raises(Conflict, match="is being driven by"):
-                await other.jobs.serve("job", worker="other", run_id=run_id)
+                await other.jobs.server.serve("job", worker="other", run_id=run_id)
             assert [line.line for line in await other.events(run_id)] == before
-            await other.delete("job")
+            await other.jobs.delete("job")
 
     wait_for(work(), 60)
 
@@ -161,7 +161,7 @@ def test_a_person_stops_a_job_whose_worker_has_left_and_its_delegates_with_it(be
         async with abandoned(fleet) as rest:
             async with asyncio.timeout(20):
                 await fleet.host().cancel("job")
-            runs = (await rest.host.load("job")).runs
+            runs = (await rest.host.jobs.load("job")).runs
             assert {run.status for run in runs.values()} == {"stoppedByInterrupt"}
             assert not fleet.engine.orders.waiting
             await until_empty(fleet.engine)
@@ -194,7 +194,7 @@ def test_an_answer_that_comes_while_no_worker_is_there_is_taken_up_by_the_next(b
         assert answered.status == "queued"
         with pytest.raises(Conflict):
             await host.answer("no", question_id=job.asking.id)
-        assert not await host.jobs.order_again()
+        assert not await host.jobs.queue.requeue_lost()
         async with fleet.at_work("next", concurrency=1):
             job = await ended(host, "job")
             assert (job.status, job.text, len(job.runs)) == ("completed", "E", 3)

@@ -28,7 +28,7 @@ def fleet(bench: Bench) -> Fleet:
 
 
 async def lines(host: Host) -> dict[str, list[bytes]]:
-    return {log.run_id: list(log.lines) for log in await host.logs("job")}
+    return {log.run_id: list(log.lines) for log in await host.jobs.logs("job")}
 
 
 def test_nothing_is_taken_out_of_a_job_while_a_delegate_of_it_is_driven(fleet: Fleet) -> None:
@@ -40,15 +40,15 @@ def test_nothing_is_taken_out_of_a_job_while_a_delegate_of_it_is_driven(fleet: F
             before = await lines(host)
             for event_id in ("job-1-1", f"{taken.facts['run']}-1"):
                 with pytest.raises(Conflict, match=f"{taken.facts['run']} is being driven"):
-                    await host.jobs.redact(event_id, ["query"], reason="a secret")
+                    await host.audit.redact(event_id, ["query"], reason="a secret")
             assert await lines(host) == before
             await host.cancel("job")
-            await host.jobs.redact("job-3-1", ["query"], reason="a secret")
-            report = await host.verify("job")
+            await host.audit.redact("job-3-1", ["query"], reason="a secret")
+            report = await host.audit.verify("job")
             assert report.ok, report
             assert not [one for one in rest.of("again") if "run" in one.facts]
             await until_empty(fleet.engine)
-            await host.delete("job")
+            await host.jobs.delete("job")
             assert await left(host) == []
 
     wait_for(work(), 60)
@@ -62,12 +62,12 @@ def test_while_a_text_is_taken_out_of_a_delegate_that_waits_nobody_takes_it_up(f
             host = fleet.host()
             async with DelegateLeases(host.storage).lease_all_idle("job", "a redaction", ["job-5"]):
                 with pytest.raises(Conflict, match="driven by a redaction"):
-                    await host.jobs.serve("job", worker="other", run_id="job-5")
+                    await host.jobs.server.serve("job", worker="other", run_id="job-5")
             assert "job-5" not in await left(host)
-            await host.jobs.redact("job-5-1", ["query"], reason="a secret")
-            report = await host.verify("job")
+            await host.audit.redact("job-5-1", ["query"], reason="a secret")
+            report = await host.audit.verify("job")
             assert report.ok, report
-            await host.delete("job")
+            await host.jobs.delete("job")
             assert await left(host) == []
 
     wait_for(work(), 60)
@@ -82,18 +82,18 @@ def test_what_delegates_have_done_since_their_job_was_left_is_no_finding(fleet: 
             host = fleet.host()
             summary = await host.storage.summary("job")
             await rest.steps(rest.worker.counters.steps + 2)
-            report = await host.verify("job")
+            report = await host.audit.verify("job")
             assert report.ok, report
             rest.worker.leave()
             await rest.task
         fleet.script["[[helper]]"] = [turn(text="Part.", repeat=True)]
         for number in range(2, 2 + PARTS):
-            await fleet.host().jobs.serve("job", worker="other", run_id=f"job-{number}")
-            report = await host.verify("job")
+            await fleet.host().jobs.server.serve("job", worker="other", run_id=f"job-{number}")
+            report = await host.audit.verify("job")
             assert report.ok, report
-        assert {run.status for run in (await host.load("job")).runs.values()} == {"queued", "completed"}
+        assert {run.status for run in (await host.jobs.load("job")).runs.values()} == {"queued", "completed"}
         assert await host.storage.summary("job") == summary
-        await host.delete("job")
+        await host.jobs.delete("job")
 
     wait_for(work(), 60)
 
@@ -106,7 +106,7 @@ def test_a_job_that_is_continued_with_another_query_stops_the_delegates_of_befor
             async with asyncio.timeout(25):
                 job = await host.jobs.continue_job("boss", "Do other things.", job_id="job")
             assert (job.status, job.text) == ("completed", "Other.")
-            runs = (await host.load("job")).runs
+            runs = (await host.jobs.load("job")).runs
             delegates = [run for run in runs.values() if not run.is_coordinator]
             assert [run.status for run in delegates] == ["stoppedByInterrupt"] * PARTS
             await until_empty(fleet.engine)
@@ -132,9 +132,9 @@ def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
         async with DelegateLeases(host.storage).lease("job-5", "a frozen worker"):
             await host.jobs.continue_job("boss", "Do other things.", job_id="job")
         before = await lines(host)
-        await fleet.host().jobs.serve("job", worker="other", run_id="job-5")
+        await fleet.host().jobs.server.serve("job", worker="other", run_id="job-5")
         assert await lines(host) == before
-        assert (await host.load("job")).runs["job-5"].status == "queued"
+        assert (await host.jobs.load("job")).runs["job-5"].status == "queued"
 
     wait_for(work(), 60)
 
@@ -164,7 +164,7 @@ def test_no_file_is_rewound_while_a_delegate_is_driven_in_the_folder(fleet: Flee
             host = fleet.host()
             shot = next(line.event for line in await host.events("job-1") if line.event.type == "recordSnapshot")
             with pytest.raises(Conflict, match=f"{taken.facts['run']}, a delegate, is driven in"):
-                await host.jobs.rewind("job", shot.id)
+                await host.files.rewind("job", shot.id)
             await host.cancel("job")
 
     wait_for(work(), 60)

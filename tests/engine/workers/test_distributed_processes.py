@@ -70,7 +70,7 @@ def checked(cluster: Cluster, job_id: str = "job") -> JobSummary:
 
     async def work() -> JobSummary:
         async with cluster.host() as host:
-            for report in (await host.verify(job_id), await host.replay(job_id)):
+            for report in (await host.audit.verify(job_id), await host.audit.replay(job_id)):
                 assert report.ok, report
             job = await host.job(job_id)
             assert job.total_steps == sum(run.steps for run in job.runs)

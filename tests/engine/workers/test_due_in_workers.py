@@ -20,7 +20,7 @@ MEASURED = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_it
 def host_of(bench: Bench, engine: Engine, script: object, *experts: object) -> Host:
     """One that nobody has named a dispatcher to: it is there, as the storage's own is."""
     host = bench.host(script, *(experts or (expert("a"),)), dispatcher=engine.dispatcher)  # type: ignore[arg-type]
-    host._setup.dispatching.is_chosen = False
+    host._source.current.dispatching.is_chosen = False
     return host
 
 

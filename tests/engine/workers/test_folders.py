@@ -86,13 +86,16 @@ def test_a_step_that_is_cut_in_its_middle_continues_elsewhere_with_its_files(sce
         assert scene.kept(0) == []
         events = [line.event.type for line in await first.events("job-1")]
         assert events[-3:] == ["recordSnapshot", "stopRunByInterrupt", "queueRun"]
-        assert ((await first.verify("job")).findings, (await first.replay("job")).findings) == ((), ())
+        assert ((await first.audit.verify("job")).findings, (await first.audit.replay("job")).findings) == ((), ())
         second = scene.host(CUT)
         async with scene.engine.at_work(second, drive=_serve(second, scene.roots[1])) as at_work:
             await at_work.until("ended")
             assert (await second.job("job")).status == "completed"
             assert "half" in (await _read_back(second))
-            assert ((await second.verify("job")).findings, (await second.replay("job")).findings) == ((), ())
+            assert ((await second.audit.verify("job")).findings, (await second.audit.replay("job")).findings) == (
+                (),
+                (),
+            )
 
     wait_for(work(), 60)
 
@@ -203,7 +206,7 @@ def test_a_job_that_stops_leaves_no_folder(scene: Scene, how: str) -> None:
                 await host.jobs.cancel("job")
             await at_work.until("ended")
             assert scene.kept(0) == []
-        assert "made.txt" in {one.path for one in (await host.jobs.diff("job")).files}
+        assert "made.txt" in {one.path for one in (await host.files.diff("job")).files}
 
     wait_for(work(), 60)
 
@@ -235,7 +238,7 @@ def test_a_worker_that_begins_removes_what_killed_ones_left_and_names_what_is_st
             await folders.serve("job", worker="w")
             assert scene.kept(0) == []
             shots = [line.event.id for line in await host.events("job-1") if line.event.type == "recordSnapshot"]
-            await host.jobs.write_files(shots[-1], scene.roots[0] / "job", job_id="job")
+            await host.files.write_files(shots[-1], scene.roots[0] / "job", job_id="job")
             shutil.copytree(scene.roots[0] / "job", scene.roots[0] / "gone")
             shutil.copytree(scene.roots[0] / "job", scene.roots[0] / "no id")
             assert await folders.remove_leftovers() == ("gone", "no id")

@@ -18,7 +18,9 @@ FAILING = {"error": {"message": "no more", "status": 400}}
 def stored(cluster: Cluster, job_id: str) -> list[str]:
     async def work() -> list[str]:
         async with cluster.host() as host:
-            return [line.line.decode() for log in await host.logs(job_id) for line in await host.events(log.run_id)]
+            return [
+                line.line.decode() for log in await host.jobs.logs(job_id) for line in await host.events(log.run_id)
+            ]
 
     return wait_for(work())
 

@@ -61,8 +61,8 @@ def sent(wire: Wire, folder: Path, *attachments: Blob) -> list[Asked]:
             try:
                 job = await host.run("a", "What is this?", attachments=attachments)
                 assert job.status == "completed"
-                assert (await host.verify(job.id)).ok
-                assert (await host.replay(job.id)).ok
+                assert (await host.audit.verify(job.id)).ok
+                assert (await host.audit.replay(job.id)).ok
             except UsageError:
                 assert (await host.jobs.list()).jobs == ()
                 assert endpoint.asked == []

@@ -68,7 +68,7 @@ async def _run(
         host = Host(project, workspace=folder, env=env, overrides=Overrides(max_retries=max_retries), clock=clock)
         await stack.enter_async_context(host)
         job = await host.run("a", "hi", on_event=watched)
-        return job, seen, there, await host.replay(job.id)
+        return job, seen, there, await host.audit.replay(job.id)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(map(str, pair)))

@@ -80,7 +80,7 @@ def test_reading_and_repeatable_tools_are_run_again_and_one_with_an_effect_is_no
 
     async def resume() -> None:
         async with _host(bed) as host:
-            assert [call.tool_name for call in await host.unsettled("job")] == ["git_commit"]
+            assert [call.tool_name for call in await host.jobs.unsettled("job")] == ["git_commit"]
             assert (await host.resume("job", on_event=seen)).status == "completed"
 
     wait_for(resume())

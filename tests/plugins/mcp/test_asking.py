@@ -63,7 +63,7 @@ def test_the_run_stops_with_the_question_and_the_same_call_gets_the_answer(bed: 
     done = wait_for(_host(bed, script, one).answer('{"city": "Rome"}', on_event=seen))
     assert (done.status, done.text) == ("completed", "booked")
     assert results(seen) == ['accept {"city": "Rome", "nights": 2}'], "what is left out is what the form says"
-    assert wait_for(_host(bed, script, one).replay(job.id)).ok
+    assert wait_for(_host(bed, script, one).audit.replay(job.id)).ok
 
 
 def test_the_call_is_cancelled_before_the_question_is(bed: Bed) -> None:

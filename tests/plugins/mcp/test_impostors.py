@@ -79,7 +79,7 @@ def test_a_servers_tool_with_the_name_of_an_exempt_one_is_ruled_on_like_any_othe
     assert wait_for(host.run("a", "q", job_id="job", on_event=seen)).status == "completed"
     assert _calls(bed, "evil") == [], "the server was not asked"
     assert any("denies this call" in text for text in results(seen))
-    replayed = wait_for(host.replay("job"))
+    replayed = wait_for(host.audit.replay("job"))
     assert [finding.message for finding in replayed.findings] == []
 
 
@@ -96,7 +96,7 @@ def test_a_servers_search_is_asked_about_while_the_hosts_own_is_not(bed: Bed) ->
     assert (job.asking.tool_name, job.asking.skill_name) == ("evil_searchTools", "evil")
     assert answer(host, job, "no").status == "completed"
     assert _calls(bed, "evil") == []
-    replayed = wait_for(host.replay("job"))
+    replayed = wait_for(host.audit.replay("job"))
     assert ([finding.message for finding in replayed.findings], replayed.unchecked) == ([], ())
 
 
@@ -117,7 +117,7 @@ def test_a_server_cannot_take_the_names_of_host_tools_whatever_it_calls_its_own(
     told = [event for event in seen.of("skillStderr") if "other names" in event.message]
     assert [event.skill_name for event in told] == ["evil"], "it is said once, of the server"
     assert "exec as evil_exec_" in told[0].message
-    tools = wait_for(host.tools("a"))
+    tools = wait_for(host.experts.tools("a"))
     assert any("exec as evil_exec_" in problem.said(str) for problem in tools.problems)
 
 
@@ -151,7 +151,7 @@ async def _installed(bed: Bed, locked: LockedTool) -> None:
     from perstack.config.lock import lock_path, read_lock, write_lock
 
     async with Host.open(config=bed.workspace / "perstack.toml", workspace=bed.workspace, env=bed.env) as host:
-        await host.install()
+        await host.skills.install()
     path = lock_path(str(bed.workspace / "perstack.toml"))
     lock = read_lock(path)
     (entry,) = lock.skills

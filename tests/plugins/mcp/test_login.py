@@ -131,10 +131,10 @@ def test_a_run_without_a_login_goes_on_and_says_how_to_log_in(bed: Bed, guarded:
 def test_after_a_login_all_later_jobs_use_the_server_until_a_logout(bed: Bed, guarded: Guarded) -> None:
     async def work() -> tuple[Seen, Seen, Seen]:
         async with _host(bed, _skill(guarded)) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             first, second = await _run(host), await _run(host)
-            assert await host.logout("tracker")
-            assert not await host.logout("tracker")
+            assert await host.skills.logout("tracker")
+            assert not await host.skills.logout("tracker")
             return first, second, await _run(host)
 
     first, second, last = wait_for(work())
@@ -149,7 +149,7 @@ def test_a_server_with_the_older_transport_is_logged_in_to_as_well(bed: Bed) -> 
         async def work() -> tuple[Seen, Seen]:
             async with _host(bed, _skill(old)) as host:
                 before = await _run(host)
-                await host.login("tracker", _browse)
+                await host.skills.login("tracker", _browse)
                 old.do("expire")
                 return before, await _run(host)
 
@@ -165,7 +165,7 @@ def test_tokens_are_in_one_file_that_only_the_user_can_read_and_nowhere_else(
 
     async def work() -> Seen:
         async with _host(bed, _skill(guarded)) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             guarded.do("expire")
             return await _run(host)
 
@@ -185,7 +185,7 @@ def test_tokens_are_in_one_file_that_only_the_user_can_read_and_nowhere_else(
 def test_an_expired_login_is_renewed_once_for_all_jobs(bed: Bed, guarded: Guarded) -> None:
     async def work() -> list[Seen]:
         async with _host(bed, _skill(guarded)) as host, _host(bed, _skill(guarded)) as other:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             (kept,) = _files(bed)
             kept.write_text(json.dumps({**json.loads(kept.read_text()), "expiresAt": time.time() - 1}))
             guarded.do("expire")
@@ -200,7 +200,7 @@ def test_a_token_that_is_refused_early_is_renewed_and_the_request_goes_on(bed: B
 
     async def work() -> Seen:
         async with _host(bed, _skill(guarded)) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             guarded.do("expire")
             return await _run(host)
 
@@ -212,10 +212,10 @@ def test_a_token_that_is_refused_early_is_renewed_and_the_request_goes_on(bed: B
 def test_a_file_that_holds_no_login_is_like_none(bed: Bed, guarded: Guarded, garbage: str) -> None:
     async def work() -> tuple[Seen, Seen]:
         async with _host(bed, _skill(guarded)) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             _files(bed)[0].write_text(garbage.replace("ENDPOINT", guarded.endpoint))
             seen = await _run(host)
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             return seen, await _run(host)
 
     without, after = wait_for(work())
@@ -228,7 +228,7 @@ def test_calls_do_not_wait_for_one_another(bed: Bed, guarded: Guarded) -> None:
     async def work() -> Seen:
         script = [turn(tool("together"), tool("together")), text("done")]
         async with _host(bed, _skill(guarded), script=script) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             return await _run(host)
 
     assert results(wait_for(work())) == ["together", "together"]
@@ -240,7 +240,7 @@ def test_a_client_that_is_known_to_the_server_uses_its_secret_which_is_kept_nowh
     async def work() -> Seen:
         skill = _skill(guarded, OAuth(client_id="known", client_secret="${SECRET}", issuer=guarded.base))
         async with _host(bed, skill) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             guarded.do("expire")
             return await _run(host)
 
@@ -269,7 +269,7 @@ def test_a_client_logs_in_as_itself_without_anybody_and_nothing_is_kept(bed: Bed
 def test_a_login_that_was_revoked_is_forgotten_and_asked_for_again(bed: Bed, guarded: Guarded) -> None:
     async def work() -> Seen:
         async with _host(bed, _skill(guarded)) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             guarded.do("revoke")
             return await _run(host)
 
@@ -280,7 +280,7 @@ def test_a_login_that_was_revoked_is_forgotten_and_asked_for_again(bed: Bed, gua
 def test_a_login_that_cannot_be_renewed_just_now_is_kept(bed: Bed, guarded: Guarded) -> None:
     async def work() -> Seen:
         async with _host(bed, _skill(guarded)) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             guarded.do("expire")
             guarded.do("down")
             return await _run(host)
@@ -299,7 +299,7 @@ def test_a_login_that_ends_in_the_middle_of_a_job_is_an_error_of_the_call(bed: B
 
     async def work() -> Seen:
         async with _host(bed, _skill(guarded), script=script) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             return await _run(host)
 
     first, second = results(wait_for(work()))
@@ -310,10 +310,10 @@ def test_a_login_that_ends_in_the_middle_of_a_job_is_an_error_of_the_call(bed: B
 def test_rights_that_a_call_lacks_are_asked_for_at_the_next_login(bed: Bed, guarded: Guarded) -> None:
     async def work() -> tuple[Seen, Seen]:
         async with _host(bed, _skill(guarded)) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             guarded.do("restrict")
             refused = await _run(host)
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             return refused, await _run(host)
 
     refused, allowed = wait_for(work())
@@ -326,7 +326,7 @@ def test_rights_that_a_call_lacks_are_asked_for_at_the_next_login(bed: Bed, guar
 def test_the_scopes_of_the_definition_are_asked_for(bed: Bed, guarded: Guarded) -> None:
     async def work() -> Seen:
         async with _host(bed, _skill(guarded, OAuth(scopes=("read", "write")))) as host:
-            await host.login("tracker", _browse)
+            await host.skills.login("tracker", _browse)
             return await _run(host)
 
     assert results(wait_for(work())) == ["read write"]
@@ -335,7 +335,7 @@ def test_the_scopes_of_the_definition_are_asked_for(bed: Bed, guarded: Guarded) 
 async def _refusal(host: Host, present=_browse, skill: str = "tracker") -> str:
     async with host:
         with pytest.raises(SkillError) as caught:
-            await host.login(skill, present)
+            await host.skills.login(skill, present)
     return str(caught.value)
 
 
@@ -363,7 +363,7 @@ def test_an_answer_with_another_state_is_turned_away_and_the_login_goes_on(bed: 
 
     async def work() -> None:
         async with _host(bed, _skill(guarded)) as host:
-            await host.login("tracker", browse)
+            await host.skills.login("tracker", browse)
 
     wait_for(work())
     assert turned_away == [404, 404, 404]
@@ -428,7 +428,7 @@ def test_which_skill_is_meant_must_be_clear(bed: Bed, guarded: Guarded) -> None:
     async def work(skill: str, expert_key: str | None = None) -> str:
         async with Host(project_of(*experts), workspace=bed.workspace, env=bed.env) as host:
             with pytest.raises(UsageError) as caught:
-                await host.logout(skill, expert_key=expert_key)
+                await host.skills.logout(skill, expert_key=expert_key)
             return str(caught.value)
 
     assert wait_for(work("tracker")).endswith("the Experts that have it (a, b); name the Expert")

@@ -33,7 +33,9 @@ def golden_job(bench: Bench, case: str) -> str:
 
 
 async def logs_of(host, job_id: str) -> dict:
-    return {log.run_id: [parse_event(open_line(line).payload) for line in log.lines] for log in await host.logs(job_id)}
+    return {
+        log.run_id: [parse_event(open_line(line).payload) for line in log.lines] for log in await host.jobs.logs(job_id)
+    }
 
 
 def messages_of(runs: dict) -> list[str]:
@@ -99,7 +101,7 @@ def test_a_job_of_ours_exported_opens_again_as_one_of_the_original(files: Bench,
     job = wait_for(files.host([text("second")], *experts).continue_job("boss", "again", job_id=job.id))
     logs = wait_for(logs_of(files.host([]), job.id))
     there = Bench(tmp_path / "there", "file:perstack")
-    for path, content in wait_for(files.host([]).export("perstack", job.id)).items():
+    for path, content in wait_for(files.host([]).exports.export("perstack", job.id)).items():
         file = there.workspace / "perstack" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
@@ -118,7 +120,7 @@ def test_a_job_of_ours_exported_opens_again_as_one_of_the_original(files: Bench,
 def test_a_format_that_is_not_installed_is_refused_with_the_installed_ones(files: Bench) -> None:
     job_id, host = golden_job(files, "b_files"), files.host([])
     with pytest.raises(UsageError, match="no format 'perl' is installed; there are: perstack"):
-        wait_for(host.export("perl", job_id))
+        wait_for(host.exports.export("perl", job_id))
 
 
 def test_a_run_that_does_not_say_its_provider_is_refused_with_the_way_out_and_nothing_is_written(files: Bench) -> None:
@@ -140,12 +142,12 @@ def test_every_checkpoint_of_the_original_is_found_by_its_own_id(files: Bench, c
     assert kept
     for file in kept:
         theirs = json.loads(file.read_bytes())
-        checkpoint = wait_for(host.checkpoint(theirs["id"]))
+        checkpoint = wait_for(host.jobs.checkpoint(theirs["id"]))
         assert (checkpoint.id, checkpoint.expert.key) == (theirs["id"], theirs["expert"]["key"])
-        assert checkpoint == wait_for(host.checkpoint(theirs["id"], job_id=job_id))
+        assert checkpoint == wait_for(host.jobs.checkpoint(theirs["id"], job_id=job_id))
         assert [message.type for message in checkpoint.messages] == [one["type"] for one in theirs["messages"]]
     with pytest.raises(NotFound, match="no checkpoint nosuchplace"):
-        wait_for(host.checkpoint("nosuchplace"))
+        wait_for(host.jobs.checkpoint("nosuchplace"))
 
 
 def test_a_new_query_branches_from_a_checkpoint_of_the_original(files: Bench) -> None:
@@ -153,9 +155,9 @@ def test_a_new_query_branches_from_a_checkpoint_of_the_original(files: Bench) ->
     provider = ScriptedProvider(lambda request: "branched")
     host = files.host(provider, expert("filer"))
     wait_for(host.continue_job("filer", "instead", job_id=job_id, resume_from="r0mjyolzcy9isug5aqoxdie4"))
-    whole = len(wait_for(host.checkpoint("d0pcnn3dk8plkq6n5csku58d")).messages)
+    whole = len(wait_for(host.jobs.checkpoint("d0pcnn3dk8plkq6n5csku58d")).messages)
     assert len(provider.requests[0].messages) < whole
-    assert wait_for(host.replay(job_id)) is not None
+    assert wait_for(host.audit.replay(job_id)) is not None
 
 
 def test_nothing_that_reads_or_writes_it_is_imported_for_jobs_of_ours(files: Bench) -> None:

@@ -73,7 +73,7 @@ async def attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
 
 async def _linked(uri: str, host: Host) -> list[Blob]:
     try:
-        return [await host.attachment(uri)]
+        return [await host.jobs.attachment(uri)]
     except UsageError:
         return []  # a missing file or one outside the workspace is still named in the query
 
@@ -140,7 +140,7 @@ class PerstackAgent:
         """Show the messages of a Job again, and open it as a session."""
         with _errors():
             session = await self._sessions.load(cwd, session_id)
-            loaded = await session.host.load(session_id)
+            loaded = await session.host.jobs.load(session_id)
             run = loaded.coordinator
             for update in shown_again(run.messages):
                 await self._client.session_update(session_id, update)

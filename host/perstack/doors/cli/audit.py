@@ -40,10 +40,10 @@ def receipt_command(job: str, output: str | None, options: HostOptions) -> None:
     host = options.host_of(project, env=read_env(options.find().folder, project.env_path))
 
     async def written(host: Host) -> bytes:
-        return await host.receipt(await host.jobs.find(job))
+        return await host.audit.receipt(await host.jobs.find(job))
 
     write_output(run_with(host, written) + b"\n", output)
-    if host.jobs.audit.signer is None:
+    if not host.audit.is_signing:
         print_err("note: the receipt is not signed; [audit] signingKey in perstack.toml names a key")
     sys.exit(0)
 
@@ -93,11 +93,11 @@ async def _redacted(
     by, done, failed = this_user("cli"), dict[str, Redaction](), dict[str, str]()
     event = await host.jobs.find(event)
     place_of(event, "event")
-    done[event] = await host.jobs.redact(event, fields, reason=reason, by=by)
+    done[event] = await host.audit.redact(event, fields, reason=reason, by=by)
     left = [one for one in done[event].copies if one != event]
     for one in [one for one in left if copies and _EVENT.fullmatch(one)]:
         try:
-            done[one] = await host.jobs.redact(one, reason=reason, by=by)
+            done[one] = await host.audit.redact(one, reason=reason, by=by)
         except PerstackError as error:
             failed[one] = str(error)
     redacted = {place for place in left if place in done or await _is_redacted(host, place)}
@@ -159,8 +159,8 @@ def verify_command(
     async def check(host: Host) -> Report:
         of = await host.jobs.find(job, ("job", "task", "iterations"))
         if given is None:
-            return await host.verify(of, key=key, anchor=anchor)
-        return await host.verify_receipt(given, of, key=key, anchor=anchor)
+            return await host.audit.verify(of, key=key, anchor=anchor)
+        return await host.audit.verify_receipt(given, of, key=key, anchor=anchor)
 
     sys.exit(_report(options, check, as_json, _ALL_WELL))
 
@@ -177,7 +177,7 @@ def replay_command(job: str | None, as_json: bool, options: HostOptions) -> None
     """
 
     async def check(host: Host) -> Report:
-        return await host.replay(await host.jobs.find(job))
+        return await host.audit.replay(await host.jobs.find(job))
 
     sys.exit(_report(options, check, as_json, "every decision and request is the same again"))
 
@@ -214,7 +214,7 @@ def _report_all(options: HostOptions, as_json: bool, key: str | None, anchor: st
     found: Counter[str] = Counter()
 
     async def check(host: Host) -> None:
-        async for report in host.verify_all(key=key, anchor=anchor):
+        async for report in host.audit.verify_all(key=key, anchor=anchor):
             found[report.kind] += 1
             found["findings"] += len(report.findings)
             if as_json:

@@ -175,7 +175,7 @@ async def _tools(
     offered = list[tuple[Expert, Sequence[ToolSpec]]]()
     async with Host.open(config=folder / "perstack.toml", workspace=folder, storage=storage, env=env) as host:
         for index, expert in enumerate(experts):
-            tools = await host.tools(expert.key)
+            tools = await host.experts.tools(expert.key)
             for problem in tools.problems:
                 print_err(f"warning: {expert.key}: {one_line(problem.said(cli_phrase))}")
             later = {one.key for one in experts[index + 1 :]}

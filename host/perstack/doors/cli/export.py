@@ -52,7 +52,7 @@ def export_command(job: str, form: str, output: str | None, options: HostOptions
 async def _export(host: Host, job: str, form: str, output: str | None) -> int:
     job = await host.jobs.find(job)
     if form == "jsonl":
-        logs = await host.logs(job)
+        logs = await host.jobs.logs(job)
         write_output(lines_of(logs), output)
         return int(print_damage(logs))
     if form == "json":
@@ -99,7 +99,7 @@ def record_command(job: str, file: str, options: HostOptions) -> None:
     host = _host(options)
 
     async def recorded(host: Host) -> Recording:
-        return await host.record(await host.jobs.find(job))
+        return await host.exports.record(await host.jobs.find(job))
 
     recording = run_with(host, recorded)
     data = recording.to_bytes()

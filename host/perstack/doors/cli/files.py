@@ -131,7 +131,7 @@ async def _diff(host: Host, job: str | None, what: str | None, run_id: str | Non
         what = "..".join(ends)
     if what is not None and run_id is not None and not what.isdigit():
         raise UsageError("a checkpoint names its Run: leave --run out")
-    return await host.jobs.diff(job_id, what, run_id=run_id)
+    return await host.files.diff(job_id, what, run_id=run_id)
 
 
 @click.command("rewind")
@@ -164,7 +164,7 @@ def rewind_command(
 
     async def look(host: Host) -> Rewind:
         job_id, place_id = await _places(host, job, checkpoint)
-        return await host.jobs.plan_rewind(job_id, place_id, only=only, elsewhere=elsewhere)
+        return await host.files.plan_rewind(job_id, place_id, only=only, elsewhere=elsewhere)
 
     plan = options.change(look)
     if not as_json:
@@ -231,7 +231,7 @@ def _show_kept(screen: Screen, plan: Rewind) -> None:
 
 def _rewind(options: HostOptions, plan: Rewind, only: Sequence[str] = (), *, elsewhere: bool = False) -> Rewind:
     return options.change(
-        lambda host: host.jobs.rewind(
+        lambda host: host.files.rewind(
             plan.job_id,
             plan.checkpoint_id,
             only=only,
@@ -296,7 +296,7 @@ def _in_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str,
     async def write(host: Host) -> None:
         host.experts.get(expert)
         job_id = await host.jobs.find(job)
-        await host.jobs.write_files(await host.jobs.find(checkpoint), folder, job_id=job_id)
+        await host.files.write_files(await host.jobs.find(checkpoint), folder, job_id=job_id)
 
     _on_project(options, write)
     print_err(one_line(f"the files of {checkpoint} are in {folder}"))
@@ -305,7 +305,7 @@ def _in_new_folder(options: HostOptions, expert: str, job: str, checkpoint: str,
 
 async def _planned(host: Host, expert: str, job: str, checkpoint: str) -> Rewind:
     host.experts.get(expert)
-    return await host.jobs.plan_rewind(await host.jobs.find(job), await host.jobs.find(checkpoint))
+    return await host.files.plan_rewind(await host.jobs.find(job), await host.jobs.find(checkpoint))
 
 
 def _on_project(options: HostOptions, work: Callable[[Host], Awaitable[_T]]) -> _T:

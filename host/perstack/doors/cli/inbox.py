@@ -232,7 +232,9 @@ def signal_command(target: str, is_driven: bool, showing: OutputOptions, options
     async def work(on_event: OnEvent) -> JobSummary:
         await lines.begin(lambda: host.job(target))
         try:
-            return await host.signal(target, event, by=this_user("cli"), drive=is_driven or None, on_event=on_event)
+            return await host.jobs.signal(
+                target, event, by=this_user("cli"), drive=is_driven or None, on_event=on_event
+            )
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 

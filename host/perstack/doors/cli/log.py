@@ -212,9 +212,9 @@ async def _show_events(
     host: Host, request: _Request, rows: RowPrinter | None = None, logs: Sequence[RunLog] | None = None
 ) -> int:
     if request.as_json:
-        return _write_lines(await host.logs(request.job_id, run_id=request.run_id), request)
+        return _write_lines(await host.jobs.logs(request.job_id, run_id=request.run_id), request)
     job = await host.job(request.job_id)
-    logs = await host.logs(job.id, run_id=request.run_id) if logs is None else logs
+    logs = await host.jobs.logs(job.id, run_id=request.run_id) if logs is None else logs
     every = in_order(logs)
     chosen = visible(select(every, request.wanted), request.wanted, request.full)
     take = _PAGE if request.take is None else request.take
@@ -248,14 +248,14 @@ async def _follow(host: Host, request: _Request) -> int:
     from perstack.doors.cli.log_follow import Following  # only needed here
 
     job = await host.job(request.job_id)
-    logs = await host.logs(job.id, run_id=request.run_id)
+    logs = await host.jobs.logs(job.id, run_id=request.run_id)
     following = Following(logs, request.run_id, request.wanted, full=request.full, as_json=request.as_json)
     if request.as_json:
         _write_lines(logs, request)
     else:
         await _show_events(host, replace(request, job_id=job.id), following.rows, logs)
     await following.until_stopped(host, job.id)
-    return int(print_damage(await host.logs(job.id, run_id=request.run_id)))
+    return int(print_damage(await host.jobs.logs(job.id, run_id=request.run_id)))
 
 
 def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
@@ -312,9 +312,9 @@ async def _checkpoint(host: Host, request: _Request) -> tuple[Checkpoint, Sequen
     if checkpoint_id is None:
         job = await host.job(job_id)
         job_id = job.id
-        logs = await host.logs(job_id, run_id=request.run_id or job.coordinator_run_id)
+        logs = await host.jobs.logs(job_id, run_id=request.run_id or job.coordinator_run_id)
         checkpoint_id = _latest_checkpoint(logs[0])
-    return await host.checkpoint(checkpoint_id, job_id=job_id), logs
+    return await host.jobs.checkpoint(checkpoint_id, job_id=job_id), logs
 
 
 def _latest_checkpoint(log: RunLog) -> str:

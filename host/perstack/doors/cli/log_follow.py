@@ -36,7 +36,7 @@ class Following:
         """Show new events, and at the end the Job's outcome, when no process drives it any more."""
         view = None if self._as_json else LiveView(rows=self.rows, state=JobActivity(full=self._full))
         try:
-            async for line in host.watch(job_id, queued=True):
+            async for line in host.jobs.watch(job_id, queued=True):
                 has_rows = self._is_shown(line)
                 if view is not None:
                     view.take(line.event, has_rows=has_rows)

@@ -142,7 +142,7 @@ def _is_denied(one: ChangedRuling) -> bool:
 async def _backtested(host: Host, options: HostOptions, rules: _File, since: int, *, as_json: bool) -> _Totals:
     totals = _Totals()
     workspace = named_or_own(host.project, options.workspace_path)
-    async for tested in host.jobs.backtest(host.project, workspace, rules=rules, since=since):
+    async for tested in host.audit.backtest(host.project, workspace, rules=rules, since=since):
         totals.add(tested)
         if tested.problem is not None:
             print_err(one_line(f"warning: Job {tested.job_id} cannot be read: {tested.problem}"))

@@ -35,7 +35,7 @@ def install_command(experts: tuple[str, ...], options: HostOptions) -> None:
 
     async def main(on_step: OnInstall) -> Installed:
         async with options.driver() as host:
-            return await host.install(*experts, on_step=on_step)
+            return await host.skills.install(*experts, on_step=on_step)
 
     progress = _Table() if is_attended() else _Lines()
     try:
@@ -116,7 +116,7 @@ def login_command(skill: str, expert: str | None, no_browser: bool, options: Hos
             # some browsers end only when their window is closed, and the login must not wait for that
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    run_with(options.driver(), lambda host: host.login(skill, present, expert_key=expert))
+    run_with(options.driver(), lambda host: host.skills.login(skill, present, expert_key=expert))
     print_err(f"logged in: {skill}")
 
 
@@ -125,7 +125,7 @@ def login_command(skill: str, expert: str | None, no_browser: bool, options: Hos
 @place_options
 def logout_command(skill: str, expert: str | None, options: HostOptions) -> None:
     """Log out of the server of a skill: delete its tokens here. The server is not notified."""
-    was_there = run_with(options.driver(), lambda host: host.logout(skill, expert_key=expert))
+    was_there = run_with(options.driver(), lambda host: host.skills.logout(skill, expert_key=expert))
     print_err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
 
 

@@ -39,7 +39,7 @@ def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool
 
     async def look(host: Host) -> tuple[DiskUsage, str]:
         ids = [await host.jobs.find(one, get_args(OwnerKind)) for one in dict.fromkeys(jobs)]
-        return await host.jobs.disk_usage(ids), host.storage.location
+        return await host.storage_admin.disk_usage(ids), host.storage.location
 
     usage, location = options.look(look)
     if as_json:
@@ -105,7 +105,7 @@ def copy_command(
         async with (
             HostOptions(config, storage=source).reader() as host,
             HostOptions(config, storage=target).reader() as other,
-            aclosing(host.jobs.copy_to(other.storage, ids, since)) as copied,
+            aclosing(host.storage_admin.copy_to(other.storage, ids, since)) as copied,
         ):
             async for one in copied:
                 states[one.state] += 1
@@ -130,7 +130,7 @@ def check_command(place: str, as_json: bool, config: str | None) -> None:
 
     Creates no Job. Exit status 1 if a check fails.
     """
-    checks = HostOptions(config, storage=place).look(lambda host: host.jobs.check_storage())
+    checks = HostOptions(config, storage=place).look(lambda host: host.storage_admin.check())
     for one in checks:
         if as_json:
             write_json(asdict(one))

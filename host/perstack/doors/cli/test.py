@@ -165,7 +165,7 @@ def _print_reasons(outcome: Outcome, failed: Sequence[Attempt]) -> None:
 async def _print_end(screen: Screen, one: Attempt) -> None:
     try:
         async with Host(Project(), storage=one.storage, env={}) as host:
-            entries = in_order(await host.logs(one.job))
+            entries = in_order(await host.jobs.logs(one.job))
     except PerstackError:
         return  # the reasons already tell what is wrong
     print_events(RowPrinter(screen), entries[-_LAST_EVENTS:], entries, EventFilter(), full=False)

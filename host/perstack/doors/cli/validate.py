@@ -42,7 +42,7 @@ def tools_of(project: Project, options: HostOptions) -> dict[str, OfferedTools]:
 
 async def _offered(host: Host, key: str) -> OfferedTools:
     try:
-        return await host.tools(key)
+        return await host.experts.tools(key)
     except SkillError as error:
         # the costs of the other Experts are still reported
         return OfferedTools((), problems=(error.note,))

@@ -157,7 +157,7 @@ async def _work(
         print_err(json_line(news, worker.name, now) if as_json else text_line(news, now))
 
     folders = None if workspaces is None else JobFolders(host.jobs, Path(workspaces))
-    served_by = host.jobs if folders is None else folders
+    served_by = host.jobs.server if folders is None else folders
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(host)
         dispatcher = dispatcher_of(host)

@@ -83,7 +83,7 @@ class RewindView(Fact):
 
 async def show_diff(call: Call, args: DiffArguments) -> Outcome:
     """Return the changes of files as a patch."""
-    found = await call.host.jobs.diff(args.job, args.what, run_id=args.run)
+    found = await call.host.files.diff(args.job, args.what, run_id=args.run)
     text = plain_text(patch_bytes(found.files).decode("utf-8", "backslashreplace"))
     if len(text) > _MAX_PATCH_CHARS:
         text = f"{text[:_MAX_PATCH_CHARS]}\n… ({len(text):,} characters: ask for one step)"
@@ -95,9 +95,9 @@ async def show_diff(call: Call, args: DiffArguments) -> Outcome:
 
 async def rewind(call: Call, args: RewindArguments) -> Outcome:
     """Restore files to a checkpoint after the user has agreed to exactly this plan."""
-    jobs = call.host.jobs
+    files = call.host.files
     before = _FORM.returned(call.params)
-    plan = await jobs.plan_rewind(args.job, args.checkpoint, only=args.only)
+    plan = await files.plan_rewind(args.job, args.checkpoint, only=args.only)
     if not plan.files:
         return result(_view(plan, done=True), f"The files are those of {args.checkpoint} already.", *call.notes)
     if before is None:
@@ -112,7 +112,7 @@ async def rewind(call: Call, args: RewindArguments) -> Outcome:
     digest, is_agreed = before
     if not is_agreed:
         return result(_view(plan, done=False), "Nothing is changed: the person did not agree.", *call.notes)
-    done = await jobs.rewind(args.job, args.checkpoint, only=args.only, expected=digest, by=caller(call.context))
+    done = await files.rewind(args.job, args.checkpoint, only=args.only, expected=digest, by=caller(call.context))
     words = f"The files are those of {args.checkpoint}: {stat_words(done.files)}. To undo it, rewind to {done.undo}."
     return result(_view(done, done=True), words, *call.notes)
 

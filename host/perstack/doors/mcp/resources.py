@@ -44,18 +44,18 @@ class Kind:
 async def _job(state: ServedProject, job_id: str) -> str:
     job = await state.job(job_id)
     if job.status == "running":  # the stored summary of a running Job is a step or a second old
-        job = summarize(await state.host.load(job_id), is_driven=True)
+        job = summarize(await state.host.jobs.load(job_id), is_driven=True)
     return job.to_json().decode()
 
 
 async def _checkpoint(state: ServedProject, checkpoint_id: str) -> str:
     await state.job(place_of(checkpoint_id)[0])
-    return (await state.host.checkpoint(checkpoint_id)).to_json().decode()
+    return (await state.host.jobs.checkpoint(checkpoint_id)).to_json().decode()
 
 
 async def _events(state: ServedProject, run_id: str) -> str:
     await state.job(job_of_run(run_id))
-    logs = await state.host.logs(job_of_run(run_id), run_id=run_id)
+    logs = await state.host.jobs.logs(job_of_run(run_id), run_id=run_id)
     return "".join(f"{line.decode()}\n" for log in logs for line in log.lines)
 
 

@@ -69,8 +69,8 @@ async def _known(state: ServedProject, template: str, typed: str) -> list[str]:
 async def _within(state: ServedProject, template: str, job_id: str) -> list[str]:
     try:
         if template == EVENTS.template:
-            return [run.id for run in (await state.host.runs(job_id)).runs]
-        return list((await state.host.checkpoints(job_id)).ids)
+            return [run.id for run in (await state.host.jobs.runs(job_id)).runs]
+        return list((await state.host.jobs.checkpoints(job_id)).ids)
     except PerstackError:
         return []  # a Job that cannot be read has nothing to complete
 

@@ -100,7 +100,7 @@ class JobSubscriptions:
         try:
             if not self._offers((await self._host.job(job_id)).expert_key):
                 return
-            async for line in self._host.watch(job_id):
+            async for line in self._host.jobs.watch(job_id):
                 if line.event.timestamp >= began and is_visible_change(line.event):
                     await self._notify(EVENTS.uri(line.event.run_id))
                     await self._notify(JOB.uri(job_id))

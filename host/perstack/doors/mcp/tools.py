@@ -134,9 +134,9 @@ async def _list_jobs(call: Call, args: ListJobsArguments) -> Outcome:
 async def _get_job(call: Call, args: JobArguments) -> Outcome:
     job = await call.state.job(args.job)
     if job.status == "running":  # the stored summary of a running Job is a step or a second old
-        job = summarize(await call.host.load(args.job), is_driven=True)
+        job = summarize(await call.host.jobs.load(args.job), is_driven=True)
     is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
-    open_calls = await call.host.unsettled(args.job) if is_stopped else ()
+    open_calls = await call.host.jobs.unsettled(args.job) if is_stopped else ()
     texts = [job.text] if job.text else []
     return result(job_details(job, open_calls), *texts, standing(job), *call.notes)
 
@@ -184,7 +184,7 @@ async def _cancel_job(call: Call, args: CancelJobArguments) -> Outcome:
 async def _get_checkpoint(call: Call, args: CheckpointArguments) -> Outcome:
     if args.job is not None or is_place(args.checkpoint):
         await call.state.job(args.job or place_of(args.checkpoint)[0])
-    checkpoint = await call.host.checkpoint(args.checkpoint, job_id=args.job)
+    checkpoint = await call.host.jobs.checkpoint(args.checkpoint, job_id=args.job)
     return result(checkpoint, checkpoint.model_dump_json(by_alias=True, exclude_none=True, indent=1))
 
 
@@ -324,7 +324,7 @@ async def _run_expert(call: Call, expert: Expert) -> Outcome:
         await _expert_of(call, args.continue_job)
     if args.continue_job is None and not args.wait and call.host.leaves_to_workers:
         names = [place if isinstance(place, str) else place.uri for place in args.attachments]
-        files = [await call.host.attachment(name) for name in names]
+        files = [await call.host.jobs.attachment(name) for name in names]
         job = await call.host.submit(expert.key, args.query, attachments=files, by=caller(call.context))
         return job_result(job, *call.notes)
     work: StartRun = (
@@ -340,7 +340,7 @@ def _attaching(call: Call, work: StartRun, places: Sequence[str | LinkedFile]) -
 
     async def begun(*, on_event: OnEvent) -> JobSummary:
         names = [place if isinstance(place, str) else place.uri for place in places]
-        return await work(attachments=[await call.host.attachment(name) for name in names], on_event=on_event)
+        return await work(attachments=[await call.host.jobs.attachment(name) for name in names], on_event=on_event)
 
     return begun
 

@@ -155,7 +155,7 @@ async def answer_and_follow(
     """
     if not is_driven_by_worker(host, job):
         return await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=True, on_event=on_event)
-    seen = {run_id: head.seq for run_id, head in (await host.load(job.id)).heads.items()}
+    seen = {run_id: head.seq for run_id, head in (await host.jobs.load(job.id)).heads.items()}
     await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=False)
     return await host.jobs.follow(job.id, after=seen, on_event=on_event)
 

@@ -80,7 +80,7 @@ def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
 async def new_in(host: Host, checkpoint: Checkpoint) -> MessagesDiff:
     """Return the messages new since the previous step, maybe of a continued Run. Raises NotFound and StorageError."""
     before = await _before(host, checkpoint)
-    old = () if before is None else (await host.checkpoint(before, job_id=checkpoint.job_id)).messages
+    old = () if before is None else (await host.jobs.checkpoint(before, job_id=checkpoint.job_id)).messages
     gone, new = difference(old, checkpoint.messages)
     return MessagesDiff(before, gone, new)
 
@@ -108,7 +108,7 @@ def _without(some: Sequence[AnyMessage], others: Sequence[AnyMessage]) -> tuple[
 
 async def _before(host: Host, checkpoint: Checkpoint) -> str | None:
     """Return the last checkpoint of an earlier step: checkpoints of one step hardly differ."""
-    (log,) = await host.logs(checkpoint.job_id, run_id=checkpoint.run_id)
+    (log,) = await host.jobs.logs(checkpoint.job_id, run_id=checkpoint.run_id)
     earlier = [place.id for place in places_in(log) if place.entry.step < checkpoint.step_number]
     if earlier:
         return earlier[-1]

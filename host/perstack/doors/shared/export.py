@@ -22,7 +22,7 @@ OWN_FORMS: dict[str, str] = {
 
 def forms_of(host: Host) -> list[str]:
     """Return the names of all formats, including plugins."""
-    return sorted({*OWN_FORMS, *host.jobs.plugins.formats})
+    return sorted({*OWN_FORMS, *host.exports.formats})
 
 
 def lines_of(logs: Iterable[RunLog]) -> bytes:
@@ -32,7 +32,7 @@ def lines_of(logs: Iterable[RunLog]) -> bytes:
 
 async def document_of(host: Host, job_id: str) -> bytes:
     """Return a Job as one JSON document."""
-    return json.dumps(await host.document(job_id), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(await host.exports.document(job_id), ensure_ascii=False).encode() + b"\n"
 
 
 async def folders_of(host: Host, job_id: str, form: str) -> Mapping[str, bytes]:
@@ -40,7 +40,7 @@ async def folders_of(host: Host, job_id: str, form: str) -> Mapping[str, bytes]:
     known = forms_of(host)
     if form not in known:
         raise UsageError(f"no format {form!r} is installed; there are: {', '.join(known)}{suggestion(form, known)}")
-    return await host.export(form, job_id)
+    return await host.exports.export(form, job_id)
 
 
 def write_new_file(content: bytes, path: Path, named: str) -> None:

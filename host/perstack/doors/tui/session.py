@@ -268,7 +268,7 @@ class Session:
 
     async def _answered_meanwhile(self, text: str, asking: OpenQuestion) -> None:
         try:
-            await self.host.jobs.answer_meanwhile(text, asking.id, by=_by())
+            await self.host.jobs.answer_live(text, asking.id, by=_by())
         except Conflict as error:
             await self.ended()  # the others have just stopped, so the Job itself asks now
             if self.asking is not None and self.asking.id == asking.id:
@@ -286,7 +286,7 @@ class Session:
         """
         while self.is_driven and self.job_id is not None:
             await asyncio.sleep(_QUESTION_CHECK_INTERVAL_S)
-            for one in self.host.jobs.asked_meanwhile(self.job_id):
+            for one in self.host.jobs.live_questions(self.job_id):
                 if one.id == question_id:
                     self._meanwhile[f"{one.run_id} {one.tool_call_id}"] = one
                     self._on_change(self)
@@ -353,7 +353,7 @@ class Session:
             if not await self._show_end(job_id):
                 self.transcript = whole
             self.coming, taken = whole, 0
-            async for line in self.host.watch(job_id, on_caught_up=self._caught_up):
+            async for line in self.host.jobs.watch(job_id, on_caught_up=self._caught_up):
                 self._hear(line.event, whole, line.seq)
                 self._on_change(self)
                 taken += 1
@@ -424,7 +424,7 @@ class Session:
         if job.queued is not None:
             await self.host.jobs.follow(job.id, after=after, on_event=self._take_with_line)
             return
-        async for line in self.host.watch(job.id, after=after):
+        async for line in self.host.jobs.watch(job.id, after=after):
             self._hear(line.event, self.transcript, line.seq)
             self._on_change(self)
 
@@ -440,7 +440,7 @@ class Session:
             return
         self.expert_key = self.expert_key or self.job.expert_key
         if self.job.status == "stoppedByInterrupt":
-            self.unsettled = await self.host.unsettled(self.job_id)
+            self.unsettled = await self.host.jobs.unsettled(self.job_id)
 
     def _ends(self, known: JobSummary | None = None) -> None:
         """Show that nothing is running, and the outcome unless it is `known`."""

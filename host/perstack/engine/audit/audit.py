@@ -18,22 +18,37 @@ A new place that keeps a head of a log, or a new event that names a blob, has to
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perstack.core.audit.verification import Checked, Finding, Report, Unchecked, against, against_head
+from perstack.core.base.actor import By
 from perstack.core.base.chain import Sealed
-from perstack.core.base.ids import OwnerKind
+from perstack.core.base.ids import OwnerKind, place_of
 from perstack.core.base.records import Fact
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.project import Project
+from perstack.core.jobs.job import Job
+from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.audit.verify import verify_job
+from perstack.engine.context.host_context import ContextSource
 from perstack.engine.iterations.series_log import SERIES
+from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
 from perstack.engine.log.indexed_log import IndexedLogFormat, M
 from perstack.engine.log.storage import StoredSummary, log_of, space_of
 from perstack.engine.schedules.schedule_log import SCHEDULES
 from perstack.engine.tasks.task_log import TASKS
-from perstack.errors import StorageError
+from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import Storage
+from perstack.system.user import this_user
+
+if TYPE_CHECKING:
+    from perstack.core.audit.redaction import Redaction
+    from perstack.core.permissions.calls import PolicyCall
+    from perstack.engine.permissions.rule_testing import BacktestResult
 
 
 async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, of: str) -> Report:
@@ -144,3 +159,147 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
     lost = await verify_lost(storage)
     if lost:
         yield Report(storage.location, 0, 0, tuple(lost), kind="store")
+
+
+# The part of a Host.
+
+
+class Audit:
+    """Verification, receipts, replay and redaction of what a Host has in its storage."""
+
+    def __init__(self, source: ContextSource, reader: JobReader) -> None:
+        """Audit the logs of the reader's storage with the context in force."""
+        self._source = source
+        self._reader = reader
+
+    @property
+    def is_signing(self) -> bool:
+        """True if the project has a key, with which receipts are signed. Raises UsageError if it cannot be read."""
+        return self._trail.signer is not None
+
+    @property
+    def _trail(self) -> AuditTrail:
+        return self._source.current.audit
+
+    async def verify(
+        self, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None
+    ) -> Report:
+        """Verify a Job, a series of iterations or a task: its log, and everything derived from it.
+
+        The log is also compared with heads kept outside of the storage; a Job also with the project's anchor, or the
+        one named. With `key`, the file of a public key, every record in an anchor must be signed by it. Writes nothing.
+        Raises NotFound.
+        """
+        from perstack.engine.anchors.receipts import read_public_key
+
+        public = None if key is None else read_public_key(Path(key))
+        comparing = (self._trail if anchor is None else self._trail.with_anchor(anchor)).comparing(public)
+        of = await self._reader.resolve(job_id)
+        try:
+            report = await verify_any(self._reader.storage, of)
+        except NotFound:
+            absent = None if comparing is None else await comparing.missing(of)
+            if absent is None:
+                raise
+            return absent
+        return report if comparing is None else await comparing.compared(report)
+
+    async def verify_all(self, *, key: str | Path | None = None, anchor: str | None = None) -> AsyncGenerator[Report]:
+        """Verify every Job, series and task; one that cannot be read yields a report with that finding.
+
+        The last report lists what entries of tasks, or the anchor, name and the storage does not have.
+        """
+        from perstack.engine.anchors.receipts import read_public_key
+
+        public = None if key is None else read_public_key(Path(key))
+        comparing = (self._trail if anchor is None else self._trail.with_anchor(anchor)).comparing(public, whole=True)
+        async for report in verify_store(self._reader.storage):
+            yield report if comparing is None else await comparing.compared(report)
+        lost = None if comparing is None else await comparing.missing_owners()
+        if lost is not None:
+            yield lost
+
+    async def backtest(
+        self, project: Project, workspace: Path, *, rules: tuple[str, Permissions] | None = None, since: int = 0
+    ) -> AsyncGenerator[BacktestResult]:
+        """Yield what the rules of a project decide about all calls since `since` (milliseconds since 1970).
+
+        Job by Job, most recently written first. `rules`, with the name of their file, replace the project's own. It
+        uses no tokens, and changes nothing.
+        """
+        from perstack.engine.permissions.rule_testing import Backtest
+
+        async for tested in Backtest(project, self._source.current.plugins.skills, workspace, rules).of(
+            self._reader.storage, since
+        ):
+            yield tested
+
+    async def verify_receipt(
+        self, receipt: bytes, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None
+    ) -> Report:
+        """Verify the Job of a receipt, and compare its logs with the receipt.
+
+        Raises UsageError for an invalid receipt, or one of another Job than `job_id`.
+        """
+        from perstack.engine.anchors.receipts import read_public_key
+
+        async def check(job: str) -> Report:
+            return await self.verify(job, key=key, anchor=anchor)
+
+        public = None if key is None else read_public_key(Path(key))
+        return await self._trail.compared_with_receipt(receipt, public, check, job_id)
+
+    async def receipt(self, job_id: str | None = None) -> bytes:
+        """Return a receipt, to be kept outside of the storage: a JSON statement over the heads of a Job's logs.
+
+        It is in a DSSE envelope signed with the project's key, or unsigned if the project has none.
+        """
+        return await self._trail.receipt(await self._reader.resolve(job_id))
+
+    async def replay(self, job_id: str | None = None) -> Report:
+        """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
+        from perstack.engine.audit.replay import replay_job
+
+        return await replay_job(
+            self._reader.storage,
+            await self._reader.resolve(job_id),
+            self._source.current.plugins.skills,
+            self._source.current.workspace,
+        )
+
+    async def calls(self, job_id: str | None = None) -> tuple[PolicyCall, ...]:
+        """Return the calls that a Job's Runs have made, Run by Run, as permission rules see them.
+
+        Refused, denied and unapproved calls are not included. Raises NotFound, Damaged, and StorageError for a line
+        that cannot be parsed.
+        """
+        from perstack.engine.permissions.recorded_calls import calls_made
+
+        return calls_made(
+            await self._reader.logs(job_id), self._source.current.plugins.skills, self._source.current.workspace
+        )
+
+    async def redact(
+        self, event_id: str, fields: Sequence[str] = (), *, reason: str, by: By | None = None
+    ) -> Redaction:
+        """Remove what a person, a model or a tool wrote in an event from the log, caches and blobs, for good.
+
+        `fields` are the fields to remove; all texts of the event are removed together. Who did it (`by`, or this
+        process's user), why, and where else the same text occurs is recorded, and returned. If the process ends in
+        between, the same call again completes it. Raises NotFound, Damaged, Conflict while the Job is driven, and
+        UsageError for an event without text to remove.
+        """
+        from perstack.engine.audit.redact import redact_event
+
+        job = Job(place_of(event_id)[0])
+        async with self._trail.anchored(job):
+            done = await redact_event(
+                self._reader.storage,
+                event_id,
+                fields=fields,
+                reason=reason,
+                by=by or this_user(),
+                clock=self._source.current.clock,
+            )
+            job.heads.update((await self._reader.load(job.id)).heads)
+        return done

@@ -51,11 +51,7 @@ class RequestCheck:
 
 
 async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFactory], workspace: Path) -> Report:
-    """Replay each Run from its log, without a model, and compare every decision and every request.
-
-    `factories` tell permission rules what tools' arguments mean, and paths are resolved from the workspace. Decisions
-    that rest on redacted events cannot be repeated, and are reported as unchecked.
-    """
+    """Replay each Run from its log, without a model, and compare every decision and every request."""
     findings: list[Finding] = []
     unchecked: list[Unchecked] = []
     count = compared = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Literal
 
@@ -284,3 +284,37 @@ def _time_of(record: bytes) -> int:
         return 0
     at = event.get("timestamp") if isinstance(event, dict) else None
     return at if isinstance(at, int) else 0
+
+
+# The part of a Host.
+
+
+class StorageAdmin:
+    """Administration of one storage: copy it, check it, measure it."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Administer this storage."""
+        self._storage = storage
+
+    async def copy_to(
+        self, target: Storage, ids: Sequence[str] = (), since: int | None = None
+    ) -> AsyncGenerator[Copied]:
+        """Copy Jobs, tasks and series unchanged to another storage, and yield each copy.
+
+        Only those of `ids`, or whose last event is not older than `since` (milliseconds since 1970). Existing copies
+        are continued, never changed. Raises NotFound, and UsageError if it is the same storage.
+        """
+        async with aclosing(copy_storage(self._storage, target, ids, since)) as copied:
+            async for one in copied:
+                yield one
+
+    async def check(self) -> Sequence[StorageCheck]:
+        """Check that the storage can be reached and has what it needs. Creates no Job, and returns failures."""
+        return await storage_checks(self._storage)
+
+    async def disk_usage(self, ids: Sequence[str] = ()) -> DiskUsage:
+        """Measure the bytes that Jobs, tasks and series use, largest first; only those of `ids`, if some are given.
+
+        Raises NotFound, and UsageError for a storage that cannot measure.
+        """
+        return await disk_usage(self._storage, ids)

@@ -21,7 +21,7 @@ from perstack.core.iterations.measurements import Measurement, measurement_in, m
 from perstack.core.tasks.arguments import MOST_STATE
 from perstack.core.tasks.due import PollResult
 from perstack.engine.context.evaluator_process import request
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import HostContext
 from perstack.engine.plugins.programs import run_program
 from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox
 from perstack.errors import PerstackError, SkillError
@@ -118,7 +118,7 @@ _MOST_WORDS = 400
 
 
 async def why_it_fails(
-    setup: Setup,
+    setup: HostContext,
     expert_key: str,
     command: str | tuple[str, ...],
     given: str,

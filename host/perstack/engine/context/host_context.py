@@ -1,7 +1,8 @@
 """The definition and the services that a Host works with.
 
-A Setup is frozen: a change replaces it, so that what has begun keeps the Setup that it began with. Its methods check
-whether an Expert can begin, and compute the sandbox, the files that tools must keep off, and what is recorded.
+A `HostContext` is frozen: a change replaces it in the `ContextSource`, so that what has begun keeps the context that it
+began with. Its methods check whether an Expert can begin, and compute the sandbox, the files that tools must keep off,
+and what is recorded.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
+from perstack.engine.log.emitter import Emitter, OnEvent
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocated
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
@@ -55,7 +57,7 @@ STATE_DIR = "perstack"
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class HostContext:
     """A definition, and the services that its Experts run with."""
 
     project: Project
@@ -74,17 +76,17 @@ class Setup:
     vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])
     """Secrets that tools have shown, by the Job and the block of their numbers."""
 
-    def under(self, definition: SeriesDefinition) -> Setup:
-        """Return this setup with only the Experts of a recorded definition, and today's secrets."""
+    def with_recorded(self, definition: SeriesDefinition) -> HostContext:
+        """Return this context with only the Experts of a recorded definition, and today's secrets."""
         from perstack.engine.context.recorded_definition import in_force_now
 
         project, overrides = in_force_now(definition, self.project, self.overrides)
         return replace(self, project=project, overrides=overrides)
 
-    def within(self, expert_key: str, left: Budget | None, chosen: Overrides | None = None) -> Setup:
-        """Return this setup with a budget for a Job of the Expert that is at most what is left of a series' budget.
+    def with_budget(self, expert_key: str, left: Budget | None, chosen: Overrides | None = None) -> HostContext:
+        """Return this context with a budget for a Job of the Expert that is at most what is left of a series' budget.
 
-        `chosen` are the options that determine the Expert's own budget; None for those of this setup.
+        `chosen` are the options that determine the Expert's own budget; None for those of this context.
         """
         if left is None:
             return self
@@ -131,6 +133,10 @@ class Setup:
     def policies(self, expert: Expert) -> list[SandboxPolicy | None]:
         """Return the sandbox policies of the Expert and of all that it may delegate to."""
         return [self.policy(one) for one in with_delegates(self.project, (expert.key,))]
+
+    def emitter(self, on_event: OnEvent | None = None) -> Emitter:
+        """Return what shows events to the listeners of plugins, and to `on_event`."""
+        return Emitter(self.plugins.listeners, on_event)
 
     async def check_sandbox(self, expert: Expert) -> None:
         """Raise UsageError if this machine cannot apply the sandbox policies of the Expert or its delegates."""
@@ -238,7 +244,19 @@ class Setup:
         )
 
 
-# Snapshots of one Job, imported only when the first is taken.
+class ContextSource:
+    """Holder of the context in force. What begins reads `current` once, and keeps it."""
+
+    def __init__(self, current: HostContext) -> None:
+        """Begin with this context."""
+        self.current = current
+
+    def replace(self, current: HostContext) -> None:
+        """Use this context for what begins from now on."""
+        self.current = current
+
+
+# WorkspaceSnapshots of one Job, imported only when the first is taken.
 
 
 class JobSnapshots:

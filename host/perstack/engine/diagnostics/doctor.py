@@ -17,7 +17,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.overrides import RECORDED
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.leases import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
 from perstack.ports.environment import inherited
@@ -51,7 +51,7 @@ class RuntimeState:
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-async def runtimes(setup: Setup) -> tuple[RuntimeState, ...]:
+async def runtimes(setup: HostContext) -> tuple[RuntimeState, ...]:
     """Return the state of each installed runtime, sorted by name."""
     policies = [setup.policy(expert) or SandboxPolicy() for expert in setup.project.experts.values()]
     found = sorted(setup.plugins.runtimes.values(), key=lambda one: one.name)
@@ -60,7 +60,7 @@ async def runtimes(setup: Setup) -> tuple[RuntimeState, ...]:
     )
 
 
-async def _state(setup: Setup, factory: RuntimeFactory, policies: Sequence[SandboxPolicy]) -> RuntimeState:
+async def _state(setup: HostContext, factory: RuntimeFactory, policies: Sequence[SandboxPolicy]) -> RuntimeState:
     problem = ""
     try:
         for policy in policies or (SandboxPolicy(runtime=factory.name),):
@@ -70,10 +70,10 @@ async def _state(setup: Setup, factory: RuntimeFactory, policies: Sequence[Sandb
     return RuntimeState(factory.name, bool(policies), problem, factory.limits())
 
 
-async def run_program(setup: Setup, expert: Expert, argv: Sequence[str]) -> ProgramExit:
+async def run_program(setup: HostContext, expert: Expert, argv: Sequence[str]) -> ProgramExit:
     """Run a program in the Expert's runtime and the workspace, with this process's stdin, stdout and stderr.
 
-    Raises UsageError if it cannot be started, and the errors of `Setup.check_sandbox`.
+    Raises UsageError if it cannot be started, and the errors of `HostContext.check_sandbox`.
     """
     async with leftover_programs_ended(setup.storage), setup.ground(expert.key) as ground:
         env = {**inherited(setup.env, ground.variables), "PWD": str(setup.workspace)}
@@ -112,7 +112,7 @@ class ProviderState:
     """Reason why its models cannot be listed; empty if they can."""
 
 
-async def provider_states(setup: Setup) -> tuple[ProviderState, ...]:
+async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
     """Return the state of each provider: the default first, then in the order in which they are tried.
 
     The provider that plays recordings has no models, and is included only if it is the default.
@@ -125,7 +125,7 @@ async def provider_states(setup: Setup) -> tuple[ProviderState, ...]:
     return tuple(sorted((task.result() for task in asked), key=lambda state: not state.is_default))
 
 
-def _default(setup: Setup, factories: Sequence[ProviderFactory]) -> str | None:
+def _default(setup: HostContext, factories: Sequence[ProviderFactory]) -> str | None:
     if setup.overrides.provider is not None:
         return setup.overrides.provider
     if setup.project.provider is not None:
@@ -181,7 +181,7 @@ class Finding:
     remedy: str = ""
 
 
-async def diagnosis(setup: Setup) -> tuple[Finding, ...]:
+async def diagnosis(setup: HostContext) -> tuple[Finding, ...]:
     """Check Python, the extras, the providers and the storage. Changes nothing."""
     return (
         _python(),

@@ -15,7 +15,7 @@ from perstack.core.runs.messages import ExpertMessage
 from perstack.core.runs.state import wanted_schema
 from perstack.core.runs.tool_search import tokens_of
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.emitter import Emitter
 from perstack.engine.plugins.agent_skills import wants_agents_md
 from perstack.engine.plugins.providers import Prices, RunSettings
@@ -44,7 +44,7 @@ class OfferedTools:
     """The skills' instructions for their tools, sent after the Expert's instruction."""
 
 
-async def list_offered_tools(setup: Setup, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
+async def list_offered_tools(setup: HostContext, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
     """Return the tools that a Run of this Expert would offer. Raises SkillError for a wrong definition."""
     problems: list[Note] = []
 
@@ -123,7 +123,7 @@ class PromptPreview:
         return {**found, "tools": sum(map(tokens_of, self.shown))}
 
 
-async def sent_to_model(setup: Setup, expert: Expert, *, as_delegate: bool) -> PromptPreview:
+async def sent_to_model(setup: HostContext, expert: Expert, *, as_delegate: bool) -> PromptPreview:
     """Return what a Run of this Expert would send first. The Expert's skills are opened and closed.
 
     Raises SkillError for a wrong definition, and UsageError for an Agent Skill that cannot be used.
@@ -172,14 +172,14 @@ def _shown(folder: SkillFolder) -> SkillInfo:
     )
 
 
-def _settings(setup: Setup, expert: Expert) -> RunSettings | None:
+def _settings(setup: HostContext, expert: Expert) -> RunSettings | None:
     try:
         return setup.providers.settings(setup.project, expert, setup.overrides)
     except PerstackError:
         return None  # the rest can be shown without a model
 
 
-async def _window(setup: Setup, expert: Expert, settings: RunSettings | None) -> int | None:
+async def _window(setup: HostContext, expert: Expert, settings: RunSettings | None) -> int | None:
     policy = resolve_settings(setup.project, expert, setup.overrides).limits.context
     if policy is not None and policy.window is not None:
         return policy.window

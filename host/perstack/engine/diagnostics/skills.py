@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perstack.config.lock import Lock, LockedFolder, lock_path, merged, read_lock, write_lock
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import Skill, agent_skills
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.plugins.skills import check_agreed
 from perstack.errors import UsageError
 from perstack.ports.skill import SkillContext, SkillFactory
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Skills:
     """The skills that the Experts of the definition in force declare."""
 
-    def __init__(self, setup: Callable[[], Setup]) -> None:
-        """Create; `setup` returns the context in force."""
-        self._setup = setup
+    def __init__(self, source: ContextSource) -> None:
+        """Create; `source` has the context in force."""
+        self._source = source
 
     async def login(
         self, skill_name: str, present: Callable[[str], Awaitable[None]], *, expert_key: str | None = None
@@ -35,14 +35,14 @@ class Skills:
         Raises UsageError if no Expert has such a skill, or if several declare it differently and `expert_key` selects
         none of them, and SkillError if the login is not completed within some minutes.
         """
-        setup = self._setup()
+        setup = self._source.current
         factory, definition = _login_of(setup, skill_name, expert_key)
         check_agreed(definition, setup.agreement)
         await factory.login(definition, setup.skill_context(""), present)
 
     async def logout(self, skill_name: str, *, expert_key: str | None = None) -> bool:
         """Delete a login. Return False if there was none."""
-        setup = self._setup()
+        setup = self._source.current
         factory, definition = _login_of(setup, skill_name, expert_key)
         return await factory.logout(definition, setup.skill_context(""))
 
@@ -56,7 +56,7 @@ class Skills:
         from perstack.engine.diagnostics.install import Installed, ask_skills
         from perstack.engine.plugins.agent_skills import path_in_lock, read_to_lock
 
-        setup = self._setup()
+        setup = self._source.current
         if setup.project.path is None:
             raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")
         path = lock_path(setup.project.path)
@@ -92,7 +92,7 @@ def _step(folder: LockedFolder | UsageError) -> InstallStep:
     return InstallStep(folder.path, "ready")
 
 
-def _login_of(setup: Setup, skill_name: str, expert_key: str | None) -> tuple[SkillFactory, Skill]:
+def _login_of(setup: HostContext, skill_name: str, expert_key: str | None) -> tuple[SkillFactory, Skill]:
     from perstack.engine.diagnostics.install import login_of
 
     return login_of(setup.plugins.skills, setup.project.experts, skill_name, expert_key)

@@ -14,7 +14,7 @@ force, except for the evaluator, which is taken from today's perstack.toml.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from perstack.core.base.ids import check_job_id
@@ -23,7 +23,7 @@ from perstack.core.definitions.overrides import check_budget
 from perstack.core.definitions.secrets import measured_without_secrets
 from perstack.core.iterations.evolve import aimed, check_resumable
 from perstack.core.iterations.state import FailSeries, ResumeSeries, SeriesState, StartSeries
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import ContextSource
 from perstack.engine.iterations.series_driver import OnFact, SeriesDriver, check_ready
 from perstack.engine.iterations.series_log import SeriesLog, SeriesPage
 from perstack.engine.jobs.jobs import Jobs
@@ -35,14 +35,14 @@ from perstack.system.clock import new_ids
 class Iterations:
     """All series of iterations in one storage."""
 
-    def __init__(self, jobs: Jobs, setup: Callable[[], Setup]) -> None:
-        """Create; `setup` returns the context in force, which a series keeps while it is driven."""
-        now = setup()
+    def __init__(self, jobs: Jobs, source: ContextSource) -> None:
+        """Create; `source` has the context in force, which a series keeps while it is driven."""
+        now = source.current
         self._log = SeriesLog(now.storage, now.audit)
         self._storage = now.storage
         self._clock = now.clock
         self._jobs = jobs
-        self._setup = setup
+        self._source = source
         self._driving: dict[str, SeriesDriver] = {}
 
     async def begin(
@@ -67,7 +67,7 @@ class Iterations:
         `max_cost` (US dollars) and `max_tokens` limit the sum over all Jobs: each Job gets the rest, and the series
         pauses when nothing is left.
         """
-        setup = self._setup()
+        setup = self._source.current
         definition = setup.definition(expert_key)
         expert = definition.experts[0]
         written = _settings(expert)
@@ -116,7 +116,7 @@ class Iterations:
         check_budget(max_cost, max_tokens=max_tokens)
         await self._log.load(series_id)
         async with self._log.lease(series_id):
-            setup, loaded = self._setup(), await self._log.load(series_id)
+            setup, loaded = self._source.current, await self._log.load(series_id)
             check_resumable(loaded.state, more, target)
             key, definition, new = loaded.state.expert_key, loaded.state.definition, None
             if current or definition is None:
@@ -148,7 +148,7 @@ class Iterations:
         """Record that a series has failed; a person may resume it. Raises Conflict while it is driven."""
         async with self._log.lease(series_id):
             loaded = await self._log.load(series_id)
-            driver = SeriesDriver(self._log, self._jobs, self._setup(), None, None, loaded)
+            driver = SeriesDriver(self._log, self._jobs, self._source.current, None, None, loaded)
             now = self._clock.now()
             await driver.record(ResumeSeries(series_id=series_id, timestamp=now))
             await driver.record(FailSeries(series_id=series_id, timestamp=now, error=error))

@@ -46,7 +46,7 @@ from perstack.core.iterations.state import (
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import stands
 from perstack.engine.context.commands import measure_by_command, measure_by_function, name_of
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.iterations.series_log import SeriesLog
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.emitter import OnEvent
@@ -60,15 +60,15 @@ OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
 """Listener that receives an event of the series, the state after it, and its line in the log."""
 
 
-def settings_in_force(setup: Setup, expert_key: str, recorded: Iterate) -> Iterate:
+def settings_in_force(setup: HostContext, expert_key: str, recorded: Iterate) -> Iterate:
     """Return today's settings of an Expert, so that a wrong evaluator can be corrected; else the recorded ones."""
     expert = setup.project.expert(expert_key)
     return recorded if expert is None or expert.iterate is None else expert.iterate
 
 
-def check_ready(setup: Setup, expert_key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
+def check_ready(setup: HostContext, expert_key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
     """Raise UsageError or MissingCredential if a Job of the Expert, or of its evaluator, could not begin."""
-    setup.under(definition).check_ready(expert_key)
+    setup.with_recorded(definition).check_ready(expert_key)
     evaluator = settings_in_force(setup, expert_key, recorded).evaluator
     if isinstance(evaluator, ExpertEvaluator):
         setup.check_ready(evaluator.expert)
@@ -81,7 +81,7 @@ class SeriesDriver:
         self,
         log: SeriesLog,
         jobs: Jobs,
-        setup: Setup,
+        setup: HostContext,
         on_event: OnEvent | None,
         on_fact: OnFact | None,
         loaded: Loaded[SeriesState] | None = None,
@@ -168,12 +168,12 @@ class SeriesDriver:
         if isinstance(left, UsedUp):
             return used_up(left, self._stamp)
         plain = self._under(recorded)
-        new = plain.within(series.expert_key, left)
+        new = plain.with_budget(series.expert_key, left)
         begun = self._under(None if recorded is None else for_begun(recorded))
-        begun = begun.within(series.expert_key, left, plain.overrides)
+        begun = begun.with_budget(series.expert_key, left, plain.overrides)
         job = await self._run_job(
-            self._jobs.under(lambda: new),
-            self._jobs.under(lambda: begun),
+            self._jobs.with_context(ContextSource(new)),
+            self._jobs.with_context(ContextSource(begun)),
             command.job_id,
             series.expert_key,
             command.query,
@@ -189,9 +189,9 @@ class SeriesDriver:
             assumed=job.assumed,
         )
 
-    def _under(self, definition: SeriesDefinition | None) -> Setup:
+    def _under(self, definition: SeriesDefinition | None) -> HostContext:
         """Return the context with a recorded definition in force; today's context without one."""
-        return self._setup if definition is None else self._setup.under(definition)
+        return self._setup if definition is None else self._setup.with_recorded(definition)
 
     def _sandbox(self) -> AbstractAsyncContextManager[CommandSandbox]:
         return self._under(self.series.definition).ground(self.series.expert_key)
@@ -237,8 +237,8 @@ class SeriesDriver:
         )
 
     async def _run_evaluator(self, evaluator: ExpertEvaluator, command: Evaluate, left: Budget | None) -> JobSummary:
-        setup = self._setup.within(evaluator.expert, left)
-        jobs, job_id = self._jobs.under(lambda: setup), job_of_evaluation(self.series.id, command)
+        setup = self._setup.with_budget(evaluator.expert, left)
+        jobs, job_id = self._jobs.with_context(ContextSource(setup)), job_of_evaluation(self.series.id, command)
         return await self._run_job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
     async def _run_job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:

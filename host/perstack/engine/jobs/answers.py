@@ -1,28 +1,36 @@
-"""Answer a question of a Job: the one that it is stopped at, or an earlier one, in a branch."""
+"""Answers to the question that a Job is stopped at, or to an earlier question, in a branch.
+
+A person or an external event answers, or the recording that a Run of the Job plays. These functions check the answer
+and return how the Job starts; they write nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from perstack.core.base.actor import By
 from perstack.core.base.ids import event_id_of
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.overrides import Overrides
+from perstack.core.definitions.overrides import RECORDED, Overrides
+from perstack.core.definitions.permissions import Approval
 from perstack.core.jobs.answers import Given, read_job_answer
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_signal, new_limits
-from perstack.core.runs.facts import ContinuedFrom
+from perstack.core.jobs.summary import places_of
+from perstack.core.runs.events import Settlement
+from perstack.core.runs.facts import Answer, ContinuedFrom, Question
 from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.core.runs.step_events import CallInteractiveTool, RequestApproval
+from perstack.engine.context.host_context import HostContext
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.log.run_session import RunSession
-from perstack.engine.runs.loop import Driver
-from perstack.errors import Conflict, UsageError
+from perstack.engine.runs.beginning import NewRun, ResumedRun
+from perstack.engine.runs.decisions import PersonAnswer, PersonDecisions
+from perstack.errors import Conflict, PerstackError, UsageError
 from perstack.next_steps import AnswerEarlier, Continue, Inspect
+from perstack.ports.provider import Provider
 
 
-def answer_open(loaded: Job, run: Run, given: Given, overrides: Overrides) -> Callable[[Driver], RunSession]:
-    """Return the function that resumes the Coordinator's Run with an answer to the question that the Job is stopped at.
+def answer_current(loaded: Job, run: Run, given: Given, overrides: Overrides) -> ResumedRun:
+    """Return the Coordinator's Run, resumed with an answer to the question that the Job is stopped at.
 
     Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
     """
@@ -33,32 +41,19 @@ def answer_open(loaded: Job, run: Run, given: Given, overrides: Overrides) -> Ca
     if run.status != "stoppedByInteractiveTool" or asking is None:
         steps = (Continue(loaded.id, run.start.expert_key), AnswerEarlier(loaded.id))
         raise UsageError(f"Job {loaded.id} asks nothing ({run.status})", next_steps=steps)
-    answer = given.to(asking)
-
-    def take_up(driver: Driver) -> RunSession:
-        driver.answers[asking.run_id], driver.signal, driver.answered_by = answer, given.signal, given.by
-        return driver.take_up(run, "answer", limits=new_limits(run, overrides))
-
-    return take_up
+    answers = {asking.run_id: PersonAnswer(given.to(asking), given.by)}
+    decisions = PersonDecisions(answers=answers, signal=given.signal)
+    return ResumedRun(run, "answer", new_limits(run, overrides), decisions=decisions)
 
 
-async def answer_again(
-    reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given: Given
-) -> Callable[[Driver], RunSession]:
-    """Return the function that starts a Run where `base` asked, with another answer; both are written together.
+async def answer_in_branch(reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given: Given) -> NewRun:
+    """Return a Run that starts where `base` asked, with another answer.
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
     """
     answer = read_job_answer(await _question_at(reader, base, checkpoint_id), given.text)
     place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
-
-    def begin(driver: Driver) -> RunSession:
-        session = driver.begin_run(expert, base.start.query, continued_from=place, base=base)
-        driver.answered_by = given.by
-        driver.record_answer(session, answer)
-        return session
-
-    return begin
+    return NewRun(expert, base.start.query, continued_from=place, base=base, answer=PersonAnswer(answer, given.by))
 
 
 async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> OpenQuestion:
@@ -77,3 +72,79 @@ async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> Open
                 case _:
                     continue
     raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", job_id),))
+
+
+# Answers of a recording to a stopped Job: to its question, or for calls that began and have no result.
+
+DOOR = "recording"
+"""The door that is recorded for answers of a recording."""
+
+
+def plays(job: Job) -> bool:
+    """Return whether a Run of the Job plays a recording."""
+    return any(tally.start.provider == RECORDED for tally in job.runs.values())
+
+
+def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
+    """Return the Coordinator's Run, resumed with the recorded answer to the Job's question.
+
+    Returns None if nothing is asked, no recording is played, or it has no answer: then a person is asked.
+    """
+    asking = loaded.question
+    asked = None if asking is None else loaded.runs.get(asking.run_id)
+    if asking is None or asked is None:
+        return None
+    run = loaded.coordinator
+    if run.status != "stoppedByInteractiveTool":
+        return None
+    provider = _recorded_provider(context, asked)
+    answer = None if provider is None else _recorded(provider, loaded, asking, asked)
+    if answer is None:
+        return None
+    decisions = PersonDecisions(answers={asking.run_id: PersonAnswer(answer, By(door=DOOR))})
+    return ResumedRun(run, "answer", new_limits(run, context.overrides), decisions=decisions)
+
+
+def recorded_settlements(context: HostContext, loaded: Job) -> dict[str, Settlement]:
+    """Return the unsettled calls that a recording answers, by key, to be retried: no effect can be doubled."""
+    if not plays(loaded):
+        return {}
+    from perstack.engine.runs.playback import played_calls
+
+    found: dict[str, Settlement] = {}
+    for run in loaded.runs.values():
+        provider = _recorded_provider(context, run)
+        calls = () if provider is None else played_calls(provider, run, context.plugins.skills)
+        found.update({call_key(run, call): "retry" for call in calls if is_unsettled(call)})
+    return found
+
+
+def _recorded_provider(context: HostContext, run: Run) -> Provider | None:
+    """Return the provider of a Run that plays a recording; None for other Runs."""
+    try:
+        provider = context.providers.for_run(run, context.project, context.overrides).provider
+    except PerstackError:
+        return None
+    return provider if provider.player is not None else None
+
+
+def _recorded(provider: Provider, loaded: Job, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
+    from perstack.core.recordings.model import SaidApproval, SaidForm, SaidText
+
+    player = provider.player
+    if player is None:
+        return None
+    place = places_of(tally.start for tally in loaded.runs.values())[run.id]
+    where = (place, asking.tool_call_id, run.step)
+    if asking.call_digest:
+        approval = player.said(*where, SaidApproval)
+        is_offered = approval is not None and approval.rule in ("", *asking.offers)
+        return approval.approval if approval is not None and is_offered else None
+    if asking.requested_schema is not None:
+        form = player.said(*where, SaidForm, len(run.calls[asking.tool_call_id].answers))
+        if form is None or form.action is None:
+            return None
+        question = Question(message=asking.text, requested_schema=asking.requested_schema)
+        return Answer(question=question, action=form.action, content=form.content)
+    text = player.said(*where, SaidText)
+    return None if text is None else text.text

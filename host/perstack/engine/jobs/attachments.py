@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from perstack.core.base.file_names import folded, is_variables, matches_pattern, protected_by_name
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.runs.messages import LARGEST, Attached, ResultContent, attached_of, check_together
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.storage import JobBlobs
 from perstack.errors import UsageError
 from perstack.ports.storage import Storage
@@ -30,12 +30,12 @@ async def attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
     return await asyncio.to_thread(_attached, given)
 
 
-def check_taken(setup: Setup, expert_key: str, found: Sequence[Attached]) -> None:
+def check_taken(host: HostContext, expert_key: str, found: Sequence[Attached]) -> None:
     """Raise UsageError, naming the model and the provider, for media that the Expert's model does not take."""
     if all(one.media_type is None for one in found):
         return
-    settings = setup.providers.settings(setup.project, setup.expert(expert_key), setup.overrides)
-    provider = setup.providers.get(settings.provider)
+    settings = host.providers.settings(host.project, host.expert(expert_key), host.overrides)
+    provider = host.providers.get(settings.provider)
     for one in found:
         if one.media_type is not None and not provider.takes(settings.model, one.media_type):
             raise UsageError(
@@ -54,13 +54,9 @@ async def keep(storage: Storage, job_id: str, found: Sequence[Attached]) -> tupl
     return tuple(one.part for one in found)
 
 
-async def in_workspace(setup: Setup, place: str) -> Blob:
-    """Read a file of the workspace, by path or `file:` address.
-
-    For a caller who may not read all that this process may. Raises UsageError for a file outside of the workspace, and
-    for one that tools must not touch.
-    """
-    return await asyncio.to_thread(_in_workspace, setup, place)
+async def in_workspace(host: HostContext, place: str) -> Blob:
+    """Read a file of the workspace, by path or `file:` address."""
+    return await asyncio.to_thread(_in_workspace, host, place)
 
 
 def _attached(given: Sequence[Attachable]) -> tuple[Attached, ...]:
@@ -87,14 +83,14 @@ def _read(path: Path) -> bytes:
         raise UsageError(f"{path} cannot be attached: {_why(error)}") from None
 
 
-def _in_workspace(setup: Setup, place: str) -> Blob:
+def _in_workspace(host: HostContext, place: str) -> Blob:
     path = _path_of(place)
-    top = Path(os.path.realpath(setup.workspace))
+    top = Path(os.path.realpath(host.workspace))
     real = Path(os.path.realpath(top / path)) if "\0" not in path else Path("/")
     if not real.is_relative_to(top):
         raise UsageError(f"{place} cannot be attached: it is outside the workspace")
     parts = real.relative_to(top).parts
-    if _is_off_limits(setup, real, parts):
+    if _is_off_limits(host, real, parts):
         raise UsageError(f"{place} cannot be attached: it is off limits to tools")
     try:
         return Blob(read_below(top, "/".join(parts), LARGEST), name=real.name)
@@ -113,19 +109,19 @@ def _path_of(place: str) -> str:
     return unquote(address.path)
 
 
-def _is_off_limits(setup: Setup, real: Path, parts: tuple[str, ...]) -> bool:
+def _is_off_limits(host: HostContext, real: Path, parts: tuple[str, ...]) -> bool:
     """Return whether file tools must not touch a file, by its names, its place, or its identity."""
-    context = setup.skill_context("")
+    context = host.skill_context("")
     if protected_by_name(folded(parts)) is not None or any(map(is_variables, parts)):
         return True
-    state = (setup.workspace / context.state_dir,) if context.state_dir else ()
+    state = (host.workspace / context.state_dir,) if context.state_dir else ()
     kept = [os.path.realpath(path) for path in (*state, *context.off_limits, *context.protected)]
-    top = os.path.realpath(setup.workspace)
+    top = os.path.realpath(host.workspace)
     if is_below(str(real), [path for path in kept if not is_below(top, (path,))]):
         return True
     if any(matches_pattern(real.parts, Path(pattern).parts) for pattern in context.protected_patterns):
         return True
-    named = (*kept, *(os.path.join(setup.workspace, name) for name in (".env", ".env.local")))  # noqa: PTH118
+    named = (*kept, *(os.path.join(host.workspace, name) for name in (".env", ".env.local")))  # noqa: PTH118
     return any(_is_same(real, path) for path in named)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from pydantic import JsonValue
@@ -20,6 +20,8 @@ from perstack.core.runs.messages import BlobPart
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import StartGeneration
+from perstack.engine.context.host_context import ContextSource
+from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.run_log import is_checkpoint, load_job
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.formats import JobFormat
@@ -32,11 +34,7 @@ DOCUMENT_FORMAT = 1
 
 
 async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
-    """Return a document with `format`, `job`, `runs`, `checkpoints` and `messages`.
-
-    `messages` has each Run's whole history once, by Run id, its instruction first; those of a checkpoint are the first
-    `messages.count` after the instruction. So the document grows with the work done, not with its square.
-    """
+    """Return a document with `format`, `job`, `runs`, `checkpoints` and `messages`."""
     checkpoints: list[JsonValue] = []
 
     def observe(event: StoredEvent, run: Run) -> None:
@@ -58,10 +56,7 @@ async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
 
 
 async def foreign_files(storage: Storage, job_id: str, form: JobFormat) -> Mapping[str, bytes]:
-    """Return the files of a Job in the format of another program, by relative path.
-
-    Raises NotFound, Damaged, and StorageError for a Job that cannot be written in the format.
-    """
+    """Return the files of a Job in the format of another program, by relative path."""
     logs: dict[str, list[StoredEvent]] = {}
 
     def observe(event: StoredEvent, run: Run) -> None:
@@ -91,10 +86,7 @@ def _json(fact: Fact) -> JsonObject:
 
 
 async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> Recording:
-    """Record a Job as far as it has got, without the secrets of `env` and what looks like one. Writes nothing.
-
-    Raises NotFound, Damaged, and UsageError for a Job that cannot be recorded.
-    """
+    """Record a Job as far as it has got, without the secrets of `env` and what looks like one. Writes nothing."""
     logs: dict[str, list[StoredEvent]] = {}
     sent: dict[str, int] = {}
 
@@ -151,3 +143,41 @@ async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[st
         if size > MOST_BLOB_BYTES:
             break  # too much already: `recording_of` refuses it
     return found
+
+
+# The part of a Host.
+
+
+class JobExports:
+    """Exports of Jobs. They change nothing."""
+
+    def __init__(self, source: ContextSource, reader: JobReader) -> None:
+        """Export Jobs of the reader's storage, without the secret variables of the context in force."""
+        self._source = source
+        self._reader = reader
+
+    @property
+    def formats(self) -> Collection[str]:
+        """The names that plugins give the formats of `export`."""
+        return self._source.current.plugins.formats.keys()
+
+    async def record(self, job_id: str | None = None) -> Recording:
+        """Record a Job, as far as it has got, for the provider `recorded` to play.
+
+        A recording has no text that looks like a secret, nor the values of this Host's secret variables. Raises
+        NotFound, Damaged, and UsageError for a Job with a redacted event, or a Job that is too large.
+        """
+        return await record_job(self._reader.storage, await self._reader.resolve(job_id), self._source.current.env)
+
+    async def document(self, job_id: str | None = None) -> JsonObject:
+        """Return a Job as one JSON document: `job`, `runs`, `checkpoints`, and each Run's `messages` once."""
+        return await job_document(self._reader.storage, await self._reader.job(job_id))
+
+    async def export(self, form: str, job_id: str | None = None) -> Mapping[str, bytes]:
+        """Return the files of a Job in the format of another program, by relative path.
+
+        `form` is the name that a plugin gives the format. Raises UsageError that lists the installed formats.
+        """
+        return await foreign_files(
+            self._reader.storage, await self._reader.resolve(job_id), self._source.current.plugins.format(form)
+        )

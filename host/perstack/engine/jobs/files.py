@@ -15,10 +15,9 @@ from perstack.core.runs.messages import REDACTED
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import ContextSource
 from perstack.engine.files.rewind_lock import lease_without_rewind
-from perstack.engine.jobs.queries import JobQueries
-from perstack.engine.log.emitter import Emitter
+from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Inspect, SetOption
@@ -39,14 +38,17 @@ class FilesDiff:
 
     job_id: str
     of: str
-    """What made the changes, in words."""
+    """Description of what made the changes."""
     files: tuple[FileDiff, ...]
 
 
-class JobFiles(JobQueries):
+class JobFiles:
     """Files of Jobs whose workspaces were recorded."""
 
-    _setup: Callable[[], Setup]
+    def __init__(self, source: ContextSource, reader: JobReader) -> None:
+        """Compare and rewind files in the workspace of the context in force."""
+        self._source = source
+        self._reader = reader
 
     async def diff(self, job_id: str | None = None, what: str | None = None, *, run_id: str | None = None) -> FilesDiff:
         """Return the file changes of a Job; with `run_id` only those of that Run, without its delegates.
@@ -59,12 +61,12 @@ class JobFiles(JobQueries):
         from perstack.engine.files.changes import file_diffs
         from perstack.engine.files.trees import Trees
 
-        job_id = job_of_run(run_id) if job_id is None and run_id is not None else await self._job_id(job_id)
+        job_id = job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.resolve(job_id)
         if what is not None and ".." in what:
             of, changes = await self._between(job_id, *_ends(what), run_id)
         else:
             of, changes = await self._done(job_id, what, run_id)
-        return FilesDiff(job_id, of, await file_diffs(Trees(self.storage, job_id), changes))
+        return FilesDiff(job_id, of, await file_diffs(Trees(self._reader.storage, job_id), changes))
 
     async def plan_rewind(
         self, job_id: str, checkpoint_id: str, *, only: Sequence[str] = (), elsewhere: bool = False
@@ -103,7 +105,7 @@ class JobFiles(JobQueries):
         Raises UsageError, NotFound and StorageError.
         """
         job_id = place_of(checkpoint_id)[0] if job_id is None else job_id
-        at = await self._state_at(checkpoint_id, job_id)
+        at = await self._reader.state_at(checkpoint_id, job_id)
         return await self._rewinder(_made(Path(folder))).write(job_id, at, checkpoint_id)
 
     async def is_recorded(self, job_id: str) -> bool:
@@ -113,15 +115,15 @@ class JobFiles(JobQueries):
         """
         from perstack.engine.files.changes import snapshots_of
 
-        shots = snapshots_of(job_id, await self.logs(job_id))
+        shots = snapshots_of(job_id, await self._reader.logs(job_id))
         if not shots:
             return False
-        latest = (await self.events(shots[-1].run_id))[shots[-1].seq - 1].event
+        latest = (await self._reader.events(shots[-1].run_id))[shots[-1].seq - 1].event
         if not isinstance(latest, RecordSnapshot) or latest.left_out_count:
             return False
         return await self._tree_now(job_id) == latest.tree
 
-    async def _check_files(self, job_id: str) -> None:
+    async def check_present(self, job_id: str) -> None:
         """Raise UsageError if this workspace has none of a Job's changes to its files, or none of its files.
 
         A file that merely differs does not show a wrong workspace: the Jobs of a worker share one, and an interrupted
@@ -131,14 +133,14 @@ class JobFiles(JobQueries):
         from perstack.engine.files.changes import snapshots_of
         from perstack.engine.files.trees import Trees
 
-        shots = snapshots_of(job_id, await self.logs(job_id))
+        shots = snapshots_of(job_id, await self._reader.logs(job_id))
         if not shots:
             return
         try:
             now = await self._tree_now(job_id)
         except StorageError:
             return  # too many files, which the next snapshot reports, or a storage whose next write fails too
-        trees, latest = Trees(self.storage, job_id), shots[-1].tree
+        trees, latest = Trees(self._reader.storage, job_id), shots[-1].tree
         # a Job that has changed nothing yet is recognized by the files that it began with
         made = await trees.changes(shots[0].tree, latest) or await trees.changes(None, latest)
         done = [
@@ -162,29 +164,32 @@ class JobFiles(JobQueries):
         """
         return await self._rewinder().settle()
 
-    def _leased_on_whole_files(self, job_id: str, holder: str) -> AbstractAsyncContextManager[None]:
-        """Hold the lease of a Job that is driven in this workspace, and prevent rewinds of its files."""
-        return lease_without_rewind(
-            self.storage, self._workspace, self.settle_rewind, lambda: self.storage.lease(job_id, holder)
-        )
+    def without_rewind(
+        self, lease: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> AbstractAsyncContextManager[None]:
+        """Hold the lease of what is driven in this workspace, and prevent rewinds of its files."""
+        return lease_without_rewind(self._reader.storage, self._workspace, self.settle_rewind, lease)
 
     def _rewinder(self, workspace: Path | None = None) -> Rewinder:
         from perstack.engine.jobs.rewind import Rewinder
 
-        workspace = self._workspace if workspace is None else workspace
-        emit = Emitter(self.plugins.listeners, None)
+        context = self._source.current
         return Rewinder(
-            self.storage,
-            workspace,
-            self.audit,
-            self._setup().clock,
-            emit,
-            self._setup().snapshots,
+            context.storage,
+            context.workspace if workspace is None else workspace,
+            context.audit,
+            context.clock,
+            context.emitter(),
+            context.snapshots,
             self._check_not_driven,
         )
 
+    @property
+    def _workspace(self) -> Path:
+        return self._source.current.workspace
+
     async def _at(self, job_id: str, checkpoint_id: str, *, elsewhere: bool) -> Run:
-        at = await self._state_at(checkpoint_id, job_id)
+        at = await self._reader.state_at(checkpoint_id, job_id)
         if not elsewhere and not _works_in(at.start, self._workspace):
             raise UsageError(
                 f"Job {job_id} did not work in {self._workspace}: go to its folder, or name this one as the workspace"
@@ -193,17 +198,17 @@ class JobFiles(JobQueries):
 
     async def _check_not_driven(self) -> None:
         """Raise Conflict, naming the Job, while one is driven in this workspace, or may be."""
-        for job_id in await every_id(lambda after: self.storage.jobs(limit=_PAGE, after=after)):
-            if await self.storage.lease_info(job_id) is not None and await self._may_work_here(job_id):
+        for job_id in await every_id(lambda after: self._reader.storage.jobs(limit=_PAGE, after=after)):
+            if await self._reader.storage.lease_info(job_id) is not None and await self._may_work_here(job_id):
                 raise Conflict(f"Job {job_id} is driven in {self._workspace}: cancel it, or wait for its end")
-        for run_id in await DelegateLeases(self.storage).driven():
+        for run_id in await DelegateLeases(self._reader.storage).driven():
             if await self._may_work_here(job_of_run(run_id)):
                 words = f"{run_id}, a delegate, is driven in {self._workspace}"
                 raise Conflict(f"{words}: cancel Job {job_of_run(run_id)}, or wait for its end")
 
     async def _may_work_here(self, job_id: str) -> bool:
         try:
-            return _works_in((await self.load(job_id)).coordinator.start, self._workspace)
+            return _works_in((await self._reader.load(job_id)).coordinator.start, self._workspace)
         except (StorageError, UsageError, LookupError):
             return True  # it is about to begin, or cannot be read
 
@@ -211,20 +216,20 @@ class JobFiles(JobQueries):
         from perstack.engine.files.changes import changes_in, deltas_of, snapshots_of
         from perstack.engine.files.trees import Trees
 
-        logs = await self.logs(job_id)
+        logs = await self._reader.logs(job_id)
         shots = snapshots_of(job_id, logs)
         if not shots:
             raise _no_snapshot(f"Job {job_id}")
         of, step = f"Job {job_id}", None
         if run_id is not None and run_id not in {log.run_id for log in logs}:
-            await self.logs(job_id, run_id=check_id(run_id, "run"))  # raises an error that lists the Runs
+            await self._reader.logs(job_id, run_id=check_id(run_id, "run"))  # raises an error that lists the Runs
         if what is not None and is_place(what):
-            at = await self._state_at(what, job_id)
+            at = await self._reader.state_at(what, job_id)
             run_id, step = at.id, at.step
         elif what is not None:
             if not what.isdigit():
                 raise UsageError(f"{what} is neither a step nor a checkpoint", next_steps=(Inspect("log", job_id),))
-            run_id, step = run_id or (await self.job(job_id)).coordinator_run_id, int(what)
+            run_id, step = run_id or (await self._reader.job(job_id)).coordinator_run_id, int(what)
         if run_id is not None:
             of = f"Run {run_id}" if step is None else f"step {step} of {run_id}"
         wanted = [
@@ -232,7 +237,7 @@ class JobFiles(JobQueries):
             for delta in deltas_of(shots)
             if delta.shot.by is not None and run_id in (None, delta.shot.by[0]) and step in (None, delta.shot.by[1])
         ]
-        return of, await changes_in(Trees(self.storage, job_id), wanted)
+        return of, await changes_in(Trees(self._reader.storage, job_id), wanted)
 
     async def _between(self, job_id: str, first: str, last: str, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
         from perstack.engine.files.changes import snapshots_of
@@ -243,16 +248,16 @@ class JobFiles(JobQueries):
         elif first:
             old, new = await self._tree_at(job_id, first), await self._tree_now(job_id)
         else:
-            run_id = run_id or (place_of(last)[1] if last else (await self.job(job_id)).coordinator_run_id)
-            shots = [shot for shot in snapshots_of(job_id, await self.logs(job_id)) if shot.run_id == run_id]
+            run_id = run_id or (place_of(last)[1] if last else (await self._reader.job(job_id)).coordinator_run_id)
+            shots = [shot for shot in snapshots_of(job_id, await self._reader.logs(job_id)) if shot.run_id == run_id]
             if not shots:
                 raise _no_snapshot(f"Run {run_id}")
             old, new = shots[0].tree, await self._tree_at(job_id, last) if last else await self._tree_now(job_id)
         of = f"{first or 'the beginning'} to {last or 'now'}"
-        return of, await Trees(self.storage, job_id).changes(old, new)
+        return of, await Trees(self._reader.storage, job_id).changes(old, new)
 
     async def _tree_at(self, job_id: str, checkpoint_id: str) -> str:
-        found = (await self._state_at(checkpoint_id, job_id)).snapshot
+        found = (await self._reader.state_at(checkpoint_id, job_id)).snapshot
         if found is None:
             raise _no_snapshot(checkpoint_id)
         return found

@@ -1,9 +1,10 @@
-"""The public operations on Jobs: run, continue, answer, resume, signal, cancel, redact, delete.
+"""The public operations on Jobs: run, continue, answer, resume, signal, cancel, delete.
 
-`host.jobs` is a `Jobs`. It inherits, in this order, reads (reader.py), queries (queries.py), files (files.py), driving
-(runner.py), serving for workers (serving.py) and the queue (queue.py). An operation that continues a Job gives `_go_on`
-(runner.py) a `begin` function: under the Job's lease it checks the loaded states, writes no event, and returns the
-function that records the first event. So every operation takes leases, limits and audits in the same way.
+`host.jobs` is a `Jobs`: a reader (reader.py) with these operations. Its parts are public: `runner` drives Jobs
+(runner.py), `queue` queues them for workers (queue.py), `server` serves queued ones (serving.py), and `files` compares
+and rewinds their files (files.py). An operation that continues a Job gives `JobRunner.run_existing` a function that,
+under the Job's lease, checks the loaded states and returns the Run that begins or resumes, as data. So every operation
+takes leases, limits and audits alike.
 """
 
 from __future__ import annotations
@@ -11,54 +12,84 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.settings import with_one_model
-from perstack.core.base.actor import By
+from perstack.core.base.actor import By, cleaned
 from perstack.core.base.ids import Owner, check_job_id, event_id_of, place_of
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_labels, not_retained
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import Settlement, StoredEvent
+from perstack.core.runs.events import CloseRun, Settlement, StoredEvent
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import CompactHistory, Retry, StartCompaction
-from perstack.engine.context.host_context import Setup
-from perstack.engine.jobs.queue import JobQueue
+from perstack.engine.context.host_context import ContextSource
+from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.runner import played_again, played_answer
-from perstack.engine.log.emitter import Emitter, OnEvent
+from perstack.engine.jobs.runner import ActiveJobs, JobRunner, read_attachments
+from perstack.engine.log.emitter import OnEvent
 from perstack.engine.log.leases import StopRequests
+from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
-from perstack.next_steps import Inspect
+from perstack.next_steps import Continue, Inspect
 from perstack.support.storage import pages
 from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
-    from perstack.core.audit.redaction import Redaction
     from perstack.core.jobs.cloud_events import CloudEvent
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
-    from perstack.engine.log.run_session import RunSession
-    from perstack.engine.runs.loop import Driver  # whoever only looks at Jobs drives none
+    from perstack.engine.jobs.queue import JobQueue
+    from perstack.engine.jobs.serving import JobServer
+    from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
+    from perstack.ports.tasks import TaskMemory
     from perstack.toolkit.context import Blob
 
 
 _PAGE = 500
 
 
-class Jobs(JobQueue):
+class Jobs(JobReader):
     """The Jobs of one storage. Several may be driven at once, each in its own task."""
 
-    def under(self, setup: Callable[[], Setup]) -> Jobs:
-        """Return the same Jobs, driven with another setup."""
-        return Jobs(setup, self._tasks, self._driving)
+    def __init__(
+        self, source: ContextSource, tasks: Callable[[], TaskMemory], active: ActiveJobs | None = None
+    ) -> None:
+        """Operate on Jobs with the context in force when an operation begins.
+
+        `tasks` returns the tasks that agents pause and resume. `active`: the Jobs that this process drives already.
+        """
+        super().__init__(source.current.storage)
+        self.source = source
+        self._tasks = tasks
+        self.files = JobFiles(source, self)
+        self.runner = JobRunner(source, self, self.files, active or ActiveJobs(), tasks)
+
+    @cached_property
+    def queue(self) -> JobQueue:
+        """The Jobs that are queued for workers."""
+        from perstack.engine.jobs.queue import JobQueue
+
+        return JobQueue(self.source, self, self.runner)
+
+    @cached_property
+    def server(self) -> JobServer:
+        """The server of queued Jobs for a worker."""
+        from perstack.engine.jobs.serving import JobServer
+
+        return JobServer(self.source, self, self.runner, self.files)
+
+    def with_context(self, source: ContextSource) -> Jobs:
+        """Return these Jobs, driven with another context."""
+        return Jobs(source, self._tasks, self.runner.active)
 
     def in_folder(self, workspace: Path) -> Jobs:
-        """Return the same Jobs, driven in another folder."""
-        return self.under(lambda: replace(self._setup(), workspace=workspace))
+        """Return these Jobs, driven in another folder."""
+        return self.with_context(ContextSource(replace(self.source.current, workspace=workspace)))
 
     async def run(
         self,
@@ -70,15 +101,38 @@ class Jobs(JobQueue):
         labels: Mapping[str, str] | None = None,
         on_event: OnEvent | None = None,
     ) -> JobSummary:
-        """Start a new Job and drive it until it ends or stops.
+        """Start a new Job and drive it until it ends or stops. A cancelled call is recorded as an interrupt.
 
-        Nothing is written before the Expert, the model and the provider have been checked. A cancelled call is recorded
-        as an interrupt. `labels` are used to find the Job later. `attachments` are files, bytes, or Blobs with a name:
-        images, PDFs and texts that the model sees with the query. Raises UsageError if `job_id` exists and has begun,
-        and for an attachment that cannot be read, or that the model does not take.
+        Nothing is written before the Expert, the model and the provider have been checked. `labels` are used to find
+        the Job later. `attachments` are files, bytes, or Blobs with a name, which the model sees with the query. Raises
+        UsageError if `job_id` exists, and for an attachment that cannot be read, or that the model does not take.
         """
-        begun = self._begin(self._setup(), expert_key, query, job_id, attachments, check_labels(labels or {}), on_event)
-        return await begun
+        context, labels = self.source.current, check_labels(labels or {})
+        return await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event)
+
+    async def submit(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        at: int | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        attachments: Sequence[Attachable] = (),
+        job_id: str | None = None,
+        by: By | None = None,
+    ) -> JobSummary:
+        """Record a new Job for a worker to drive. See `JobQueue.submit`."""
+        return await self.queue.submit(
+            expert_key,
+            query,
+            at=at,
+            priority=priority,
+            labels=labels,
+            attachments=attachments,
+            job_id=job_id,
+            by=by,
+        )
 
     async def continue_job(
         self,
@@ -95,21 +149,21 @@ class Jobs(JobQueue):
 
         `job_id` None means the latest Job. Today's definition is used. `labels` are added to the Job's.
         """
-        setup, labels = self._setup(), check_labels(labels or {})
-        expert = setup.expert(expert_key)
-        job_id = await self._job_id(job_id)
-        added = await self._attached(setup, expert.key, attachments)
+        context, labels = self.source.current, check_labels(labels or {})
+        expert = context.expert(expert_key)
+        job_id = await self.resolve(job_id)
+        added = await read_attachments(context, expert.key, attachments)
 
-        async def begin(loaded: Job) -> Callable[[Driver], RunSession]:
+        async def decide(loaded: Job) -> NewRun:
+            from perstack.engine.runs.beginning import NewRun
+
             base = await self._base(loaded, resume_from)
             check_same_expert(base, expert, job_id)
-            contents = await self._kept(job_id, added)
+            contents = await self.runner.store_attachments(job_id, added)
             place = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
-            return lambda driver: driver.begin_run(
-                expert, query, continued_from=place, base=base, labels=labels, attachments=contents
-            )
+            return NewRun(expert, query, labels, contents, continued_from=place, base=base)
 
-        return await self._go_on(setup, job_id, begin, on_event)
+        return await self.runner.run_existing(context, job_id, decide, on_event)
 
     async def answer(
         self,
@@ -136,27 +190,28 @@ class Jobs(JobQueue):
         not fit, and Conflict if the question `question_id` has been answered already.
         """
         named = question_id or (resume_from if job_id is None else None)
-        job_id = place_of(named)[0] if named is not None else await self._job_id(job_id)
+        job_id = place_of(named)[0] if named is not None else await self.resolve(job_id)
         from perstack.core.jobs.answers import Given
-        from perstack.engine.jobs.answers import answer_again, answer_open
+        from perstack.engine.jobs.answers import answer_current, answer_in_branch
 
-        given, setup = Given(text, by or this_user(), question_id, signal), self._setup()
+        given, context = Given(text, by or this_user(), question_id, signal), self.source.current
 
-        async def begin(loaded: Job) -> Callable[[Driver], RunSession]:
+        async def decide(loaded: Job) -> NewRun | ResumedRun:
             if resume_from is None:
-                return answer_open(loaded, loaded.coordinator, given, setup.overrides)
+                return answer_current(loaded, loaded.coordinator, given, context.overrides)
             base = await self._base(loaded, resume_from)
-            return await answer_again(self, base, resume_from, setup.expert(base.start.expert_key), given)
+            return await answer_in_branch(self, base, resume_from, context.expert(base.start.expert_key), given)
 
-        leaves, takes_up = self._leaving(setup, by, drive), resume_from is None
-        return await self._ordered(await self._go_on(setup, job_id, begin, on_event, takes_up=takes_up, leaves=leaves))
+        queue, resumes = self.queue.requests(context, by, drive), resume_from is None
+        job = await self.runner.run_existing(context, job_id, decide, on_event, resumes=resumes, queue=queue)
+        return await self.queue.ordered(job)
 
-    def asked_meanwhile(self, job_id: str) -> tuple[OpenQuestion, ...]:
+    def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
         """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
-        driver = self._driving.drivers.get(job_id)
-        return () if driver is None else driver.live_answers.asked
+        questions = self.runner.active.questions(job_id)
+        return () if questions is None else questions.open
 
-    async def answer_meanwhile(self, text: str, question_id: str, *, by: By | None = None) -> None:
+    async def answer_live(self, text: str, question_id: str, *, by: By | None = None) -> None:
         """Answer a delegate's question while other Runs of its Job are active in this process: it continues at once.
 
         Returns when the answer is recorded; the caller that drives the Job sees the result. Raises UsageError if the
@@ -165,10 +220,10 @@ class Jobs(JobQueue):
         """
         from perstack.core.jobs.answers import Given
 
-        driver = self._driving.drivers.get(place_of(question_id)[0])
-        if driver is None or not driver.live_answers.asks(question_id):
+        questions = self.runner.active.questions(place_of(question_id)[0])
+        if questions is None or not questions.has(question_id):
             raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
-        await driver.live_answers.give(question_id, Given(text, by or this_user(), question_id))
+        await questions.answer(question_id, Given(text, by or this_user(), question_id))
 
     async def resume(
         self,
@@ -193,31 +248,32 @@ class Jobs(JobQueue):
         and true by default. Raises UsageError for a Job that is completed or waits for an answer, and for a call that
         is not open.
         """
-        job_id, setup = await self._job_id(job_id), self._setup()
-        asked = setup.overrides if max_cost is None else replace(setup.overrides, max_cost=max_cost)
+        job_id, context = await self.resolve(job_id), self.source.current
+        asked = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
 
-        async def begin(loaded: Job) -> Callable[[Driver], RunSession]:
+        async def decide(loaded: Job) -> ResumedRun:
+            from perstack.engine.jobs.answers import recorded_answer, recorded_settlements
+            from perstack.engine.runs.beginning import ResumedRun
+            from perstack.engine.runs.decisions import PersonDecisions
+
             run = loaded.coordinator
-            if (played := played_answer(setup, loaded)) is not None:
-                return played
+            if (recorded := recorded_answer(context, loaded)) is not None:
+                return recorded
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            again = played_again(setup, loaded)
+            again = recorded_settlements(context, loaded)
             calls = tuple(call for call in unsettled_calls(loaded.runs.values()) if call.key not in again)
-            wanted = with_one_model(setup.project, asked, run.start.provider)
+            wanted = with_one_model(context.project, asked, run.start.provider)
             reason, limits = resumption(
                 loaded, run, wanted, max_steps=max_steps, signal=signal, calls=calls, settled=settled
             )
             if calls:
                 on_unsettled(calls)
+            decisions = PersonDecisions(settled={**again, **settled}, signal=signal, limited_by=by)
+            return ResumedRun(run, reason, limits, decisions=decisions)
 
-            def take_up(driver: Driver) -> RunSession:
-                driver.settled, driver.signal, driver.limited_by = {**again, **settled}, signal, by
-                return driver.take_up(run, reason, limits=limits)
-
-            return take_up
-
-        leaves = None if drive else self._leaving(setup, by, drive)
-        return await self._ordered(await self._go_on(setup, job_id, begin, on_event, takes_up=True, leaves=leaves))
+        queue = None if drive else self.queue.requests(context, by, drive)
+        job = await self.runner.run_existing(context, job_id, decide, on_event, resumes=True, queue=queue)
+        return job if queue is None else await self.queue.ordered(job)
 
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None
@@ -227,19 +283,20 @@ class Jobs(JobQueue):
         Its context is not reduced until compaction is turned on again, by the options of this Host now or of one that
         resumes the Job. Raises UsageError if there was no compaction.
         """
-        job_id, setup = await self._job_id(job_id), self._setup()
-        asked = setup.overrides
-        setup = replace(setup, overrides=replace(asked, compaction=asked.compaction or "off"))
+        job_id, context = await self.resolve(job_id), self.source.current
+        asked = context.overrides
+        context = replace(context, overrides=replace(asked, compaction=asked.compaction or "off"))
 
-        async def begin(loaded: Job) -> Callable[[Driver], RunSession]:
+        async def decide(loaded: Job) -> NewRun:
+            from perstack.engine.runs.beginning import NewRun
 
             run = loaded.coordinator
-            expert = setup.expert(run.start.expert_key)
+            expert = context.expert(run.start.expert_key)
             place = await before_compaction(self, run)
-            base = await self._state_at(place.checkpoint_id, job_id)
-            return lambda driver: driver.begin_run(expert, run.start.query, continued_from=place, base=base)
+            base = await self.state_at(place.checkpoint_id, job_id)
+            return NewRun(expert, run.start.query, continued_from=place, base=base)
 
-        return await self._go_on(setup, job_id, begin, on_event)
+        return await self.runner.run_existing(context, job_id, decide, on_event)
 
     async def signal(
         self,
@@ -276,20 +333,41 @@ class Jobs(JobQueue):
         `failed`, and nothing answers, resumes or continues it any more. `by`, or this process's user, and `reason` are
         recorded. Repeating it changes nothing. Raises UsageError for a Job that is completed.
         """
-        is_driven = job_id in self._driving.tasks or await self.storage.lease_info(check_job_id(job_id)) is not None
+        is_driven = self.runner.active.task(job_id) is not None
+        is_driven = is_driven or await self.storage.lease_info(check_job_id(job_id)) is not None
         if is_driven or not final:
             await self._stop(job_id)
         if final:
-            from perstack.engine.jobs.closing import close_job
-
+            context = self.source.current
             async with self.storage.lease(job_id, this_process()):
                 loaded = await self.load(job_id)
-                async with self.audit.anchored(loaded):
-                    await self.stop_elsewhere(loaded)
-                    emit = Emitter(self.plugins.listeners, None)
-                    await close_job(self.storage, loaded, emit, by or this_user(), reason, self._setup().clock)
+                async with context.audit.anchored(loaded):
+                    await self.runner.stop_remote(loaded)
+                    await self._close(loaded, by or this_user(), cleaned(reason))
             if loaded.coordinator.queued is not None:
-                await self._withdraw(job_id)
+                await self.queue.withdraw(job_id)
+
+    async def _close(self, loaded: Job, by: By, reason: str) -> None:
+        """Record in the log of each Run that is not completed that it is closed, the Coordinator's first.
+
+        The first of these events closes the whole Job; if the process ends before the last one, repeating the call
+        records the rest. Raises UsageError for a Job that is completed.
+        """
+        job, last, context = loaded, loaded.coordinator, self.source.current
+        if last.status == "completed":
+            step = Continue(job.id, last.start.expert_key)
+            raise UsageError(f"Job {job.id} is completed: there is nothing to close", next_steps=(step,))
+        others = (run for run in loaded.runs.values() if run is not last)
+        open_runs = [run for run in (last, *others) if run.closed is None and run.status != "completed"]
+        summary_file = JobSummaryFile(context.storage, job)
+        if open_runs:  # a process that ends before all is written leaves a summary that readers do not trust
+            await summary_file.mark_stale()
+        emit = context.emitter()
+        for run in open_runs:
+            session = RunSession.of(context.storage, job, run, emit, clock=context.clock)
+            session.record(CloseRun(**session.stamp(), by=by, reason=reason))
+            await session.flush()
+        await summary_file.write(is_driven=False)
 
     def stop_after_step(self, job_id: str) -> bool:
         """Stop a Job of this process, as interrupted, when each of its Runs has finished its current step.
@@ -297,56 +375,34 @@ class Jobs(JobQueue):
         A Job served by a worker is queued again then. The caller that drives the Job gets its summary. Returns False
         for a Job that this process does not drive.
         """
-        if job_id in self._driving.tasks:
-            self._driving.leaving.add(job_id)
-        return job_id in self._driving.tasks
+        return self.runner.active.stop_after_step(job_id)
 
     async def _stop(self, job_id: str) -> None:
-        task = self._driving.tasks.get(check_job_id(job_id))
+        task = self.runner.active.task(check_job_id(job_id))
         if task is None:
             info = await self.storage.lease_info(job_id)
-            if info is None and await self._take_back(job_id):
+            if info is None and await self.queue.interrupt_queued(job_id):
                 return
             info = info or await self.storage.lease_info(job_id)
             if info is None:
                 raise UsageError(f"Job {job_id} cannot be stopped: nobody drives it")
             await StopRequests(self.storage).stop(job_id, info.holder)
             return
-        self._driving.stop(job_id)
+        self.runner.active.stop(job_id)
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
-
-    async def redact(
-        self, event_id: str, fields: Sequence[str] = (), *, reason: str, by: By | None = None
-    ) -> Redaction:
-        """Remove what a person, a model or a tool wrote in an event from the log, caches and blobs, for good.
-
-        `fields` are the fields to remove; all texts of the event are removed together. Who did it (`by`, or this
-        process's user), why, and where else the same text occurs is recorded, and returned. If the process ends in
-        between, the same call again completes it. Raises NotFound, Damaged, Conflict while the Job is driven, and
-        UsageError for an event without text to remove.
-        """
-        from perstack.engine.audit.redact import redact_event
-
-        job = Job(place_of(event_id)[0])
-        async with self.audit.anchored(job):
-            done = await redact_event(
-                self.storage, event_id, fields=fields, reason=reason, by=by or this_user(), clock=self._setup().clock
-            )
-            job.heads.update((await self.load(job.id)).heads)
-        return done
 
     async def delete(self, job_id: str) -> None:
         """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven.
 
         Its delegates that other workers drive are stopped afterwards.
         """
-        ordered = await self._ordered_runs(check_job_id(job_id))
-        async with self.audit.anchored_removal(Owner("job", job_id)):
+        ordered = await self.queue.ordered_runs(check_job_id(job_id))
+        async with self.source.current.audit.anchored_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
         for run_id in ordered:
-            await self._withdraw(job_id, run_id)
+            await self.queue.withdraw(job_id, run_id)
         if ordered:
             from perstack.engine.log.leases import DelegateLeases
 
@@ -364,14 +420,14 @@ class Jobs(JobQueue):
             else:
                 yield job_id, None
 
-    async def not_retained(self) -> list[JobSummary]:
+    async def not_retained(self) -> Sequence[JobSummary]:
         """Return the Jobs that `[retention]` of the project removes now."""
-        setup = self._setup()
-        retention = setup.project.retention
+        context = self.source.current
+        retention = context.project.retention
         if retention is None:
             return []
         every = [job async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for job in page.jobs]
-        return not_retained(every, retention, setup.clock.now())
+        return not_retained(every, retention, context.clock.now())
 
     async def attachment(self, place: str) -> Blob:
         """Read a file of the workspace, by its path or a `file:` address, for a caller who may read no others.
@@ -380,7 +436,16 @@ class Jobs(JobQueue):
         """
         from perstack.engine.jobs.attachments import in_workspace
 
-        return await in_workspace(self._setup(), place)
+        return await in_workspace(self.source.current, place)
+
+    async def _base(self, loaded: Job, resume_from: str | None) -> Run:
+        """Return the state that a new Run continues from: the Coordinator's latest, or a checkpoint's."""
+        if resume_from is None:
+            return loaded.coordinator
+        base = await self.state_at(resume_from, loaded.id)
+        if not base.is_coordinator:
+            raise UsageError(f"{resume_from} is a delegate's checkpoint; only the Coordinator's can be branched from")
+        return base
 
 
 # Branching from the state before a compaction.

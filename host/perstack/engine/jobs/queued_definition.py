@@ -16,11 +16,11 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import QueueFields, QueueRun
 from perstack.core.runs.state import Phase, Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skill_bundles import BundledSkill, bundle_skills, unpack_skills
-from perstack.engine.runs.job_context import Wiring
-from perstack.engine.runs.loop import Driver
+from perstack.engine.runs.beginning import ResumedRun, RunStarter
+from perstack.engine.runs.job_context import JobContext
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 
@@ -34,8 +34,8 @@ class QueuedDefinition(SeriesDefinition):
 
 
 @dataclass(frozen=True, slots=True)
-class Queueing:
-    """How a Job is queued for a worker instead of being driven."""
+class QueueRequest:
+    """Request to queue a Job for a worker instead of driving it."""
 
     by: By
     definition: SeriesDefinition | None = None
@@ -44,9 +44,7 @@ class Queueing:
     priority: int = 0
 
 
-async def leave_to_a_worker(
-    driver: Driver, wiring: Wiring, session: RunSession, queueing: Queueing, lock: Lock
-) -> JobSummary:
+async def enqueue(job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:
     """Record the start of a Job or Run, and that it waits for a worker.
 
     The definition, and the Agent Skills that it names, are on disk before the event that names it. Until all is written
@@ -54,49 +52,49 @@ async def leave_to_a_worker(
     """
     run = session.run
     digest = run.definition
-    if digest is None and queueing.definition is not None:
-        definition = await _with_files(queueing.definition, driver.job.id, wiring, lock)
-        digest = await wiring.storage.put_blob(driver.job.id, definition.to_json())
+    if digest is None and request.definition is not None:
+        definition = await _with_files(request.definition, job)
+        digest = await job.host.storage.put_blob(job.job.id, definition.to_json())
     if run.snapshot_due == "before" and run.phase is Phase.READY and run.step == 0:
-        session.record(await wiring.snapshots.record(run, session.stamp))
-    await driver.kept.write(is_driven=True)
-    how = QueueFields(by=queueing.by, definition=digest, due=queueing.due, priority=queueing.priority)
-    session.record(QueueRun(**session.stamp(), **how))
+        session.record(await job.snapshots.record(run, session.stamp))
+    await job.summary_file.write(is_driven=True)
+    fields = QueueFields(by=request.by, definition=digest, due=request.due, priority=request.priority)
+    session.record(QueueRun(**session.stamp(), **fields))
     await session.flush()
-    for run_id in tuple(driver.answers):
-        await _record_answer_of(driver, driver.runs[run_id])
+    for run_id in job.unrecorded_answers:
+        await _record_answer_of(job, job.runs[run_id])
     await session.write_checkpoint()
-    return await driver.kept.write(is_driven=False)
+    return await job.summary_file.write(is_driven=False)
 
 
-async def _record_answer_of(driver: Driver, asks: Run) -> None:
+async def _record_answer_of(job: JobContext, asks: Run) -> None:
     """Record the answer to a delegate's question in the delegate's log.
 
     The Coordinator's log says already that the Job continues.
     """
-    parent = asks if asks.start.delegated_by is None else driver.runs[asks.start.delegated_by.run_id]
-    session = driver.take_up(asks, "parent", above=parent.permissions)
+    parent = asks if asks.start.delegated_by is None else job.runs[asks.start.delegated_by.run_id]
+    session = RunStarter(job).resume(ResumedRun(asks, "parent", above=parent.permissions))
     await session.flush()
     await session.write_checkpoint()
 
 
-async def _with_files(definition: SeriesDefinition, job_id: str, wiring: Wiring, lock: Lock) -> QueuedDefinition:
+async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDefinition:
     """Add the contents of files beside perstack.toml to the definition: the lock and Agent Skills."""
     known = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
     carried: tuple[BundledSkill, ...] = ()
     if any(agent_skills(expert.skills) for expert in definition.experts):
-        carried = await bundle_skills(wiring.storage, job_id, wiring.knowledge, definition.experts)
-    return QueuedDefinition(**known, lock=lock.of_team(definition.experts), agent_skills=carried)
+        carried = await bundle_skills(job.host.storage, job.job.id, job.knowledge, definition.experts)
+    return QueuedDefinition(**known, lock=job.lock.of_team(definition.experts), agent_skills=carried)
 
 
-async def as_queued(setup: Setup, job_id: str, digest: str) -> tuple[Setup, Lock]:
-    """Return the setup and lock that a Job was queued with, its Agent Skills unpacked on this machine.
+async def load_queued_context(context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:
+    """Return the context and lock that a Job was queued with, its Agent Skills unpacked on this machine.
 
     Raises StorageError, and UsageError if the skills cannot be written.
     """
-    definition = await definition_kept(setup.storage, job_id, digest)
-    laid_out = await unpack_skills(setup.storage, job_id, definition.agent_skills, setup.env)
-    return replace(setup.under(definition), laid_out=laid_out), definition.lock or NO_LOCK
+    definition = await definition_kept(context.storage, job_id, digest)
+    laid_out = await unpack_skills(context.storage, job_id, definition.agent_skills, context.env)
+    return replace(context.with_recorded(definition), laid_out=laid_out), definition.lock or NO_LOCK
 
 
 async def definition_kept(storage: Storage, job_id: str, digest: str) -> QueuedDefinition:

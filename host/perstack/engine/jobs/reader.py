@@ -1,4 +1,4 @@
-"""Read Jobs by id: summaries, events, checkpoints. Nothing here changes a log.
+"""Read Jobs: summaries, lists, events, checkpoints, and watch them. Nothing here changes a log.
 
 job.json is a cache: it is trusted unless it says that the Job, or a delegate of a queued Job, runs; then the summary is
 derived from the logs. A Job that cannot be read is shown as a failed one, so that lists do not end at it.
@@ -7,35 +7,37 @@ derived from the logs. A Job that cannot be read is shown as a failed one, so th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
-from perstack.core.base.ids import check_id, check_job_id, is_place, job_of_run, place_of
+from perstack.core.base.chain import open_line
+from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.base.records import Fact
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import has_labels
-from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
+from perstack.core.jobs.resuming import UnsettledCall, due_of, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
-from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events import StartRun, StoredEvent, parse_event
 from perstack.core.runs.evolve import ACTIVE
+from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.recall import Visibility
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
+from perstack.engine.log.emitter import OnEvent
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
-from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs
-from perstack.engine.log.storage import heads_in_summary, nth_latest_job, read_summary
+from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
+from perstack.engine.log.storage import heads_in_summary, nth_latest_job, read_summary, resolve_id
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect, Start
 from perstack.ports.storage import Page, RunRef, Storage
 
 if TYPE_CHECKING:
     from perstack.core.jobs.checkpoints import Checkpoint
+    from perstack.core.jobs.summary import PlacedRun
 
-_PAGE = 10_000
-_EVERY = 500
 _AT_ONCE = 16
 """Jobs that are read concurrently: on a server each read waits for an answer."""
 
@@ -79,7 +81,7 @@ class JobReader:
 
     async def job(self, job_id: str | None = None) -> JobSummary:
         """Return the summary of a Job, or of the latest one. Raises NotFound."""
-        job_id = await self._job_id(job_id)
+        job_id = await self.resolve(job_id)
         kept = await read_summary(self.storage, job_id, JobSummary)
         if kept is None or kept.id != job_id:  # copied from another Job
             return await self._derive(job_id)
@@ -92,9 +94,13 @@ class JobReader:
                 raise
             return kept  # it is about to begin
 
-    async def _page(
+    async def list(
         self, *, limit: int = 100, after: str | None = None, labels: Mapping[str, str] | None = None
     ) -> JobPage:
+        """Return a page of Jobs, most recently written first. `after` is the `next` of the page before.
+
+        With `labels` only Jobs that have all of them; such a page may have more than `limit`.
+        """
         found: list[JobSummary] = []
         while True:
             page = await self.storage.jobs(limit=limit, after=after)
@@ -103,7 +109,18 @@ class JobReader:
             if after is None or not labels or len(found) >= limit:
                 return JobPage(tuple(found), after)
 
-    async def waiting(self) -> list[Waiting]:
+    @overload
+    async def find(self, typed: str, kinds: Sequence[OwnerKind] = ...) -> str: ...
+    @overload
+    async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ...) -> str | None: ...
+    async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ("job",)) -> str | None:
+        """Return the id for what a person typed: a complete id, an unambiguous prefix, `@last` or `@last~N`.
+
+        None stays None. Raises UsageError that lists all matches of an ambiguous prefix.
+        """
+        return None if typed is None else await resolve_id(self.storage, typed, kinds)
+
+    async def waiting(self) -> Sequence[Waiting]:
         """Return every Job that asks a person something or cannot be read, in no order. Quick for thousands of Jobs.
 
         The logs of a Job with an intact summary are not read: `verify` finds their damage.
@@ -114,7 +131,7 @@ class JobReader:
             found += [Waiting(job_id, asking)] if known else map(_waiting, await self._summaries((job_id,)))
         return [one for one in found if one.asking is not None or one.damaged is not None]
 
-    async def _summaries(self, job_ids: Sequence[str]) -> list[JobSummary]:
+    async def _summaries(self, job_ids: Sequence[str]) -> Sequence[JobSummary]:
         found: list[JobSummary | None] = []
         for first in range(0, len(job_ids), _AT_ONCE):
             found += await asyncio.gather(*map(self.row, job_ids[first : first + _AT_ONCE]))
@@ -141,7 +158,8 @@ class JobReader:
                 raise
             return _unreadable(job_id, error)
 
-    async def _job_id(self, job_id: str | None) -> str:
+    async def resolve(self, job_id: str | None) -> str:
+        """Return the checked id, or without one the id of the latest Job. Raises NotFound and UsageError."""
         return await nth_latest_job(self.storage, 0) if job_id is None else check_job_id(job_id)
 
     async def load(self, job_id: str | None = None) -> Job:
@@ -149,21 +167,21 @@ class JobReader:
 
         Raises NotFound, and StorageError if job.json names events that do not exist.
         """
-        job_id = await self._job_id(job_id)
+        job_id = await self.resolve(job_id)
         loaded = await load_job(self.storage, job_id)
         if loaded.runs and not loaded.coordinators:
             raise Damaged(
                 f"Job {job_id}: the log of the Run that began it is empty or gone; put it back from a copy", readable=0
             )
         if not loaded.runs:
-            if await self._begun(job_id) == "removed":
+            if await self.begun(job_id) == "removed":
                 raise StorageError(
                     f"Job {job_id} had events, and its logs are gone or empty: put them back from a copy"
                 )
             raise NotFound(f"Job {job_id} ended before its first event", next_steps=(Start(job_id),))
         return loaded
 
-    async def _begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
+    async def begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
         """Return whether an existing Job has events; `removed` if job.json names some that do not exist."""
         for run_id in await run_ids(self.storage, job_id):
             with suppress(Damaged):
@@ -202,6 +220,10 @@ class JobReader:
             if place is None or len(found) >= limit:
                 return RunPage(tuple(found), None if place is None else f"{place}/")
 
+    async def run_state(self, job_id: str, run_id: str) -> Run | None:
+        """Return a Run's state at the end of its log; None without events. Raises Damaged and StorageError."""
+        return await load_run(self.storage, RunRef(job_id, run_id))
+
     async def events(
         self,
         run_id: str,
@@ -209,7 +231,7 @@ class JobReader:
         job_id: str | None = None,
         after: int = 0,
         limit: int | None = None,
-    ) -> list[StoredLine[StoredEvent]]:
+    ) -> Sequence[StoredLine[StoredEvent]]:
         """Return a Run's events after place `after`, at most `limit`.
 
         `job_id` is needed only for Runs that another program wrote.
@@ -217,21 +239,21 @@ class JobReader:
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
         return [line async for line in run_logs(self.storage).events(ref, after=after, limit=limit)]
 
-    async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> list[RunLog]:
+    async def logs(self, job_id: str | None = None, *, run_id: str | None = None) -> Sequence[RunLog]:
         """Return the unparsed logs of a Job's Runs, or of one Run, up to the first damage."""
-        job_id = await self._job_id(job_id)
+        job_id = await self.resolve(job_id)
         ids = await run_ids(self.storage, job_id)
         if run_id is not None and run_id not in ids:
             raise NotFound(f"Job {job_id} has no Run {run_id}; it has: {', '.join(ids) or 'none'}")
         wanted = ids if run_id is None else [run_id]
         return [RunLog(one, *await readable(self.storage, RunRef(job_id, one))) for one in wanted]
 
-    async def ends(self, job_id: str | None = None, *, count: int) -> list[RunLog]:
+    async def ends(self, job_id: str | None = None, *, count: int) -> Sequence[RunLog]:
         """Return the last lines of each log, at most `count`, unparsed.
 
         They are not checked if the storage can read them without reading the whole log.
         """
-        job_id = await self._job_id(job_id)
+        job_id = await self.resolve(job_id)
         ids = await run_ids(self.storage, job_id)
         return [RunLog(one, await self.storage.end(RunRef(job_id, one), count)) for one in ids]
 
@@ -243,6 +265,70 @@ class JobReader:
                 self.storage, RunRef(job_id or job_of_run(run_id), check_id(run_id, "run")), observe=found.observe
             )
         return found
+
+    async def watch(
+        self,
+        job_id: str | None = None,
+        *,
+        queued: bool = False,
+        after: Mapping[str, int] | None = None,
+        on_caught_up: Callable[[], None] = lambda: None,
+    ) -> AsyncGenerator[StoredLine[StoredEvent]]:
+        """Yield every stored event of a Job, in whichever process it is driven, until it is not driven any more.
+
+        `queued`: also wait for a Job that is queued, or was left by a worker that ended. `after`: the number of events
+        of each Run that are known already. `on_caught_up` is called each time all stored events were yielded.
+        """
+        watched = await self.resolve(job_id)
+
+        async def is_over() -> bool:
+            job = await self.job(watched)
+            return (
+                job.status not in ("queued", "running") if job.queued is None else await self._needs_no_worker(watched)
+            )
+
+        end = is_over if queued else None
+        async for line in watch_job(self.storage, watched, end, after=after, on_caught_up=on_caught_up):
+            yield line
+
+    async def follow(
+        self, job_id: str, *, after: Mapping[str, int] | None = None, on_event: OnEvent | None = None
+    ) -> JobSummary:
+        """Follow a Job that workers drive until it ends or waits for a person, and return its summary.
+
+        `after`: the place of the last known event, by Run; `on_event` is called with later ones.
+        """
+        async for line in watch_job(self.storage, job_id, lambda: self._needs_no_worker(job_id), after=after):
+            if on_event is not None:
+                on_event(line.event, line.line)
+        return await self.job(job_id)
+
+    async def _needs_no_worker(self, job_id: str) -> bool:
+        """Return whether no worker will drive a Job that is not driven now; a «running» one was just claimed."""
+        job = await self.job(job_id)
+        if job.closed is not None or job.status not in ("queued", "running", "stoppedByInterrupt"):
+            return True
+        if job.status != "stoppedByInterrupt" or job.pause_reason == "rate_limit":
+            return False
+        loaded = await self.load(job_id)
+        return due_of(loaded.runs[loaded.coordinator.start.run_id], 0) is None
+
+    async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:
+        """Return the Runs of a Job, each after the Run that it follows from: delegates, continuations and branches."""
+        from perstack.core.jobs.summary import tree_of
+
+        job = await self.job(job_id)
+        return tree_of(job.runs, {run.id: await self._place(job.id, run) for run in job.runs if run.continued_from})
+
+    async def _place(self, job_id: str, run: RunSummary) -> ContinuedFrom:
+        """Return where a Run continues another one, from its log, or from its summary if the log cannot be read."""
+        with suppress(StorageError, ValueError):
+            for line in await self.storage.read(RunRef(job_id, run.id), limit=1):
+                start = parse_event(open_line(line).payload)
+                if isinstance(start, StartRun) and start.continued_from is not None:
+                    return start.continued_from
+        place = run.continued_from or ""
+        return ContinuedFrom(run_id=place_of(place)[1] if is_place(place) else "", checkpoint_id=place)
 
     async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         """Return the ids of a Job's checkpoints after `after`, Run by Run, oldest first."""
@@ -257,7 +343,7 @@ class JobReader:
                 return Page(tuple(found[:limit]), found[limit - 1])
         return Page(tuple(found))
 
-    async def _state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
+    async def state_at(self, checkpoint_id: str, job_id: str | None = None) -> Run:
         """Return the state of a Run at a checkpoint. Raises NotFound."""
         ref, place = await self._place_of(checkpoint_id, job_id)
         run = await load_run(self.storage, ref, through=place)
@@ -269,7 +355,7 @@ class JobReader:
         """Return a full checkpoint, with its messages, folded from the log."""
         from perstack.core.jobs.checkpoints import checkpoint_of  # lists of Jobs need none
 
-        run = await self._state_at(checkpoint_id, job_id)
+        run = await self.state_at(checkpoint_id, job_id)
         return checkpoint_of(run).model_copy(update={"id": checkpoint_id})
 
     async def checkpoint_path(self, checkpoint_id: str, *, job_id: str | None = None) -> Path | None:
@@ -279,7 +365,7 @@ class JobReader:
         if path is not None and await self.storage.checkpoint(ref.job_id, checkpoint_id) is None:
             from perstack.core.jobs.checkpoints import checkpoint_file
 
-            file = checkpoint_file(await self._state_at(checkpoint_id, job_id))
+            file = checkpoint_file(await self.state_at(checkpoint_id, job_id))
             await self.storage.put_checkpoint(ref.job_id, checkpoint_id, file.to_json())
         return path
 

@@ -1,41 +1,218 @@
-"""Compute the recorded settings of a new or redefined Run: instruction, sandbox, rules, limits."""
+"""Begin and resume Runs: compute their recorded settings and record their first event.
+
+The settings of a new Run are its instruction, model, limits, sandbox and permission rules. A Run that failed before its
+model replied resumes under today's definition.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 from typing import TypedDict
 
-from perstack.config.settings import recalled, resolve_sandbox
+from perstack.config.settings import chosen, recalled, resolve_sandbox
+from perstack.core.base.ids import run_id_of
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert, Limits, with_skills_required
 from perstack.core.definitions.instruction import AgentsMdFile, render_instruction
-from perstack.core.definitions.permissions import RuleSet, missing_from, not_in_force
+from perstack.core.definitions.permissions import RuleSet, begun_under, missing_from, not_in_force
 from perstack.core.definitions.project import Project, SnapshotPolicy, rule_sets
 from perstack.core.definitions.sandbox import SandboxPolicy, narrowed
 from perstack.core.definitions.secrets import without_secrets
-from perstack.core.jobs.job import Job
-from perstack.core.runs.decide import moved, redefined
-from perstack.core.runs.events import StartRun
-from perstack.core.runs.facts import Definition
+from perstack.core.runs.decide import answered, moved, redefined, resumed
+from perstack.core.runs.events import ResumeReason, StartRun, WidenPermissions
+from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
+from perstack.core.runs.messages import ResultContent
 from perstack.core.runs.state import Run, wanted_schema
+from perstack.dataclass import dataclass
+from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.agent_skills import reachable, wants_agents_md
 from perstack.engine.plugins.providers import RunSettings
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
-from perstack.engine.runs.job_context import Wiring
+from perstack.engine.runs.decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
+from perstack.engine.runs.job_context import JobContext
+from perstack.errors import PerstackError
+from perstack.ports.storage import RunRef
 from perstack.system.clock import iso
+from perstack.system.user import this_user
+from perstack.version import VERSION
 
 
-def as_started(wiring: Wiring, expert: Expert) -> Expert:
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """Facts of a new Run: a Coordinator's, or a delegate's if `delegated_by` is set."""
+
+    expert: Expert
+    query: str
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    attachments: tuple[ResultContent, ...] = ()
+    continued_from: ContinuedFrom | None = None
+    base: Run | None = None  # the state that the Run continues from
+    answer: PersonAnswer | None = None  # to the question that `base` asks
+    run_id: str | None = None  # None for the Job's next number
+    delegated_by: DelegatedBy | None = None
+    within: SandboxPolicy | None = None
+    """Sandbox policy of the parent Run; this Run's policy is narrowed to it."""
+    above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
+    shared: Limits | None = None
+    """Limits that a delegate shares with the whole Job; None for a Coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedRun:
+    """A stopped Run, and how it is resumed."""
+
+    run: Run
+    reason: ResumeReason
+    limits: Limits | None = None  # new limits; None for the recorded ones
+    above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
+    answer: PersonAnswer | None = None
+    """Answer to the question that the Run asks; None for that in the decisions of the Job, if any."""
+    decisions: PersonDecisions = NO_DECISIONS
+    """Decisions that the whole Job resumes with; empty for a delegate."""
+
+
+class RunStarter:
+    """Begins and resumes the Runs of one Job."""
+
+    def __init__(self, job: JobContext) -> None:
+        """Begin and resume Runs of this Job."""
+        self._job = job
+
+    def start(self, start: NewRun | ResumedRun) -> RunSession:
+        """Do `begin` or `resume`."""
+        return self.begin(start) if isinstance(start, NewRun) else self.resume(start)
+
+    def begin(self, new: NewRun) -> RunSession:
+        """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
+        job, host, expert, base, by = self._job, self._job.host, new.expert, new.base, new.delegated_by
+        expert = _as_started(job, expert)
+        settings = _settings(job, expert, new.shared, job.job.total_steps)
+        output = host.overrides.output if by is None else None
+        # the rules of a continued Run hold in addition to today's
+        above = new.above if base is None else job.runs.get(base.id, base).permissions
+        parent = None if by is None else job.job.runs.get(by.run_id)
+        held = (None if parent is None else parent.start, None if base is None else base.start)
+        masks = masks_secrets(host.project, expert, *held)
+        if job.is_driven_here:
+            host.providers.check(settings, host.project, expert)
+        run_id = new.run_id or run_id_of(job.job.id, job.job.next_number)
+        session = job.new_session(RunRef(job.job.id, run_id), expert.key)
+        session.base = base
+        session.record(
+            StartRun(
+                **session.stamp(),
+                query=new.query,
+                model=settings.model,
+                provider=settings.provider.provider_name,
+                fallbacks=settings.fallbacks,
+                **_told(job, expert, output, is_coordinator=by is None, masks_secrets=masks),
+                expert=without_secrets(expert),
+                limits=settings.limits,
+                reasoning_budget=settings.reasoning_budget,
+                delegated_by=by,
+                continued_from=new.continued_from,
+                runtime_version=VERSION,
+                labels=dict(new.labels),
+                overrides=chosen(host.overrides),
+                permissions=begun_under(above, rule_sets(host.project, expert), job.job.widenings),
+                depth=0 if parent is None else parent.start.depth + 1,
+                sandbox=_sandbox(job, expert, new.within, base),
+                output=output,
+                attachments=new.attachments,
+                snapshots=_snapshots(job, None if parent is None else parent.start),
+            )
+        )
+        if by is None:  # delegates inherit it
+            self._widen(session)
+        if new.answer is not None:
+            _record_answer(session, new.answer)
+        return session
+
+    def begin_delegate(self, parent: RunSession, delegation: Delegation, shared: Limits) -> RunSession:
+        """Record the start of a delegate's Run. Raises PerstackError if it cannot be set up.
+
+        `shared`: limits that the delegate shares with the whole Job.
+        """
+        expert = self._job.host.project.expert(delegation.expert_key)
+        if expert is None:
+            raise PerstackError(f"there is no Expert {delegation.expert_key!r} in perstack.toml any more")
+        by = DelegatedBy(
+            expert_key=parent.expert_key,
+            run_id=parent.ref.run_id,
+            tool_call_id=delegation.tool_call_id,
+            tool_name=delegation.tool_name,
+        )
+        return self.begin(
+            NewRun(
+                expert,
+                delegation.query,
+                run_id=delegation.run_id,
+                delegated_by=by,
+                within=parent.run.start.sandbox,
+                above=parent.run.permissions,
+                shared=shared,
+            )
+        )
+
+    def resume(self, resumed_run: ResumedRun) -> RunSession:
+        """Record that a stopped Run resumes, and the answer to its question.
+
+        Raises PerstackError before anything is recorded if its provider is unavailable. A Run that failed before its
+        model replied resumes under today's definition and settings.
+        """
+        job, host, run, decisions = self._job, self._job.host, resumed_run.run, self._job.decisions
+        definition, limits = None, resumed_run.limits
+        if run.may_be_redefined and job.is_driven_here:
+            definition, limits = _redefinition(job, run, limits)
+        if definition is None and not run.stands_in and job.is_driven_here:
+            host.providers.for_run(run, host.project, host.overrides)
+        session = job.session_of(run)
+        session.record(
+            resumed(
+                run,
+                resumed_run.reason,
+                session.stamp,
+                limits=limits,
+                settled=decisions.settled,
+                by=None if limits is None else decisions.limited_by or this_user(),
+                signal=decisions.signal,
+                definition=definition,
+                permissions=_stricter_today(job, run, resumed_run.above),
+                worker="" if resumed_run.reason == "parent" else job.worker.name,
+            )
+        )
+        self._widen(session)
+        answer = resumed_run.answer or job.take_answer(run.id)
+        if answer is not None:
+            _record_answer(session, answer)
+        return session
+
+    def _widen(self, session: RunSession) -> None:
+        overrides = self._job.host.overrides
+        if overrides.widening is not None:
+            by = overrides.widened_by or this_user()
+            session.record(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
+
+
+def _record_answer(session: RunSession, given: PersonAnswer) -> None:
+    session.record(answered(session.run, given.answer, session.stamp, given.by))
+
+
+# The recorded settings of a new or redefined Run.
+
+
+def _as_started(job: JobContext, expert: Expert) -> Expert:
     """Return the Expert as a new Run records it. Raises UsageError if one of its Agent Skills cannot be used."""
-    return strict(wiring, wiring.knowledge.with_skill_digests(expert))
+    return strict(job, job.knowledge.with_skill_digests(expert))
 
 
-def strict(wiring: Wiring, expert: Expert) -> Expert:
+def strict(job: JobContext, expert: Expert) -> Expert:
     """Return the Expert, with all its skills required if strict skills were asked for."""
-    return with_skills_required(expert) if wiring.overrides.strict_skills else expert
+    return with_skills_required(expert) if job.host.overrides.strict_skills else expert
 
 
-class Told(TypedDict):
+class _Instruction(TypedDict):
     """Fields of a Run's start: the instruction, the AGENTS.md files that are in it, and whether secrets are masked."""
 
     instruction: str
@@ -52,82 +229,82 @@ def masks_secrets(project: Project, expert: Expert, *held: StartRun | None) -> b
     return bool(own) or any(start is not None and start.mask_secrets for start in held)
 
 
-def told(
-    wiring: Wiring, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
-) -> Told:
+def _told(
+    job: JobContext, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
+) -> _Instruction:
     """Render the instruction of a new Run."""
-    wants = wants_agents_md(wiring.project, expert, is_coordinator=is_coordinator)
-    agents_md, files = wiring.knowledge.agents_md() if wants else ("", ())
+    wants = wants_agents_md(job.host.project, expert, is_coordinator=is_coordinator)
+    agents_md, files = job.knowledge.agents_md() if wants else ("", ())
     instruction = render_instruction(
         expert,
-        delegate_infos(delegate_tools(expert, wiring.project.experts)),
-        time=iso(wiring.clock.now()),
-        directory=wiring.directory,
+        delegate_infos(delegate_tools(expert, job.host.project.experts)),
+        time=iso(job.host.clock.now()),
+        directory=job.directory,
         is_coordinator=is_coordinator,
         schema=wanted_schema(expert, output, is_coordinator=is_coordinator),
         agents_md=agents_md,
         masks_secrets=masks_secrets,
     )
-    return Told(instruction=instruction, agents_md=files, mask_secrets=masks_secrets)
+    return _Instruction(instruction=instruction, agents_md=files, mask_secrets=masks_secrets)
 
 
-def sandbox_of(wiring: Wiring, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:
+def _sandbox(job: JobContext, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:
     """Return the sandbox policy of a new Run: its own, narrowed to that of its parent or of the Run that it continues.
 
     A continuation that names a runtime is not narrowed to the Run that it continues.
     """
-    own = reachable(resolve_sandbox(wiring.project, expert, wiring.overrides), expert, wiring.directory)
-    if base is not None and wiring.overrides.runtime is None:
+    own = reachable(resolve_sandbox(job.host.project, expert, job.host.overrides), expert, job.directory)
+    if base is not None and job.host.overrides.runtime is None:
         within = base.start.sandbox
     return narrowed(own, within)
 
 
-def snapshots_of(wiring: Wiring, caller: StartRun | None) -> SnapshotPolicy | None:
+def _snapshots(job: JobContext, caller: StartRun | None) -> SnapshotPolicy | None:
     """Return the snapshot policy of a new Run: its parent's for a delegate; None records no snapshots."""
-    return wiring.project.snapshots if caller is None else caller.snapshots
+    return job.host.project.snapshots if caller is None else caller.snapshots
 
 
-def stricter_today(wiring: Wiring, job: Job, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+def _stricter_today(job: JobContext, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
     """Return those of today's rules, and of the parent Run's rules in `above`, that the Run does not have yet."""
-    expert = wiring.project.expert(run.start.expert_key) or run.start.expert
-    added = not_in_force(rule_sets(wiring.project, expert), run.permissions, job.widenings)
-    return (*added, *missing_from((*run.permissions, *added), above, wiring.overrides.widening))
+    expert = job.host.project.expert(run.start.expert_key) or run.start.expert
+    added = not_in_force(rule_sets(job.host.project, expert), run.permissions, job.job.widenings)
+    return (*added, *missing_from((*run.permissions, *added), above, job.host.overrides.widening))
 
 
-def settings_of(wiring: Wiring, expert: Expert, of_job: Limits | None, steps_before: int) -> RunSettings:
+def _settings(job: JobContext, expert: Expert, of_job: Limits | None, steps_before: int) -> RunSettings:
     """Return the settings of a new Run. Raises UsageError or MissingCredential.
 
     `of_job`: limits of the Job, whose steps, depth and budget a delegate shares; None for a Coordinator.
     """
-    settings = wiring.providers.settings(wiring.project, expert, wiring.overrides, steps_before=steps_before)
+    settings = job.host.providers.settings(job.host.project, expert, job.host.overrides, steps_before=steps_before)
     if of_job is None:
         return settings
     shared = {name: getattr(of_job, name) for name in ("max_steps", "max_depth", "budget")}
     return replace(settings, limits=settings.limits.model_copy(update=shared))
 
 
-def of_today(wiring: Wiring, job: Job, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
+def _redefinition(job: JobContext, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
     """Return an Expert's definition and limits today, where they differ from those of its Run, which may be redefined.
 
     The recorded definition of a Run that waits for a worker stays: only its working directory changes.
     """
-    expert = wiring.project.expert(run.start.expert_key)
+    expert = job.host.project.expert(run.start.expert_key)
     if expert is None:
         return None, limits
-    expert = as_started(wiring, expert)
-    overrides = recalled(wiring.overrides, run.start)
-    steps_before = job.total_steps - run.step
-    settings = wiring.providers.settings(wiring.project, expert, overrides, steps_before=steps_before)
-    wiring.providers.check(settings, wiring.project, expert)
-    masks = masks_secrets(wiring.project, expert, run.start)
+    expert = _as_started(job, expert)
+    overrides = recalled(job.host.overrides, run.start)
+    steps_before = job.job.total_steps - run.step
+    settings = job.host.providers.settings(job.host.project, expert, overrides, steps_before=steps_before)
+    job.host.providers.check(settings, job.host.project, expert)
+    masks = masks_secrets(job.host.project, expert, run.start)
     today = Definition(
         model=settings.model,
         provider=settings.provider.provider_name,
-        **told(wiring, expert, run.start.output, is_coordinator=run.is_coordinator, masks_secrets=masks),
+        **_told(job, expert, run.start.output, is_coordinator=run.is_coordinator, masks_secrets=masks),
         expert=without_secrets(expert),
         reasoning_budget=settings.reasoning_budget,
         fallbacks=settings.fallbacks,
     )
     if run.status == "queued":
-        return moved(run, today, wiring.directory), limits
+        return moved(run, today, job.directory), limits
     return redefined(run, today, settings.limits, limits)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from perstack.core.base.ids import number_of_run
 from perstack.core.base.records import JsonObject
@@ -47,17 +48,26 @@ class UnknownPrice(ProviderError):
         )
 
 
-class Spending:
-    """The ledger of one Job, for all its Runs that are driven in this process."""
+class JobBudget:
+    """The ledger and the time limits of one Job, for all its Runs that are driven in this process."""
 
     def __init__(
-        self, limit: Budget | None, prices: Prices, runs: Iterable[Run], read: BlobReader, root: str = ""
+        self,
+        job: Job,
+        limit: Budget | None,
+        prices: Prices,
+        runs: Iterable[Run],
+        read: BlobReader,
+        sessions: Mapping[str, RunSession],
+        root: str = "",
     ) -> None:
         """Create the ledger from the states of `runs`.
 
         `root` is the Run that is driven apart from its Job, with `limit` for it and its descendants; "" for a whole
-        Job. `read` returns the Job's images and documents, which are read to bound their tokens.
+        Job. `read` returns the Job's images and documents, which are read to bound their tokens. `sessions` are the
+        writers of the Runs that are driven now.
         """
+        self._job = job
         self.ledger = Ledger(limit, root)
         self._prices = prices
         self._read = read
@@ -67,9 +77,11 @@ class Spending:
         """Runs whose next request has a document without a bound on its tokens."""
         self._has_room = asyncio.Event()
         """Set, and replaced, when reserved amounts shrink."""
-        self._writers: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._sessions = sessions
         self._unwritten: set[str] = set()
         """Runs whose reservations have shrunk, perhaps not on disk yet."""
+        self._deadlines: dict[str, tuple[asyncio.Timeout, str | None]] = {}
+        """The deadline of each Run, by Run id, with the key of the Expert whose budget sets it; None for the Job's."""
         for run in sorted(runs, key=lambda run: number_of_run(run.id)):
             self.ledger.take(run, at_rest=True)
 
@@ -78,10 +90,6 @@ class Spending:
         if self.ledger.take(run):
             self._unwritten.add(run.id)
             self._tell()
-
-    def writes(self, run_id: str, flush: Callable[[], Awaitable[None]]) -> None:
-        """Register how the recorded events of a Run are flushed, before another Run spends what it released."""
-        self._writers[run_id] = flush
 
     async def known_price(self, run: Run) -> None:
         """Raise UnknownPrice if a budget of this Run is in dollars and one of its models has no price."""
@@ -153,8 +161,9 @@ class Spending:
         while others := self._unwritten - {run_id}:
             for other in others:
                 self._unwritten.discard(other)
-                if other in self._writers:
-                    await self._writers[other]()
+                session = self._sessions.get(other)
+                if session is not None:
+                    await session.flush()
 
     async def _most_sent(self, run: Run, tools: KeptTools, instruction: str) -> int:
         """Return the maximum tokens of a request: one for each byte, plus what images and documents have beyond that.
@@ -218,6 +227,37 @@ class Spending:
             raise UnknownPrice(provider, model)
         return cost
 
+    # --- time limits, each for a Run and all its descendants ------------------------------------------------------
+
+    @asynccontextmanager
+    async def time_limit(self, run_id: str, expert_key: str | None) -> AsyncGenerator[None]:
+        """Cancel the block when the time limit of the Job, or of an Expert, is over. Then `time_over` tells which."""
+        left = self.ledger.time_left(expert_key)
+        if left is None:
+            yield
+            return
+        deadline = asyncio.timeout(left / 1000)
+        self._deadlines[run_id] = deadline, expert_key
+        try:
+            async with deadline:
+                yield
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        finally:
+            del self._deadlines[run_id]
+
+    def time_over(self, run: Run) -> Exceeded | None:
+        """Return the time limit that has expired for a cancelled Run; None if it is cancelled for another reason."""
+        run_id: str | None = run.id
+        while run_id is not None:
+            deadline, expert_key = self._deadlines.get(run_id, (None, None))
+            if deadline is not None and deadline.expired():
+                return self.ledger.out_of_time(expert_key)
+            by = self._job.runs[run_id].start.delegated_by
+            run_id = None if by is None else by.run_id
+        return None
+
     def _tell(self) -> None:
         has_room, self._has_room = self._has_room, asyncio.Event()
         has_room.set()
@@ -233,47 +273,3 @@ def _wanted(run: Run, *, thinks: bool) -> int:
 def _is_read_as_text(mime_type: str) -> bool:
     """Return whether endpoints are sent its text or a line in its place: no more tokens than bytes."""
     return mime_type != PDF and not mime_type.startswith(("image/", "audio/", "video/"))
-
-
-# Time limits of budgets: each holds for a Run and all its descendants.
-
-
-class Deadlines:
-    """Time limits of the Runs of one driven Job."""
-
-    def __init__(self, job: Job, spending: Spending) -> None:
-        """Watch the Runs of this Job; none has a deadline yet."""
-        self._job = job
-        self._ledger = spending.ledger
-        self._set: dict[str, tuple[asyncio.Timeout, str | None]] = {}
-        """The deadline of each Run, by Run id, with the key of the Expert whose budget sets it; None for the Job's."""
-
-    async def keep(
-        self, session: RunSession, expert: str | None, drive: Callable[[RunSession], Awaitable[None]]
-    ) -> None:
-        """Drive a Run for as long as the time limit of the Job, or of an Expert, allows; then cancel it."""
-        left = self._ledger.time_left(expert)
-        if left is None:
-            await drive(session)
-            return
-        deadline = asyncio.timeout(left / 1000)
-        self._set[session.run.id] = deadline, expert
-        try:
-            async with deadline:
-                await drive(session)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-        finally:
-            del self._set[session.run.id]
-
-    def over(self, run: Run) -> Exceeded | None:
-        """Return the time limit that has expired for a cancelled Run; None if it is cancelled for another reason."""
-        run_id: str | None = run.id
-        while run_id is not None:
-            deadline, expert = self._set.get(run_id, (None, None))
-            if deadline is not None and deadline.expired():
-                return self._ledger.out_of_time(expert)
-            by = self._job.runs[run_id].start.delegated_by
-            run_id = None if by is None else by.run_id
-        return None

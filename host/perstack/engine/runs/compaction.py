@@ -14,7 +14,6 @@ from perstack.config.settings import NO_OVERRIDES
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.experts import ReasoningBudget
 from perstack.core.definitions.overrides import NOT_RECORDED
-from perstack.core.definitions.project import Project
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Compact, Shrink
 from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, transcript
@@ -31,15 +30,16 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage import JobBlobs
-from perstack.engine.plugins.providers import Endpoint, Prices, ProviderPool
-from perstack.engine.runs.budget import Spending
-from perstack.engine.runs.generation import Trying, error_info, fail, granted_or_stopped, switched, tried_again
+from perstack.engine.plugins.providers import Endpoint
+from perstack.engine.runs.budget import JobBudget
+from perstack.engine.runs.generation import Trying, error_info, fail, reserve_or_stop, retry_or_give_up, switch_model
+from perstack.engine.runs.job_context import RunContext
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Generation, GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Summariser:
+class Summarizer:
     """The model that writes the summaries of a Run, with its endpoint and instruction."""
 
     endpoint: Endpoint
@@ -67,11 +67,12 @@ class _Summary:
     error: ErrorInfo | None = None
 
 
-def summariser_of(run: Run, endpoint: Endpoint, providers: ProviderPool, project: Project) -> Summariser | ErrorInfo:
-    """Return the summarizer of a Run whose own endpoint is `endpoint`, or the reason why there is none."""
+def _summarizer_of(context: RunContext) -> Summarizer | ErrorInfo:
+    """Return the summarizer of a Run, or the reason why there is none."""
+    run, providers, project = context.session.run, context.job.host.providers, context.job.host.project
     policy = run.limits.context
     if policy is None or policy.expert is None:
-        return Summariser(endpoint, run.provider, run.model)
+        return Summarizer(context.endpoint, run.provider, run.model)
     expert = project.expert(policy.expert)
     if expert is None:
         return ErrorInfo(name="UsageError", message=f"there is no Expert {policy.expert!r} in perstack.toml any more")
@@ -81,22 +82,15 @@ def summariser_of(run: Run, endpoint: Endpoint, providers: ProviderPool, project
     except PerstackError as error:
         return ErrorInfo(name=type(error).__name__, message=str(error))
     name, thinking = settings.provider.provider_name, settings.reasoning_budget
-    return Summariser(opened, name, settings.model, expert.instruction, thinking, expert.key, is_own=False)
+    return Summarizer(opened, name, settings.model, expert.instruction, thinking, expert.key, is_own=False)
 
 
-async def make_room(
-    session: RunSession,
-    command: Shrink | Compact,
-    summariser: Summariser | ErrorInfo,
-    blobs: JobBlobs,
-    prices: Prices,
-    spending: Spending | None = None,
-) -> None:
+async def make_room(context: RunContext, command: Shrink | Compact) -> None:
     """Shrink old results or summarize history, and record it, or that no budget allows it."""
     if isinstance(command, Shrink):
-        await _shrink(session, command, blobs)
+        await _shrink(context.session, command, context.job.blobs)
     else:
-        await _compact(session, command, summariser, blobs, prices, spending)
+        await _compact(context, command)
 
 
 async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None:
@@ -114,22 +108,16 @@ async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None
     await session.flush()
 
 
-async def _compact(
-    session: RunSession,
-    command: Compact,
-    summariser: Summariser | ErrorInfo,
-    blobs: JobBlobs,
-    prices: Prices,
-    spending: Spending | None,
-) -> None:
+async def _compact(context: RunContext, command: Compact) -> None:
     """Summarize a part of the history and record the text that replaces it, or that no budget allows it."""
+    session, summarizer = context.session, _summarizer_of(context)
     window = window_of(session.run) or 0
-    if isinstance(summariser, ErrorInfo):
-        found: _Summary | None = _Summary(error=summariser)
+    if isinstance(summarizer, ErrorInfo):
+        found: _Summary | None = _Summary(error=summarizer)
         name = ""
     else:
-        name = summariser.name
-        found = await _summarised(session, command, summariser, window, blobs, prices, spending)
+        name = summarizer.name
+        found = await _summarized(context, command, summarizer, window)
     if found is None:
         return
     run = session.run
@@ -141,48 +129,41 @@ async def _compact(
     await session.flush()
 
 
-async def _summarised(
-    session: RunSession,
-    command: Compact,
-    summariser: Summariser,
-    window: int,
-    blobs: JobBlobs,
-    prices: Prices,
-    spending: Spending | None,
-) -> _Summary | None:
+async def _summarized(context: RunContext, command: Compact, summarizer: Summarizer, window: int) -> _Summary | None:
     """Return the summary, or why there is none; None if the Run has stopped or its next model is to be asked."""
+    session, prices = context.session, context.job.prices
     text = transcript(session.run, command, window)
     request = GenerationRequest(
-        model=summariser.model,
-        instruction=summariser.instruction,
+        model=summarizer.model,
+        instruction=summarizer.instruction,
         messages=History([UserMessage(contents=(TextPart(text=text),))]),
         tools=(),
-        blobs=blobs.get,
+        blobs=context.job.blobs.get,
         allow_tools=False,
-        reasoning_budget=summariser.reasoning_budget,
+        reasoning_budget=summarizer.reasoning_budget,
         max_tokens=summary_tokens(window),
-        expert_key=summariser.expert_key,
-        place=session.place if summariser.endpoint.provider.player is not None else None,
+        expert_key=summarizer.expert_key,
+        place=session.place if summarizer.endpoint.provider.player is not None else None,
         purpose="summary",
         step=compaction_started(session.run, command, "", None, session.stamp).step_number,
     )
     sent = estimated_tokens(len(text.encode(errors="replace")))
-    prices.prepare(summariser.provider_name)
-    with Trying(session, summariser.endpoint) as trying:
+    prices.prepare(summarizer.provider_name)
+    with Trying(session, summarizer.endpoint) as trying:
         for attempt in count(1):
-            if not await _begin(session, command, summariser, request, spending):
+            if not await _begin(session, command, summarizer, request, context.budget):
                 return None
             try:
                 generation = await trying.once(request, lambda delta: None, sent)
             except ProviderError as error:
-                decision = await tried_again(session, error, attempt, trying)
+                decision = await retry_or_give_up(session, error, attempt, trying)
                 if decision is True:
                     continue
                 if decision is False:
                     return None
                 info, reserved = error_info(error), session.run.reserved
                 uncharged = reserved is not None and is_uncharged(info)
-                if summariser.is_own and await switched(session, info, prices, uncharged=uncharged):
+                if summarizer.is_own and await switch_model(session, info, prices, uncharged=uncharged):
                     return None  # the loop asks the next model for the same summary
                 session.first_try = None
                 if info.name == NOT_RECORDED:
@@ -190,7 +171,7 @@ async def _summarised(
                     return None  # with an outline in its place the replayed Job would differ from the recorded one
                 return _Summary(spent=Spent(assumed=None if is_uncharged(info) else reserved), error=info)
             session.first_try = None
-            usage, _ = await prices.known(summariser.provider_name, summariser.model, generation)
+            usage, _ = await prices.known(summarizer.provider_name, summarizer.model, generation)
             duration = round((time.monotonic() - trying.try_began) * 1000)
             spent = Spent(usage, _assumed(session.run, usage, generation), duration)
             return _Summary(generation.reply.text.strip(), spent)
@@ -198,19 +179,19 @@ async def _summarised(
 
 
 async def _begin(
-    session: RunSession, command: Compact, summariser: Summariser, request: GenerationRequest, spending: Spending | None
+    session: RunSession, command: Compact, summarizer: Summarizer, request: GenerationRequest, budget: JobBudget | None
 ) -> bool:
     """Record that a try begins, with what it may cost. Returns False, and records why, if no budget allows it."""
     granted: Grant | None = None
-    if spending is not None:
+    if budget is not None:
         sent = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
         wanted = request.max_tokens or 0
-        wanting = spending.reserve_summary(session.run, summariser.provider_name, summariser.model, sent, wanted)
-        granted = await granted_or_stopped(session, wanting)
+        wanting = budget.reserve_summary(session.run, summarizer.provider_name, summarizer.model, sent, wanted)
+        granted = await reserve_or_stop(session, wanting)
         if granted is None:
             return False
     reserved = None if granted is None else granted.amount.as_charge()
-    session.record(compaction_started(session.run, command, summariser.name, reserved, session.stamp))
+    session.record(compaction_started(session.run, command, summarizer.name, reserved, session.stamp))
     await session.flush()
     return True
 

@@ -43,15 +43,14 @@ from perstack.core.runs.fallbacks import (
 )
 from perstack.core.runs.messages import ExpertMessage, ToolCallPart, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
-from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import FinishGeneration, Retry, StartGeneration
 from perstack.engine.log.emitter import Emitter
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.log.storage import JobBlobs
 from perstack.engine.plugins.pacing import OnWait, Waiting, through
 from perstack.engine.plugins.providers import Endpoint, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
-from perstack.engine.runs.budget import Spending, UnknownPrice
+from perstack.engine.runs.budget import UnknownPrice
+from perstack.engine.runs.job_context import JobContext, RunContext
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.system.user import notice
@@ -116,7 +115,7 @@ class Trying:
         return await through(self._place, tokens, work)
 
 
-async def granted_or_stopped(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
+async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
     """Await a reservation. Returns None if no budget allows it or the price is unknown, and records that."""
     try:
         found = await reserving
@@ -130,7 +129,7 @@ async def granted_or_stopped(session: RunSession, reserving: Awaitable[Grant | E
     return found
 
 
-async def tried_again(session: RunSession, error: ProviderError, attempt: int, trying: Trying) -> GiveUp | bool:
+async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: int, trying: Trying) -> GiveUp | bool:
     """Record a failed try, wait, and return True if there may be another.
 
     Returns False if the Job pauses for the rate limit, which is recorded, or the reason why there is no further try.
@@ -192,25 +191,26 @@ async def _tried(
 # Fallback models: the endpoint of the model in force, and the records of a switch.
 
 
-async def opened(session: RunSession, open_endpoint: Callable[[Run], Endpoint], prices: Prices) -> Endpoint | None:
+async def open_endpoint(job: JobContext, session: RunSession) -> Endpoint | None:
     """Open the endpoint of the model in force. Returns None if the Run failed, and records that.
 
     A fallback model without a key is skipped, or the first model is tried again if it has rested. Raises PerstackError
     if the first model's endpoint cannot be opened, as at the start of the Run.
     """
+    host, prices = job.host, job.prices
     while True:
         try:
-            return open_endpoint(session.run)
+            return host.providers.for_run(session.run, host.project, host.overrides)
         except PerstackError as error:
             if not session.run.stands_in:
                 raise
             info = ErrorInfo(name="MissingCredential", message=str(error))
-        if not await switched(session, info, prices) and not await gone_back(session, prices):
+        if not await switch_model(session, info, prices) and not await return_to_first_model(session, prices):
             await fail(session, cannot_stand_in(session.run, info.message))
             return None
 
 
-async def switched(session: RunSession, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
+async def switch_model(session: RunSession, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
     """Record that the next model takes over after this error. Returns False without one that could do better."""
     following = next_model(session.run)
     window = None if following is None else await prices.window(*parts_of(following))
@@ -222,7 +222,7 @@ async def switched(session: RunSession, error: ErrorInfo, prices: Prices, *, unc
     return True
 
 
-async def gone_back(session: RunSession, prices: Prices) -> bool:
+async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
     """Record that the first model is tried again. Returns False if it is in force or has not rested long enough."""
     if not is_due_back(session.run, session.clock.now()):
         return False
@@ -231,22 +231,14 @@ async def gone_back(session: RunSession, prices: Prices) -> bool:
     return True
 
 
-async def generate(
-    session: RunSession,
-    command: Generate,
-    endpoint: Endpoint,
-    catalogue: Catalogue,
-    blobs: JobBlobs,
-    emit: Emitter,
-    prices: Prices,
-    spending: Spending | None = None,
-) -> None:
+async def generate(context: RunContext, command: Generate) -> None:
     """Call the model until it replies or a further try is useless, paused or over budget. Record each outcome."""
-    tools = catalogue.kept(session.run.messages)
-    await blobs.keep(tools.sha256, tools.blob)
+    session, job, endpoint = context.session, context.job, context.endpoint
+    tools = context.catalogue.kept(session.run.messages)
+    await job.blobs.keep(tools.sha256, tools.blob)
 
     async def begin() -> bool:
-        return await _begin(session, command, catalogue, tools, endpoint.reply_settings, spending)
+        return await _begin(context, command, tools)
 
     if not await begin():
         return
@@ -256,7 +248,7 @@ async def generate(
         instruction=run.instruction,
         messages=run.messages,
         tools=tools.specs,
-        blobs=blobs.get,
+        blobs=job.blobs.get,
         allow_tools=not command.final,
         reasoning_budget=run.start.reasoning_budget,
         expert_key=run.start.expert_key,
@@ -264,18 +256,18 @@ async def generate(
         step=command.step,
         max_tokens=run.max_tokens,
         output=run.schema,
-        place=session.place if endpoint.provider.player is not None else None,
+        place=session.place if context.plays_recording else None,
         memo=session.memo,
     )
-    show = _show_deltas(session, command.step, emit)
-    prices.prepare(run.provider)
-    with Trying(session, endpoint, _show_wait(session, command.step, emit)) as trying:
-        again = begin if spending is not None else None  # each try may be charged for
-        generation = await _reply(session, request, show, trying, prices, again)
+    show = _show_deltas(session, command.step, job.emit)
+    job.prices.prepare(run.provider)
+    with Trying(session, endpoint, _show_wait(session, command.step, job.emit)) as trying:
+        again = begin if context.budget is not None else None  # each try may be charged for
+        generation = await _reply(session, request, show, trying, job.prices, again)
     if generation is None:
         return
     session.first_try = None
-    usage, window = await prices.known(run.provider, request.model, generation)
+    usage, window = await job.prices.known(run.provider, request.model, generation)
     reserved = session.run.reserved
     above = over(usage, reserved)
     if above is not None:
@@ -322,22 +314,16 @@ async def _reply(
     raise AssertionError("count never ends")
 
 
-async def _begin(
-    session: RunSession,
-    command: Generate,
-    catalogue: Catalogue,
-    tools: KeptTools,
-    settings: JsonObject,
-    spending: Spending | None,
-) -> bool:
+async def _begin(context: RunContext, command: Generate, tools: KeptTools) -> bool:
     """Record that a try begins, with what it may cost; or record why it may not, and return False."""
-    granted: Grant | None = None
-    if spending is not None:
-        instruction = whole_instruction(session.run.start.instruction, catalogue.guidance)
-        granted = await granted_or_stopped(session, spending.reserve(session.run, tools, instruction, settings))
+    session, settings, granted = context.session, context.endpoint.reply_settings, None
+    if context.budget is not None:
+        instruction = whole_instruction(session.run.start.instruction, context.catalogue.guidance)
+        reserving = context.budget.reserve(session.run, tools, instruction, settings)
+        granted = await reserve_or_stop(session, reserving)
         if granted is None:
             return False
-    session.record(_started(session, command, catalogue, tools.digest, settings, granted))
+    session.record(_started(session, command, context.catalogue, tools.digest, settings, granted))
     await session.flush()
     return True
 
@@ -373,11 +359,11 @@ async def _goes_on(session: RunSession, error: ProviderError, attempt: int, tryi
         session.first_try = None
         await _overflowed(session, error, attempt)
         return False
-    decision = await tried_again(session, error, attempt, trying)
+    decision = await retry_or_give_up(session, error, attempt, trying)
     if isinstance(decision, bool):
         return decision
     info = error_info(error)
-    if await switched(session, info, prices, uncharged=session.run.reserved is not None and is_uncharged(info)):
+    if await switch_model(session, info, prices, uncharged=session.run.reserved is not None and is_uncharged(info)):
         return False
     session.first_try = None
     reason = f"{info.message} ({decision.reason})" if decision.reason else info.message

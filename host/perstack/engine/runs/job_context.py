@@ -1,26 +1,36 @@
-"""The services that a driver uses for every Run of a Job."""
+"""Contexts of a driven Job and of each of its Runs: the services and facts that every step needs.
+
+A `JobContext` lasts for one drive of a Job: it adds to the `HostContext` the state of the Job, its open skills, and how
+the drive may be stopped. An `Allowance` holds the limits and the budget that the driven Run shares with all its
+descendants. A `RunContext` lasts as long as one Run uses one model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from perstack.config.lock import Lock
-from perstack.core.definitions.overrides import Overrides
-from perstack.core.definitions.project import Project
+from perstack.core.base.ids import number_of_run
+from perstack.core.definitions.experts import Limits
+from perstack.core.jobs.job import Job
+from perstack.core.runs.events import QueueFields
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.connections import Dispatching
-from perstack.engine.context.host_context import JobSnapshots, Setup
+from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.emitter import Emitter
+from perstack.engine.log.run_session import JobSummaryFile, RunSession
+from perstack.engine.log.storage import JobBlobs
+from perstack.engine.permissions.rulings import Rulings
 from perstack.engine.plugins.agent_skills import SkillLibrary
-from perstack.engine.plugins.providers import ProviderPool
-from perstack.engine.plugins.skills import JobSkills
-from perstack.errors import PerstackError
-from perstack.ports.skill import Toolset
-from perstack.ports.storage import Storage
-from perstack.system.clock import SYSTEM, Clock
+from perstack.engine.plugins.providers import Endpoint, Prices
+from perstack.engine.plugins.skills import JobSkills, RunSkills
+from perstack.engine.plugins.tool_catalogue import Catalogue
+from perstack.engine.runs.budget import JobBudget
+from perstack.engine.runs.decisions import LiveQuestions, PersonAnswer, PersonDecisions
+from perstack.ports.storage import RunRef
+from perstack.system.user import this_user
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
@@ -28,62 +38,198 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Wiring:
-    """Services and definitions that a driver uses, the same for each Run."""
+class StopFlags:
+    """Requests to stop the drive of a Job, or of a Run apart from its Job."""
 
-    storage: Storage
-    project: Project
-    providers: ProviderPool
-    skills: JobSkills
-    emit: Emitter
-    overrides: Overrides
-    directory: str
-    """The working directory that the model is given."""
-    knowledge: SkillLibrary
-    snapshots: JobSnapshots
-    dispatching: Dispatching
-    vault: Callable[[int], SecretVault]
-    """Returns the secrets that tools have shown, by the block of their numbers."""
-    clock: Clock = SYSTEM
-
-    def played_skills(self, run: Run) -> Mapping[str, Toolset]:
-        """Return the skills that are not opened for a Run, because a recording answers for their tools."""
-        try:
-            provider = self.providers.for_run(run, self.project, self.overrides).provider
-        except PerstackError:
-            return {}  # the Run fails with it when it opens its endpoint
-        if provider.player is None:
-            return {}
-        from perstack.engine.runs.playback import played_skills  # only for Runs that play one
-
-        return played_skills(provider, run)
+    requested: bool = False  # a person or another process stops the Job
+    after_step: bool = False  # each Run stops, as interrupted, before its next step
 
 
-def wired(
-    setup: Setup, job_id: str, emit: Emitter, tasks: Callable[[], TaskMemory], lock: Lock, knowledge: SkillLibrary
-) -> Wiring:
-    """Create the services for a Job from a setup."""
-    skills = JobSkills(
-        setup.plugins.skills,
-        setup.skill_context(job_id, tasks),
-        emit,
-        lock,
-        setup.clock,
-        runtimes=setup.runtimes(job_id),
-        agreement=setup.agreement,
-        knowledge=knowledge,
-    )
-    return Wiring(
-        storage=setup.storage,
-        project=setup.project,
-        providers=setup.providers,
-        skills=skills,
-        emit=emit,
-        overrides=setup.overrides,
-        directory=str(setup.workspace),
-        knowledge=knowledge,
-        snapshots=setup.snapshots(job_id),
-        dispatching=setup.dispatching,
-        vault=partial(setup.vault, job_id),
-        clock=setup.clock,
-    )
+def _ignore(waits: bool) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRole:
+    """Duties of a process that is a worker, for a Job or Run that it drives."""
+
+    name: str = ""
+    """Name of the worker; "" for a process that is none. A worker queues what it drives again when it leaves."""
+    distributes: bool = False  # delegates are queued for any worker
+    on_waiting: Callable[[bool], None] = _ignore
+    """Function to call with True when this process starts waiting only for remote Runs, with False when it stops."""
+
+
+NO_WORKER = WorkerRole()
+
+
+class JobContext:
+    """Everything that the Runs of one driven Job share. `close` closes the skills."""
+
+    def __init__(
+        self,
+        host: HostContext,
+        loaded: Job,
+        emit: Emitter,
+        lock: Lock,
+        knowledge: SkillLibrary,
+        tasks: Callable[[], TaskMemory],
+        *,
+        decisions: PersonDecisions,
+        worker: WorkerRole = NO_WORKER,
+        stop: StopFlags,
+        is_driven_here: bool = True,
+    ) -> None:
+        """Create the context of a loaded Job.
+
+        With `is_driven_here` false this process only records how Runs begin: another one has the providers.
+        """
+        self.host = host
+        self.job = loaded
+        self.runs = dict(loaded.runs)  # loaded states; a delegate that is continued is taken out
+        self.emit = emit
+        self.lock = lock
+        self.knowledge = knowledge
+        self.directory = str(host.workspace)  # the working directory that the model is given
+        self.decisions = decisions
+        self.worker = worker
+        self.stop = stop
+        self.is_driven_here = is_driven_here
+        self.skills = JobSkills(
+            host.plugins.skills,
+            host.skill_context(self.job.id, tasks),
+            emit,
+            lock,
+            host.clock,
+            runtimes=host.runtimes(self.job.id),
+            agreement=host.agreement,
+            knowledge=knowledge,
+        )
+        self.blobs = JobBlobs(host.storage, self.job.id)
+        self.prices = Prices(host.providers.factories, host.project.prices)
+        self.snapshots = host.snapshots(self.job.id)
+        self.rulings = Rulings(self.directory)
+        self.summary_file = JobSummaryFile(host.storage, self.job)
+        self.questions = LiveQuestions()
+        """The questions that delegates ask while other Runs of the Job are active."""
+        self.sessions: WeakValueDictionary[str, RunSession] = WeakValueDictionary()
+        """The writers of Runs that are driven now, by Run id. Weak, because a delegate's history may be large."""
+        self._answers = dict(decisions.answers)
+        self._vault: SecretVault | None = None
+
+    async def close(self) -> None:
+        """Close the skills."""
+        await self.skills.close()
+
+    def new_session(self, ref: RunRef, expert_key: str) -> RunSession:
+        """Create the writer of a new Run; each of its writes marks job.json as outdated."""
+        host, changed = self.host, self.summary_file.mark_changed
+        session = RunSession(host.storage, self.job, self.emit, ref, expert_key, changed, host.clock)
+        self.sessions[ref.run_id] = session
+        return session
+
+    def session_of(self, run: Run) -> RunSession:
+        """Create the writer of a Run that has begun."""
+        host, changed = self.host, self.summary_file.mark_changed
+        session = RunSession.of(host.storage, self.job, run, self.emit, changed, host.clock)
+        self.sessions[run.id] = session
+        return session
+
+    def take_answer(self, run_id: str) -> PersonAnswer | None:
+        """Return the answer that the Job was resumed with for this Run; None the second time."""
+        return self._answers.pop(run_id, None)
+
+    @property
+    def unrecorded_answers(self) -> tuple[str, ...]:
+        """The ids of Runs whose answer is not recorded yet."""
+        return tuple(self._answers)
+
+    def requeue(self, run: Run) -> QueueFields | None:
+        """Return how a worker that leaves queues an interrupted Run again; None in a process that is no worker."""
+        if not self.worker.name or self.stop.requested or run.status != "stoppedByInterrupt":
+            return None
+        priority = 0 if run.queued is None else run.queued.priority
+        by = this_user("worker", self.worker.name)
+        return {"by": by, "definition": run.definition, "due": 0, "priority": priority}
+
+    def vault(self, run: Run) -> SecretVault | None:
+        """Return the secrets that tools of the Job have shown in this process; None for a Run that masks none."""
+        if not run.start.mask_secrets:
+            return None
+        if self._vault is None:
+            block = self.job.root  # processes that drive parts of a Job must not give two secrets one number
+            self._vault = self.host.vault(self.job.id, block)
+            self._vault.continue_after((one.secrets for one in self.runs.values()), block)
+        return self._vault
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Limits and budget that the Run that was given to drive shares with all its descendants."""
+
+    job: Job
+    root_id: str
+    """The id of that Run: the Coordinator, or a delegate whose Job another process drives."""
+    limits: Limits
+    outside_steps: int
+    """Steps of the Job outside that Run and its descendants."""
+    budget: JobBudget | None
+
+    @property
+    def steps_left(self) -> int | None:
+        """The number of steps that the driven Runs may still take together; None without a limit."""
+        return self.job.steps_left(self.limits, self.outside_steps)
+
+    @classmethod
+    async def open(cls, job: JobContext, root: RunSession) -> Allowance:
+        """Compute the allowance of a Run, and watch what is spent of it if there is a budget.
+
+        A delegate that is driven apart from its Job has its share of the budget in its limits. Raises UnknownPrice.
+        """
+        run, limits = root.run, root.run.limits
+        known = {**job.runs, run.id: run}
+        outside = 0
+        if job.job.root:
+            below = {run.id}
+            for one in sorted(known.values(), key=lambda one: number_of_run(one.id)):
+                if one.start.delegated_by is not None and one.start.delegated_by.run_id in below:
+                    below.add(one.id)
+            known = {run_id: one for run_id, one in known.items() if run_id in below}
+            outside = job.job.total_steps - sum(job.job.runs[run_id].step for run_id in below)
+        experts = (*job.host.project.experts.values(), *(one.start.expert for one in job.runs.values()))
+        budget: JobBudget | None = None
+        if limits.budget is not None or any(expert.budget is not None for expert in experts):
+            apart = "" if run.is_coordinator else run.id
+            budget = JobBudget(job.job, limits.budget, job.prices, known.values(), job.blobs.get, job.sessions, apart)
+            await budget.known_price(run)
+            job.job.watch = budget.watch
+        return cls(job.job, run.id, limits, outside, budget)
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """Services for one Run while one model is in force."""
+
+    job: JobContext
+    session: RunSession
+    skills: RunSkills
+    endpoint: Endpoint
+    model: str  # the model in force, as `provider/model`
+    budget: JobBudget | None
+    vault: SecretVault | None
+    """The secrets to mask in tool output; None in a Run that masks none."""
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The tools that the Run has now."""
+        return self.skills.catalogue
+
+    @property
+    def plays_recording(self) -> bool:
+        """True if a recording answers in place of the model."""
+        return self.endpoint.provider.player is not None
+
+    async def refresh(self) -> Catalogue:
+        """Return the tools that the next request offers."""
+        self.skills.fit_to(self.session.run, self.job.host.storage)
+        return await self.skills.refresh()

@@ -16,8 +16,8 @@ from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.permissions.recorded_calls import names_and_subjects
-from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.generation import error_info, fail
+from perstack.engine.runs.job_context import RunContext
 from perstack.errors import ProviderError
 from perstack.ports.provider import Provider
 from perstack.ports.skill import BlobStore, SkillFactory, ToolResult, Toolset
@@ -44,19 +44,17 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     return {name: Toolset(specs) for name, specs in found.items() if specs is not None}
 
 
-async def played_results(
-    session: RunSession, calls: Sequence[Call], catalogue: Catalogue, provider: Provider, blobs: BlobStore
-) -> Mapping[str, Played] | None:
+async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[str, Played] | None:
     """Return the recorded results of these calls, by id, without the calls that are really run.
 
     Returns None if one is missing from the recording: then nothing runs, and the Run has failed with an error that
     names the call.
     """
-    player = provider.player
+    session, player = context.session, context.endpoint.provider.player
     if player is None:
         return {}
     base = _base_names(session.run)
-    offered = {call.decided.id: catalogue.find(call.decided) for call in calls}
+    offered = {call.decided.id: context.catalogue.find(call.decided) for call in calls}
     subjects = {key: None if one is None else one.spec.subject for key, one in offered.items()}
     try:
         wanted = {
@@ -64,15 +62,15 @@ async def played_results(
             for call in calls
             if not _is_live(player, call.decided, subjects[call.decided.id], base)
         }
-        return {key: await _played(player, session, call, blobs) for key, call in wanted.items()}
+        return {key: await _played(player, session, call, context.job.blobs) for key, call in wanted.items()}
     except ProviderError as error:
         await fail(session, error_info(error))
         return None
 
 
-async def is_unlike(session: RunSession, provider: Provider) -> bool:
+async def has_other_results(context: RunContext) -> bool:
     """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
-    player, run = provider.player, session.run
+    session, player, run = context.session, context.endpoint.provider.player, context.session.run
     if player is None:
         return False
     try:

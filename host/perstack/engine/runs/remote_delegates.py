@@ -33,7 +33,9 @@ from perstack.engine.log.event_log import Loaded
 from perstack.engine.log.leases import DelegateLeases
 from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.runs.delegation import DelegateOutcome, Drives, begin_delegate
+from perstack.engine.runs.beginning import ResumedRun, RunStarter
+from perstack.engine.runs.job_context import Allowance, JobContext
+from perstack.engine.runs.results import DelegateResult
 from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError, UsageError
 from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
@@ -43,66 +45,6 @@ from perstack.system.user import this_user
 
 if TYPE_CHECKING:
     from perstack.engine.log.emitter import Emitter
-
-
-# Which delegates of a Run other workers may drive, and how they are queued.
-
-
-class Distribution:
-    """Policy of one driver for delegates on other workers."""
-
-    def __init__(self, driver: Drives) -> None:
-        """Apply the policy to this driver's delegates."""
-        self._driver = driver
-        self._project = driver.wiring.project
-
-    def takes(self, session: RunSession, delegations: Sequence[Delegation]) -> bool:
-        """Return whether other workers drive these delegates.
-
-        All or none, so that nothing here spends in addition to their shares. Only delegates of the Run that this
-        process was given to drive are distributed, and only if no Expert below them has a budget of its own, whose
-        share could not be computed.
-        """
-        driver = self._driver
-        if session.run.id != driver.root or not driver.job.may_be_distributed:
-            return False
-        return all(may_be_elsewhere(one.run_id) and self._has_one_budget(one) for one in delegations)
-
-    def expert(self, delegation: Delegation, run: Run | None) -> Expert | None:
-        """Return the delegate's Expert, as recorded if it has begun; None if it is not defined any more."""
-        return self._project.expert(delegation.expert_key) if run is None else run.start.expert
-
-    def account_of(self, delegation: Delegation, run: Run | None) -> str:
-        """Return the account that the delegate uses in addition to the Job's.
-
-        It is its Expert's, unless the Run that is driven here uses it already.
-        """
-        expert, root = self.expert(delegation, run), self._driver.job.runs[self._driver.root].start
-        is_above = root.delegated_by is not None and expert is not None and expert.key == root.expert_key
-        return WHOLE if expert is None or expert.budget is None or is_above else expert.key
-
-    @property
-    def definition(self) -> str | None:
-        """The blob with the definition that the Job was queued with; None if it was not queued."""
-        queued = self._driver.job.coordinator.queued
-        return None if queued is None else queued.definition
-
-    @property
-    def priority(self) -> int:
-        """The Job's priority, raised by one for each level of depth, so that what has begun ends first."""
-        job = self._driver.job
-        queued = job.coordinator.queued
-        return (0 if queued is None else queued.priority) + job.runs[self._driver.root].start.depth + 1
-
-    @property
-    def submitted_at(self) -> int:
-        """When the Job was queued, in milliseconds since 1970; 0 if it was not."""
-        queued = self._driver.job.coordinator.queued
-        return 0 if queued is None else queued.timestamp
-
-    def _has_one_budget(self, delegation: Delegation) -> bool:
-        team = with_delegates(self._project, (delegation.expert_key,))
-        return all(expert.budget is None for expert in team if expert.key != delegation.expert_key)
 
 
 # Remote Runs, followed as their logs grow and folded into the Job of the process that awaits them.
@@ -121,9 +63,9 @@ class Following:
         self._runs = dict(known)
         self._below: dict[str, set[str]] = {}
         """The ids of the delegates of each Run."""
-        for run_id, run in job.runs.items():
-            if run.start.delegated_by is not None:
-                self._below.setdefault(run.start.delegated_by.run_id, set()).add(run_id)
+        for run_id, tally in job.runs.items():
+            if tally.start.delegated_by is not None:
+                self._below.setdefault(tally.start.delegated_by.run_id, set()).add(run_id)
         for run in known.values():
             self._note(run.id, {call.delegation.run_id for call in run.calls.values() if call.delegation is not None})
 
@@ -268,7 +210,7 @@ class _Member:
     """The amounts for lack of which it has stopped, since it last used anything."""
     used: Amounts = field(default_factory=dict[What, int])
     """Amounts that it and its descendants had used at its latest stop."""
-    outcome: DelegateOutcome | None = None
+    result: DelegateResult | None = None
     looks_at: float = 0.0
     """When to check next that it is driven, by `time.monotonic`."""
 
@@ -286,74 +228,117 @@ class _Member:
         return run is not None and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
 
 
-class Batch:
-    """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops."""
+class RemoteDelegates:
+    """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops.
+
+    Only delegates of the Run that this process was given to drive are distributed.
+    """
 
     def __init__(
-        self, driver: Drives, how: Distribution, parent: RunSession, delegations: Sequence[Delegation]
+        self, job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
     ) -> None:
-        """Prepare the delegations of `parent`; nothing is read or written before `outcomes`."""
-        wiring = driver.wiring
-        self._driver = driver
-        self._how = how
-        self._wiring = wiring
+        """Prepare the delegations of `parent`; nothing is read or written before `results`."""
+        storage = job.host.storage
+        self._job = job
+        self._allowance = allowance
         self._parent = parent
-        self._holders = DelegateLeases(wiring.storage)
-        self._following = Following(wiring.storage, driver.job, driver.runs, driver.kept.mark_changed)
+        self._delegations = delegations
+        self._project = job.host.project
+        self._starter = RunStarter(job)
+        self._holders = DelegateLeases(storage)
+        self._following = Following(storage, job.job, job.runs, job.summary_file.mark_changed)
         self._open = [_Member(delegation) for delegation in delegations]
 
-    async def __aenter__(self) -> Batch:
-        """Return the batch."""
+    @property
+    def may_be_distributed(self) -> bool:
+        """True if other workers may drive these delegates.
+
+        All or none, so that nothing here spends in addition to their shares. No Expert below them may have a budget of
+        its own, whose share could not be computed.
+        """
+        if self._parent.run.id != self._allowance.root_id or not self._job.job.may_be_distributed:
+            return False
+        return all(may_be_elsewhere(one.run_id) and self._has_one_budget(one) for one in self._delegations)
+
+    def _has_one_budget(self, delegation: Delegation) -> bool:
+        team = with_delegates(self._project, (delegation.expert_key,))
+        return all(expert.budget is None for expert in team if expert.key != delegation.expert_key)
+
+    async def __aenter__(self) -> RemoteDelegates:
+        """Return the delegates."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop the remote Runs if the Job stops or is out of time; leave them running if only this process leaves."""
-        driver = self._driver
-        is_over = driver.deadlines is not None and driver.deadlines.over(self._parent.run) is not None
-        if isinstance(error, asyncio.CancelledError) and (is_over or driver.is_stopped()):
+        budget = self._allowance.budget
+        is_over = budget is not None and budget.time_over(self._parent.run) is not None
+        if isinstance(error, asyncio.CancelledError) and (is_over or self._job.stop.requested):
             await uninterrupted(self._stop())
 
+    # --- facts about the Job and its Experts ----------------------------------------------------------------------
+
+    def _expert(self, member: _Member) -> Expert | None:
+        """Return the delegate's Expert, as recorded if it has begun; None if it is not defined any more."""
+        run = member.run
+        return self._project.expert(member.delegation.expert_key) if run is None else run.start.expert
+
+    def _account(self, member: _Member) -> str:
+        """Return the account that the delegate uses in addition to the Job's.
+
+        It is its Expert's, unless the Run that is driven here uses it already.
+        """
+        expert, root = self._expert(member), self._job.job.runs[self._allowance.root_id].start
+        is_above = root.delegated_by is not None and expert is not None and expert.key == root.expert_key
+        return WHOLE if expert is None or expert.budget is None or is_above else expert.key
+
     @property
-    def is_left(self) -> bool:
-        """True if some have no outcome yet."""
+    def _priority(self) -> int:
+        """The Job's priority, raised by one for each level of depth, so that what has begun ends first."""
+        job = self._job.job
+        queued = job.coordinator.queued
+        return (0 if queued is None else queued.priority) + job.runs[self._allowance.root_id].start.depth + 1
+
+    @property
+    def has_open(self) -> bool:
+        """True if some have no result yet."""
         return bool(self._open)
 
-    async def outcomes(self) -> AsyncGenerator[tuple[Delegation, DelegateOutcome]]:
-        """Yield each delegate's outcome as it arrives. Stop early when this process is shutting down."""
-        async with self._wiring.storage.watch(self._driver.job.id) as watch:
+    async def results(self) -> AsyncGenerator[tuple[Delegation, DelegateResult]]:
+        """Yield each delegate's result as it arrives. Stop early when this process is shutting down."""
+        async with self._job.host.storage.watch(self._job.job.id) as watch:
             while self._open:
                 for member in tuple(self._open):
                     member.run = await self._following.look(member.id)
-                if not self._driver.is_leaving():
+                if not self._job.stop.after_step:
                     await self._grant()
                 for member in tuple(self._open):
-                    outcome = member.outcome or self._outcome(member)
-                    if outcome is not None:
+                    result = member.result or self._result(member)
+                    if result is not None:
                         self._open.remove(member)
                         if member.run is not None and has_ended(member.run):
                             await self._holders.forget(member.id)
-                        yield member.delegation, outcome
-                if not self._open or self._driver.is_leaving():
+                        yield member.delegation, result
+                if not self._open or self._job.stop.after_step:
                     return
                 await self._see_that_they_are_driven()
                 await watch.wait(_LOOK_AFTER_SILENCE)
 
-    # --- outcome of one delegate ----------------------------------------------------------------------------------
+    # --- result of one delegate -----------------------------------------------------------------------------------
 
-    def _outcome(self, member: _Member) -> DelegateOutcome | None:
-        """Return the outcome of a delegate; None if it is active, or resumes as soon as there is room."""
+    def _result(self, member: _Member) -> DelegateResult | None:
+        """Return the result of a delegate; None if it is active, or resumes as soon as there is room."""
         run = member.run
         if run is None or (member.is_at_work and run.closed is None):
             return None
         if has_ended(run) or self._waits_for_a_person(run) or run.closed is not None:
-            return DelegateOutcome.of(run)
+            return DelegateResult.of(run)
         if member.is_ours and run.status == "stoppedByInterrupt" and run.waits_for_limit:
-            return DelegateOutcome.of(run)
+            return DelegateResult.of(run)
         if member.is_ours and run.exceeded is not None and run.exceeded.budget == "maxTime":
             expert = run.start.expert_key  # only this process applies the Job's own time limit
-            return DelegateOutcome.failed(run.exceeded.model_copy(update={"expert": expert}).words, run)
+            return DelegateResult.failed(run.exceeded.model_copy(update={"expert": expert}).words, run)
         return None
 
     def _waits_for_a_person(self, run: Run) -> bool:
@@ -362,24 +347,24 @@ class Batch:
         is_answered = any(one is not None and one.status in ACTIVE for one in below)
         return run.status == "stoppedByInteractiveTool" and not is_answered
 
-    def _at_the_end(self, member: _Member, left: dict[str, Amounts]) -> DelegateOutcome:
-        """Return the outcome of a delegate that needs more than is left, when no other can release anything."""
+    def _at_the_end(self, member: _Member, left: dict[str, Amounts]) -> DelegateResult:
+        """Return the result of a delegate that needs more than is left, when no other can release anything."""
         run = member.run
-        if run is None or run.exceeded is None or self._driver.spending is None:
-            return DelegateOutcome(None, False, run)
+        if run is None or run.exceeded is None or self._allowance.budget is None:
+            return DelegateResult(None, False, run)
         account = short_account(left, self._sharer(member))
-        ledger, event = self._driver.spending.ledger, run.exceeded
+        ledger, event = self._allowance.budget.ledger, run.exceeded
         real: Exceeded = ledger.standing(event.budget, account or None, event.needed)
         told = event.model_copy(update={"expert": real.expert, "limit": real.limit, "spent": real.spent})
         if account == WHOLE:
-            return DelegateOutcome(None, False, replace(run, exceeded=told))
-        return DelegateOutcome.failed(told.words, run)
+            return DelegateResult(None, False, replace(run, exceeded=told))
+        return DelegateResult.failed(told.words, run)
 
     # --- shares ---------------------------------------------------------------------------------------------------
 
     async def _grant(self) -> None:
         """Begin or resume the delegates that there is room for."""
-        open_now = [one for one in self._open if one.outcome is None and self._outcome(one) is None]
+        open_now = [one for one in self._open if one.result is None and self._result(one) is None]
         waiting = [one for one in open_now if not one.is_at_work]
         if not waiting:
             return
@@ -392,29 +377,29 @@ class Batch:
                 await self._begin(member, caps[member.id])
         if not caps and len(waiting) == len(open_now):
             for member in waiting:
-                member.outcome = self._at_the_end(member, left)
+                member.result = self._at_the_end(member, left)
 
     def _left(self, members: Sequence[_Member]) -> dict[str, Amounts]:
-        driver, left = self._driver, dict[str, Amounts]({WHOLE: {}})
-        if driver.spending is not None:
+        budget, left = self._allowance.budget, dict[str, Amounts]({WHOLE: {}})
+        if budget is not None:
             for member in members:
-                expert = self._how.expert(member.delegation, member.run)
-                left |= {} if expert is None else driver.spending.ledger.left_for(self._parent.run.id, expert)
-        steps = driver.steps_left
+                expert = self._expert(member)
+                left |= {} if expert is None else budget.ledger.left_for(self._parent.run.id, expert)
+        steps = self._allowance.steps_left
         if steps is not None:
             left[WHOLE] = {**left[WHOLE], "steps": steps}
         return left
 
     def _sharer(self, member: _Member) -> Sharer:
-        run, account = member.run, self._how.account_of(member.delegation, member.run)
+        run, account = member.run, self._account(member)
         cap = capped(run.limits) if run is not None and member.is_at_work else None
         return Sharer(member.id, account, self._used(member), cap, member.needs)
 
     def _used(self, member: _Member) -> Amounts:
-        whole, runs = self._following.whole(member.id), self._driver.job.runs
+        whole, runs = self._following.whole(member.id), self._job.job.runs
         steps: dict[What, int] = {"steps": sum(runs[one].step for one in whole if one in runs)}
-        spending = self._driver.spending
-        return steps if spending is None else {**spending.ledger.used_by(whole), **steps}
+        budget = self._allowance.budget
+        return steps if budget is None else {**budget.ledger.used_by(whole), **steps}
 
     def _learn_needs(self, member: _Member) -> None:
         """Note what a delegate lacked that stopped at its share; keep earlier needs until it uses something again."""
@@ -446,11 +431,11 @@ class Batch:
         try:
             session = self._session(member, cap)
         except PerstackError as error:
-            member.outcome = DelegateOutcome.failed(str(error))
+            member.result = DelegateResult.failed(str(error))
             return
-        by = this_user("worker", self._driver.worker)
-        how = self._how
-        session.record(QueueRun(**session.stamp(), by=by, definition=how.definition, due=0, priority=how.priority))
+        by, queued = this_user("worker", self._job.worker.name), self._job.job.coordinator.queued
+        definition = None if queued is None else queued.definition
+        session.record(QueueRun(**session.stamp(), by=by, definition=definition, due=0, priority=self._priority))
         try:
             await session.flush()
         except Conflict:
@@ -464,32 +449,33 @@ class Batch:
         await self._order(member)
 
     def _session(self, member: _Member, cap: Amounts) -> RunSession:
-        driver, parent, run = self._driver, self._parent, member.run
-        of_job = self._limits(member, cap)
+        parent, run, shared = self._parent, member.run, self._limits(member, cap)
         if run is None:
-            return begin_delegate(driver, parent, member.delegation, of_job)
-        limits = limits_of_delegate(run, self._wiring.overrides) or run.limits
-        limits = limits.model_copy(update={"max_steps": of_job.max_steps, "budget": of_job.budget})
+            return self._starter.begin_delegate(parent, member.delegation, shared)
+        limits = limits_of_delegate(run, self._job.host.overrides) or run.limits
+        limits = limits.model_copy(update={"max_steps": shared.max_steps, "budget": shared.budget})
         changed = None if limits == run.limits else limits
-        return driver.take_up(run, "parent", limits=changed, above=parent.run.permissions)
+        return self._starter.resume(ResumedRun(run, "parent", changed, parent.run.permissions))
 
     def _limits(self, member: _Member, cap: Amounts) -> Limits:
         """Return the Job's limits, with the share in place of its steps and budget."""
-        expert, spending, run = self._how.expert(member.delegation, member.run), self._driver.spending, member.run
+        expert, budget, run = self._expert(member), self._allowance.budget, member.run
         seconds: int | None = None
         if expert is not None and expert.budget is not None and expert.budget.max_time is not None:
-            left = None if spending is None else spending.ledger.time_left(expert.key)
+            left = None if budget is None else budget.ledger.time_left(expert.key)
             seconds = (expert.budget.max_time if left is None else left) + (0 if run is None else run.worked_ms)
-        budget = budget_of(cap, seconds)
-        return self._driver.limits.model_copy(update={"max_steps": cap.get("steps"), "budget": budget})
+        share = budget_of(cap, seconds)
+        return self._allowance.limits.model_copy(update={"max_steps": cap.get("steps"), "budget": share})
 
     async def _order(self, member: _Member) -> None:
         """Queue a delegate. If the dispatcher fails, the order is submitted again later."""
-        how, job = self._how, self._driver.job
-        order = Order(job.id, 0, how.priority, job.labels, how.submitted_at, run_id=member.id)
+        job = self._job.job
+        queued = job.coordinator.queued
+        submitted_at = 0 if queued is None else queued.timestamp
+        order = Order(job.id, 0, self._priority, job.labels, submitted_at, run_id=member.id)
         member.looks_at = time.monotonic() + _LOOKS_FOR_ORDERS_EACH
         with suppress(DispatcherError):
-            await self._wiring.dispatching.submit(order, self._wiring.storage)
+            await self._job.host.dispatching.submit(order, self._job.host.storage)
 
     async def _see_that_they_are_driven(self) -> None:
         """Queue again each delegate without a driver and without an order: either may have been lost."""
@@ -500,11 +486,11 @@ class Batch:
             with suppress(DispatcherError, StorageError):
                 if await self._holders.holder(member.id) is not None:
                     continue
-                if await self._wiring.dispatching.required().order(self._driver.job.id, member.id) is None:
+                if await self._job.host.dispatching.required().order(self._job.job.id, member.id) is None:
                     await self._order(member)
 
     async def _stop(self) -> None:
-        wiring, job = self._wiring, self._driver.job
-        stopping = Stopping(wiring.storage, job, wiring.emit, wiring.clock, wiring.dispatching)
+        host = self._job.host
+        stopping = Stopping(host.storage, self._job.job, self._job.emit, host.clock, host.dispatching)
         with suppress(StorageError):  # a worker that drives it later sees that nobody awaits it
             await stopping.stop(self._following, [member.id for member in self._open])

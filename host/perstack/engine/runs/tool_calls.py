@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
 from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
+from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
-from perstack.core.jobs.summary import RunPlace
 from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
 from perstack.core.runs.decide import call_started, digest_of, result_of
 from perstack.core.runs.display_events import ToolProgress
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import History, estimated_tokens
+from perstack.core.runs.messages import History, ToolCallPart, estimated_tokens
 from perstack.core.runs.repeats import warned
 from perstack.core.runs.state import Run, call_key
 from perstack.core.runs.step_events import CallInteractiveTool, FinishToolCall, StartSample
@@ -27,17 +27,40 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.emitter import Emitter
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import through
-from perstack.engine.plugins.providers import Endpoint, Prices
-from perstack.engine.plugins.tool_catalogue import Catalogue, OfferedTool
-from perstack.engine.runs.budget import Spending
+from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.generation import error_info
+from perstack.engine.runs.job_context import JobContext, RunContext
 from perstack.errors import PerstackError, ProviderError, SkillError
-from perstack.ports.provider import BlobReader, Generation, GenerationRequest
-from perstack.ports.skill import BlobStore, Sample, SampleRequest, SkillSession, ToolCall, ToolResult
+from perstack.ports.provider import Generation, GenerationRequest
+from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.system.clock import Clock
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
+
+
+# Decisions on calls, before any of them runs.
+
+
+async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
+    """Return what the catalogue and the permission rules decide about the calls of a reply."""
+    decided = [await context.catalogue.decide(part) for part in parts]
+    run, vault, job = context.session.run, context.vault, context.job
+    if not run.permissions:
+        return decided
+    catalogue, rules, standing = context.catalogue, run.permissions, job.job.standing
+    shown = await job.rulings.of(parts, decided, catalogue, rules, standing)
+    if vault is None:
+        return shown
+    # with masked secrets the rules apply to the arguments that tools receive, too
+    filled = await job.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, standing)
+    return [vault.stricter(one, other) for one, other in zip(shown, filled, strict=True)]
+
+
+def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> None:
+    """Record an error result, with the text for the model, for each call that does not run."""
+    for call, text in refused:
+        session.record(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
 
 
 # Sampling: generations that a tool asks the Run's own model for.
@@ -46,30 +69,12 @@ if TYPE_CHECKING:
 class Sampling:
     """Access to the Run's model for one tool call, and the total cost of its generations."""
 
-    def __init__(
-        self,
-        run: Run,
-        endpoint: Endpoint,
-        blobs: BlobReader,
-        prices: Prices,
-        spending: Spending | None,
-        key: str,
-        begin: Callable[[Charge], Awaitable[None]],
-        place: RunPlace | None = None,
-    ) -> None:
-        """Prepare sampling for one tool call.
-
-        `begin` records what a generation may cost, before the model is called. `place` is the Run's place in a
-        recording.
-        """
-        self._begin = begin
-        self._place = place
-        self._run = run
-        self._endpoint = endpoint
-        self._blobs = blobs
-        self._prices = prices
-        self._spending = spending
-        self._key = key
+    def __init__(self, context: RunContext, call: Call) -> None:
+        """Prepare sampling for one tool call."""
+        self._context = context
+        self._call = call
+        self._run = context.session.run
+        self._key = call_key(self._run, call)
         self.usage: Usage | None = None
         self.assumed: Charge | None = None
         """Reserved amounts of generations whose usage was not reported; they count in addition to `usage`."""
@@ -77,29 +82,29 @@ class Sampling:
 
     async def __call__(self, request: SampleRequest) -> Sample:
         """Generate once, without tools and without retries. Raises ProviderError, also if no budget allows it."""
-        start = self._run.start
+        context, start = self._context, self._run.start
         key = f"{self._key}/{next(self._numbers)}"
         messages = History(request.messages)
         sent = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
         granted = await self._reserved(request, sent)
         if granted is not None:
-            await self._begin(granted.amount.as_charge())
+            await self._record_start(granted.amount.as_charge())
         generation = GenerationRequest(
             model=self._run.model,
             instruction=request.instruction,
             messages=request.messages,
             tools=(),
-            blobs=self._blobs,
+            blobs=context.job.blobs.get,
             allow_tools=False,
             max_tokens=request.max_tokens if granted is None else granted.max_tokens,
             temperature=request.temperature,
             expert_key=start.expert_key,
-            place=self._place,
+            place=context.session.place if context.plays_recording else None,
             purpose="sample",
             step=self._run.step,
         )
         try:
-            with self._endpoint.place() as place:
+            with context.endpoint.place() as place:
                 reply = await through(place, estimated_tokens(sent), lambda: self._tried(generation))
         except ProviderError as error:
             if is_uncharged(error_info(error)):
@@ -107,7 +112,7 @@ class Sampling:
             else:
                 self._assume(granted)
             raise
-        usage, _ = await self._prices.known(self._run.provider, self._run.model, reply)
+        usage, _ = await context.job.prices.known(self._run.provider, self._run.model, reply)
         self.usage = (self.usage or NO_USAGE) + usage
         has_reply = bool(reply.reply.contents)
         if granted is not None and not is_reported(usage, granted.amount.as_charge(), has_reply=has_reply):
@@ -120,19 +125,26 @@ class Sampling:
         limit = self._run.limits.timeout
         try:
             async with asyncio.timeout(limit / 1000):
-                return await self._endpoint.provider.generate(request, lambda delta: None)
+                return await self._context.endpoint.provider.generate(request, lambda delta: None)
         except TimeoutError as error:
             raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
 
     def recorded(self) -> None:
         """Tell the ledger that the Run's log contains the usage of this call."""
-        if self._spending is not None:
+        budget = self._context.budget
+        if budget is not None:
             for number in range(1, next(self._numbers)):
-                self._spending.recorded_sample(f"{self._key}/{number}")
+                budget.recorded_sample(f"{self._key}/{number}")
+
+    async def _record_start(self, reserved: Charge) -> None:
+        """Record what a generation may cost, before the model is called."""
+        session = self._context.session
+        session.record(StartSample(**session.stamp(), tool_call_id=self._call.decided.id, reserved=reserved))
+        await session.flush()
 
     def _settle(self, key: str, usage: Usage, granted: Grant | None) -> None:
-        if self._spending is not None and granted is not None:
-            self._spending.settle_sample(self._run, key, usage, granted.amount)
+        if self._context.budget is not None and granted is not None:
+            self._context.budget.settle_sample(self._run, key, usage, granted.amount)
 
     def _assume(self, granted: Grant | None) -> None:
         if granted is not None:
@@ -140,10 +152,10 @@ class Sampling:
 
     async def _reserved(self, request: SampleRequest, sent: int) -> Grant | None:
         """Reserve what a generation may cost; None without a budget."""
-        if self._spending is None:
+        if self._context.budget is None:
             return None
         mine = (self.usage or NO_USAGE, self.assumed)
-        granted = await self._spending.reserve_sample(self._run, sent, request.messages, request.max_tokens, mine)
+        granted = await self._context.budget.reserve_sample(self._run, sent, request.messages, request.max_tokens, mine)
         if isinstance(granted, Exceeded):
             raise ProviderError("no generation: the budget leaves no room for it", name="ExceededBudget")
         return granted
@@ -154,28 +166,7 @@ _PATIENCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class ToolSurroundings:
-    """Services that every tool call of a Run uses."""
-
-    blobs: BlobStore
-    emit: Emitter
-    clock: Clock
-    model: str
-    """The model in force, as `provider/model`."""
-    endpoint: Endpoint
-    """The endpoint of that model."""
-    prices: Prices
-    spending: Spending | None
-    may_ask: bool
-    """True if a person can answer what a tool asks."""
-    leads_to: Callable[[Call, Catalogue], Awaitable[tuple[str, ...]]]
-    """Returns the resolved paths that a call's arguments lead to now."""
-    vault: SecretVault | None = None
-    """Masks secrets in tool output; None in a Run that masks none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolOutcome:
     """Result of a call, its duration in milliseconds, and its own cost."""
 
     result: ToolResult | Question
@@ -187,20 +178,20 @@ class Outcome:
     """The highest number of a secret's placeholder when the call ended."""
 
 
-async def run_tools(session: RunSession, command: RunTools, catalogue: Catalogue, around: ToolSurroundings) -> None:
+async def run_tools(context: RunContext, command: RunTools) -> None:
     """Run the calls concurrently and record each result, or question, as it arrives.
 
     Intent before effect: if one of them may have a side effect, all are on disk before any begins. In a Run that plays
     a recording, none begins if one is missing from it.
     """
-    played = await _played(session, command.calls, catalogue, around)
+    session, played = context.session, await _played(context, command.calls)
     if played is None:
         return
-    calls = [call for call in command.calls if not call.decided.asks or await _begins(session, call, catalogue, around)]
+    calls = [call for call in command.calls if not call.decided.asks or await _begins(context, call)]
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
     async with asyncio.TaskGroup() as group:
-        running = {group.create_task(_come_of(session, call, catalogue, around, played)): call for call in calls}
+        running = {group.create_task(_result_of(context, call, played)): call for call in calls}
         while running:
             patience = _PATIENCE if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -216,37 +207,50 @@ async def run_tools(session: RunSession, command: RunTools, catalogue: Catalogue
                 await session.flush()
 
 
-async def _played(
-    session: RunSession, calls: Sequence[Call], catalogue: Catalogue, around: ToolSurroundings
-) -> Mapping[str, Outcome] | None:
+async def _played(context: RunContext, calls: Sequence[Call]) -> Mapping[str, ToolOutcome] | None:
     """Return the recorded results of these calls; None, and fail the Run, if one is missing from the recording."""
-    if around.endpoint.provider.player is None:
+    if not context.plays_recording:
         return {}
     from perstack.engine.runs.playback import played_results  # only for Runs that play one
 
-    found = await played_results(session, calls, catalogue, around.endpoint.provider, around.blobs)
-    return None if found is None else {key: Outcome(one.result, usage=one.usage) for key, one in found.items()}
+    found = await played_results(context, calls)
+    return None if found is None else {key: ToolOutcome(one.result, usage=one.usage) for key, one in found.items()}
 
 
-async def is_unlike_recording(session: RunSession, command: Work, around: ToolSurroundings) -> bool:
+def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:
+    """Return the skills that are not opened for a Run, because a recording answers for their tools."""
+    host = job.host
+    try:
+        provider = host.providers.for_run(run, host.project, host.overrides).provider
+    except PerstackError:
+        return {}  # the Run fails with it when it opens its endpoint
+    if provider.player is None:
+        return {}
+    from perstack.engine.runs.playback import played_skills
+
+    return played_skills(provider, run)
+
+
+async def differs_from_recording(context: RunContext, command: Work) -> bool:
     """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
-    if around.endpoint.provider.player is None or not isinstance(command, Complete | EndStep):
+    if not isinstance(command, Complete | EndStep) or not context.plays_recording:
         return False
-    from perstack.engine.runs.playback import is_unlike
+    from perstack.engine.runs.playback import has_other_results
 
-    return await is_unlike(session, around.endpoint.provider)
+    return await has_other_results(context)
 
 
-async def _begins(session: RunSession, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> bool:
-    """Note that an approved call begins if it is exactly the approved one; otherwise record an error result."""
+async def _begins(context: RunContext, call: Call) -> bool:
+    """Record that an approved call begins if it is exactly the approved one; otherwise record an error result."""
     if call.began:
         return True
-    is_same = digest_of(call) == call.requested and await around.leads_to(call, catalogue) == call.leads_to
+    session, rulings, catalogue = context.session, context.job.rulings, context.catalogue
+    is_same = digest_of(call) == call.requested and await rulings.leads_to(call, catalogue) == call.leads_to
     if is_same:
         session.record(call_started(call, session.stamp))
     else:
         text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
-        session.record(warned(session.run, result_of(call, text, session.stamp, is_error=True)))
+        refuse_calls(session, [(call, text)])
     return is_same
 
 
@@ -271,7 +275,7 @@ def _show_progress(run: Run, call: Call, emit: Emitter, clock: Clock) -> Callabl
     return show
 
 
-def _record(session: RunSession, call: Call, outcome: Outcome) -> None:
+def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
     result = outcome.result
     assumed = None if outcome.sampling is None else outcome.sampling.assumed
     if isinstance(result, Question):
@@ -302,52 +306,39 @@ def _record(session: RunSession, call: Call, outcome: Outcome) -> None:
     session.record(warned(session.run, finished))
 
 
-def _sampling(session: RunSession, call: Call, around: ToolSurroundings) -> Sampling:
-    async def begin(reserved: Charge) -> None:
-        session.record(StartSample(**session.stamp(), tool_call_id=call.decided.id, reserved=reserved))
-        await session.flush()
-
-    run = session.run
-    key = call_key(run, call)
-    place = session.place if around.endpoint.provider.player is not None else None
-    return Sampling(run, around.endpoint, around.blobs.get, around.prices, around.spending, key, begin, place)
-
-
-async def _come_of(
-    session: RunSession, call: Call, catalogue: Catalogue, around: ToolSurroundings, played: Mapping[str, Outcome]
-) -> Outcome:
+async def _result_of(context: RunContext, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:
     known = played.get(call.decided.id)
-    return await perform_call(session, call, catalogue, around) if known is None else known
+    return await perform_call(context, call) if known is None else known
 
 
-async def perform_call(session: RunSession, call: Call, catalogue: Catalogue, around: ToolSurroundings) -> Outcome:
+async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
     """Run a call and return its outcome. Every error becomes an error result for the model."""
-    began, run = time.monotonic(), session.run
-    offered = catalogue.find(call.decided)
+    began, run, job = time.monotonic(), context.session.run, context.job
+    offered = context.catalogue.find(call.decided)
     if offered is None or offered.session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
-        return Outcome(ToolResult.text(text, is_error=True))
-    sampling = _sampling(session, call, around) if offered.may_sample else None
+        return ToolOutcome(ToolResult.text(text, is_error=True))
+    sampling = Sampling(context, call) if offered.may_sample else None
     request = ToolCall(
         tool_name=offered.own_name,
         args=call.part.args,
         key=call_key(run, call),
         run_id=run.id,
         expert_key=run.start.expert_key,
-        blobs=around.blobs,
-        on_progress=_show_progress(run, call, around.emit, around.clock),
+        blobs=job.blobs,
+        on_progress=_show_progress(run, call, job.emit, job.host.clock),
         answers=call.answers,
-        may_ask=around.may_ask,
+        may_ask=not job.host.overrides.unattended,
         opens=call.decided.opens,
         sample=sampling,
     )
-    if around.vault is None:
+    if context.vault is None:
         result = await _called(offered.session, request)
     else:
-        result = await _called_masked(offered, offered.session, request, around.vault)
+        result = await _called_masked(offered, offered.session, request, context.vault)
     spent = sampling.usage if sampling is not None else None
-    highest = 0 if around.vault is None else around.vault.highest
-    return Outcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)
+    highest = 0 if context.vault is None else context.vault.highest
+    return ToolOutcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)
 
 
 async def _called(skill: SkillSession, request: ToolCall) -> ToolResult | Question:

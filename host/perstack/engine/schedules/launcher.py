@@ -9,7 +9,7 @@ from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import stands
 from perstack.core.tasks.due import EXPERT_LABEL
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.errors import UsageError
 
@@ -26,13 +26,11 @@ class JobLauncher:
     Workers take over Jobs whose process has died, so a launcher that queues does not resume interrupted Jobs.
     """
 
-    def __init__(
-        self, jobs: Jobs, iterations: Callable[[], Iterations], setup: Callable[[], Setup], *, queue: bool
-    ) -> None:
-        """Create; `setup` returns the context in force. With `queue`, everything is left to workers."""
+    def __init__(self, jobs: Jobs, iterations: Callable[[], Iterations], source: ContextSource, *, queue: bool) -> None:
+        """Create; `source` has the context in force. With `queue`, everything is left to workers."""
         self._jobs = jobs
         self._iterations = iterations
-        self._setup = setup
+        self._source = source
         self.resumes = not queue
         """True if this launcher resumes interrupted Jobs."""
 
@@ -41,7 +39,7 @@ class JobLauncher:
 
         For a queued Job only the Expert is checked; keys, plugins and programs are checked by its worker.
         """
-        setup = self._setup()
+        setup = self._source.current
         if self.resumes:
             await setup.check_sandbox(setup.check_ready(expert_key))
         else:
@@ -72,7 +70,7 @@ class JobLauncher:
             return await iterations.resume(series_id)
         from perstack.ports.dispatcher import Order
 
-        now = self._setup()
+        now = self._source.current
         series = await iterations.get(series_id)
         labels = {SERIES_LABEL: series_id, EXPERT_LABEL: series.expert_key}
         order = Order(series_id, labels=labels, submitted_at=now.clock.now())

@@ -43,7 +43,7 @@ from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.summaries import Row, to_look_after
 from perstack.dataclass import dataclass
 from perstack.engine.context.commands import ask_command
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases import leftover_programs_ended
 from perstack.engine.schedules.launcher import JobLauncher
@@ -93,19 +93,19 @@ class Scheduler:
         jobs: Jobs,
         iterations: Iterations,
         schedules: Callable[[], Schedules],
-        setup: Callable[[], Setup],
+        source: ContextSource,
         launcher: JobLauncher,
     ) -> None:
         """Create the scheduler.
 
-        `setup` returns the context in force; `schedules` is called only if the project has schedules; `launcher` starts
+        `source` has the context in force; `schedules` is called only if the project has schedules; `launcher` starts
         the Jobs of tasks and resumes series.
         """
         self._memory = memory
         self._jobs = jobs
         self._iterations = iterations
         self._schedules = schedules
-        self._setup = setup
+        self._source = source
         self._launcher = launcher
         self._soon = asyncio.Event()
         self._turn = asyncio.Semaphore(_CONCURRENT_ITEMS)
@@ -176,7 +176,7 @@ class Scheduler:
     async def _candidates(self, *, with_jobs: bool = True) -> list[DueItem]:
         """Return everything that may be due. A list that cannot be read is an item with its error."""
         now = self._now()
-        due = [DueItem(one.name, "schedule") for one in self._setup().project.schedules]
+        due = [DueItem(one.name, "schedule") for one in self._source.current.project.schedules]
         rows, no_rows = await _list_or_error("tasks", self._memory.log.rows())
         due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
         paused, no_series = await _list_or_error("iterations", self._due_iterations(now))
@@ -271,7 +271,7 @@ class Scheduler:
     async def _process_task(self, task_id: str) -> DueWorkResult | None:
         """Process a task: take its next step until nothing is due; read what the steps ask for."""
         task = await self._memory.get(task_id)
-        known = Known(task.agent_id in self._setup().project.experts)
+        known = Known(task.agent_id in self._source.current.project.experts)
         while (step := next_step(task, known, self._now())) is not None:
             match step:
                 case AskCommand():
@@ -287,10 +287,10 @@ class Scheduler:
         return None
 
     def _now(self) -> int:
-        return self._setup().clock.now()
+        return self._source.current.clock.now()
 
     async def _run_wake_command(self, agent_id: str, command: Sequence[str]) -> PollResult:
-        setup = self._setup()
+        setup = self._source.current
         expert_key = agent_id if agent_id in setup.project.experts else None
         async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as ground:
             env = inherited(setup.env, (*variables_in(command), *ground.variables))
@@ -314,7 +314,7 @@ class Scheduler:
         return DueWorkResult(task_id=task.task_id, did=step.did, task=task)
 
     async def _run_job(self, task: TaskState, job_id: str, known: Known) -> DueWorkResult:
-        if await self._setup().storage.has_job(job_id):
+        if await self._source.current.storage.has_job(job_id):
             job = await self._launcher.resume(job_id)
         else:
             labels = {LABEL: task.task_id, EXPERT_LABEL: task.agent_id}

@@ -8,7 +8,6 @@ is started again under that id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import assert_never
@@ -22,7 +21,7 @@ from perstack.core.schedules.schedule import LABEL, Occurrence, ScheduleState
 from perstack.core.tasks.due import Action
 from perstack.core.tasks.state import TaskState
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import Setup
+from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Loaded
 from perstack.engine.schedules.launcher import JobLauncher
@@ -87,10 +86,10 @@ class ScheduleStatus:
 class Schedules:
     """The schedules of a project. Any number of processes may process them at once."""
 
-    def __init__(self, setup: Callable[[], Setup], jobs: Jobs, launcher: JobLauncher) -> None:
-        """Create; `setup` returns the context in force, and `launcher` starts the Jobs."""
-        now = setup()
-        self._setup = setup
+    def __init__(self, source: ContextSource, jobs: Jobs, launcher: JobLauncher) -> None:
+        """Create; `source` has the context in force, and `launcher` starts the Jobs."""
+        now = source.current
+        self._source = source
         self._jobs = jobs
         self._launcher = launcher
         self._log = ScheduleLog(now.storage, now.audit)
@@ -98,7 +97,7 @@ class Schedules:
     @property
     def names(self) -> tuple[str, ...]:
         """The names in the definition in force."""
-        return tuple(one.name for one in self._setup().project.schedules)
+        return tuple(one.name for one in self._source.current.project.schedules)
 
     async def once(self) -> tuple[DueWorkResult, ...]:
         """Process what is due now, until Jobs driven here end or stop. Errors are in the `error` of their schedule."""
@@ -151,7 +150,7 @@ class Schedules:
 
     async def list(self) -> tuple[ScheduleStatus, ...]:
         """Return the state of each schedule. A schedule that cannot be read has an `error`."""
-        return tuple([await self._status(one) for one in self._setup().project.schedules])
+        return tuple([await self._status(one) for one in self._source.current.project.schedules])
 
     async def _status(self, schedule: Schedule) -> ScheduleStatus:
         try:
@@ -169,10 +168,10 @@ class Schedules:
         return ScheduleStatus(schedule, following, last, job, state.waiting, state.skipped)
 
     def _schedule(self, name: str) -> Schedule | None:
-        return next((one for one in self._setup().project.schedules if one.name == name), None)
+        return next((one for one in self._source.current.project.schedules if one.name == name), None)
 
     def _now(self) -> int:
-        return self._setup().clock.now()
+        return self._source.current.clock.now()
 
     async def _start(self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence) -> DueWorkResult | None:
         labels = {LABEL: schedule.name}

@@ -52,7 +52,7 @@ class JobFolders:
         on_event: OnEvent | None = None,
         on_waiting: Callable[[bool], None] | None = None,
     ) -> JobSummary:
-        """Drive a Job as `Jobs.serve` does, in its folder, together with all delegates: they need the files.
+        """Drive a Job as `JobServer.serve` does, in its folder, together with all delegates: they need the files.
 
         The folder is removed afterwards, if its content is in a snapshot. Raises CannotServe for a delegate of a Job
         that another worker drives.
@@ -65,7 +65,7 @@ class JobFolders:
             await self._prepare(job_id, folder)
         try:
             jobs = self._jobs.in_folder(folder)
-            return await jobs.serve(job_id, worker=worker, on_event=on_event, apart=False)
+            return await jobs.server.serve(job_id, worker=worker, on_event=on_event, apart=False)
         finally:
             with suppress(PerstackError):  # deleted, or leased by another worker: keep the folder
                 await uninterrupted(self._remove_recorded(job_id, folder))
@@ -96,7 +96,7 @@ class JobFolders:
         if not await self._jobs.storage.has_job(job_id):
             raise NotFound(f"there is no Job {job_id}")
         async with self._jobs.storage.lease(job_id, this_process()):
-            if await self._jobs.in_folder(folder).is_recorded(job_id):
+            if await self._jobs.in_folder(folder).files.is_recorded(job_id):
                 await asyncio.to_thread(partial(shutil.rmtree, folder, ignore_errors=True))
 
     async def _prepare(self, job_id: str, folder: Path) -> None:
@@ -104,7 +104,7 @@ class JobFolders:
         shots = snapshots_of(job_id, await self._jobs.logs(job_id))
         await uninterrupted(asyncio.to_thread(_clear if shots else _make, folder))
         if shots:
-            await self._jobs.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)
+            await self._jobs.files.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)
 
 
 def _clear(folder: Path) -> None:

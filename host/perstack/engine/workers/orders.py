@@ -18,7 +18,7 @@ from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run, RunStatus
 from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.emitter import Emitter, OnEvent
+from perstack.engine.log.emitter import OnEvent
 from perstack.engine.log.leases import DelegateLeases
 from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.engine.log.storage import storage_name
@@ -72,8 +72,8 @@ async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:
     """Record that the Job failed, and stop its remote delegates; it can be resumed. Raises Conflict while driven."""
     async with jobs.storage.lease(job_id, this_process()):
         loaded = await jobs.load(job_id)
-        async with jobs.audit.anchored(loaded):
-            await jobs.stop_elsewhere(loaded)
+        async with jobs.source.current.audit.anchored(loaded):
+            await jobs.runner.stop_remote(loaded)
             await _fail(jobs, loaded, loaded.coordinator, clock)
         return await JobSummaryFile(jobs.storage, loaded).write(is_driven=False)
 
@@ -84,14 +84,14 @@ async def stop_run_for_good(jobs: Jobs, job_id: str, run_id: str, clock: Clock) 
         loaded = await jobs.load(job_id)
         run = loaded.runs.get(run_id)
         if run is not None and due_of(run, clock.now()) is not None:
-            await jobs.stop_elsewhere(loaded, below=run_id)
+            await jobs.runner.stop_remote(loaded, below=run_id)
             await _fail(jobs, loaded, run, clock)
         return summarize(loaded, is_driven=True)
 
 
 async def _fail(jobs: Jobs, loaded: Job, run: Run, clock: Clock) -> None:
     """Fail a Run. A Run whose worker still recorded a stop is resumed first, because only an active Run can fail."""
-    emit = Emitter(jobs.plugins.listeners, None)
+    emit = jobs.source.current.emitter()
     session = RunSession.of(jobs.storage, loaded, run, emit, clock=clock)
     if run.status not in ACTIVE:
         again = resumed(

@@ -337,7 +337,7 @@ class Worker:
         while True:
             began = time.monotonic()
             try:
-                for job_id in await self._jobs.order_again():
+                for job_id in await self._jobs.queue.requeue_lost():
                     self._report(WorkerReport(event="again", job=job_id, text="had no order, and is queued again"))
             except Exception as error:  # noqa: BLE001 - it is tried again
                 facts = {"error": error_text(error)}

@@ -83,7 +83,7 @@ async def evidence_of(host: Host, job_id: str) -> Evidence:
     """Return the stored state of a Job, empty if it has not begun. Raises the other errors of `Host.job`."""
     try:
         job = await host.job(job_id)
-        logs = await host.logs(job_id)
+        logs = await host.jobs.logs(job_id)
     except NotFound:
         return Evidence()
     finished, work = set[str](), Counter[str]()
@@ -145,7 +145,7 @@ async def check_end(host: Host, job_id: str, plain: Evidence, end: Evidence) -> 
     found += [ChaosFinding("repeated", f"{n} more of {what}") for what, n in (end.work - plain.work).items()]
     ids = Counter(json.loads(line)["id"] for lines in end.logs.values() for line in lines)
     found += [ChaosFinding("repeated", f"event {one} is there {n} times") for one, n in ids.items() if n > 1]
-    for check in (host.verify, host.replay):
+    for check in (host.audit.verify, host.audit.replay):
         report = await check(job_id)
         found += [ChaosFinding("wrong", f"{one.run_id} {one.seq}: {one.message}") for one in report.findings]
     return found

@@ -61,9 +61,8 @@ from typing import Any
 import perstack.engine.runs.tool_calls as toolrun
 from perstack.core.runs.commands import Call
 from perstack.core.runs.state import call_key
-from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.registry import load_plugins
-from perstack.engine.plugins.tool_catalogue import Catalogue
+from perstack.engine.runs.job_context import RunContext
 
 _AHEAD = (
     "perstack.doors.cli.main",
@@ -220,12 +219,10 @@ def _keep_a_ledger(path: str) -> None:
     ledger = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     perform = toolrun.perform_call
 
-    async def noted(
-        session: RunSession, call: Call, catalogue: Catalogue, around: toolrun.ToolSurroundings
-    ) -> toolrun.Outcome:
-        key = call_key(session.run, call)
+    async def noted(context: RunContext, call: Call) -> toolrun.ToolOutcome:
+        key = call_key(context.session.run, call)
         write_uncounted(ledger, f"began {key}\n".encode())
-        outcome = await perform(session, call, catalogue, around)
+        outcome = await perform(context, call)
         write_uncounted(ledger, f"ended {key}\n".encode())
         return outcome
 

@@ -281,7 +281,7 @@ async def judged(written: WrittenTest, bench: Bench, folder: Path, job_id: str) 
                 timeout=test.timeout,
                 variables={PROJECT_VARIABLE: str(written.folder)},
             )
-        facts = facts_of(job, await host.jobs.calls(job.id))
+        facts = facts_of(job, await host.audit.calls(job.id))
         files = await asyncio.to_thread(contents, host.workspace, test.expect.files)
         facts = replace(facts, files=files, command_failed=failed)
     return Judged(judge(test.expect, facts), job, facts)

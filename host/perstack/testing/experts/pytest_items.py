@@ -169,7 +169,7 @@ class HostBench:
                 if job.asking is None or job.status != "stoppedByInteractiveTool":
                     break
                 job = await host.answer(text, question_id=job.asking.id, by=this_user("test"), drive=True)
-            return Ran(job, self.workspace, self.storage, await host.jobs.calls(job.id))
+            return Ran(job, self.workspace, self.storage, await host.audit.calls(job.id))
 
 
 class MakeBench:

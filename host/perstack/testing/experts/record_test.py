@@ -62,7 +62,7 @@ async def take_test(
     recording = folder / "tests" / f"{_file_name(job.expert_key, name)}.json"
     if recording.exists():
         raise UsageError(f"{recording} is there already: choose another --name")
-    data = (await host.record(job.id)).to_bytes()
+    data = (await host.exports.record(job.id)).to_bytes()
     test = ExpertTest(
         name=name,
         query=job.query,

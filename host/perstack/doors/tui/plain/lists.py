@@ -55,7 +55,7 @@ class Lists:
 
     async def checkpoints(self, job_id: str | None) -> list[str]:
         """Return the checkpoints of a Job as lines. Raises PerstackError."""
-        self._places, self._of = () if job_id is None else places_of(await self._host.logs(job_id)), job_id
+        self._places, self._of = () if job_id is None else places_of(await self._host.jobs.logs(job_id)), job_id
         lines = [
             shorten(f"{number}. {name_of_place(one)} {one.expert}{_asks(one)}", _WIDEST)
             for number, one in enumerate(self._places, 1)

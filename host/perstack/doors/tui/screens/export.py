@@ -124,10 +124,10 @@ class ExportScreen(ListScreen[Form]):
             place = await asyncio.to_thread(write_new_files, files, Path(where), "it", where)
             return f"{place}: {count(len(files), 'file')}"
         if form.name == _CHECKPOINT and self._checkpoint_id is not None:
-            content = (await host.checkpoint(self._checkpoint_id, job_id=self._job_id)).to_json() + b"\n"
+            content = (await host.jobs.checkpoint(self._checkpoint_id, job_id=self._job_id)).to_json() + b"\n"
         elif form.name == "json":
             content = await document_of(host, self._job_id)
         else:
-            content = lines_of(await host.logs(self._job_id))
+            content = lines_of(await host.jobs.logs(self._job_id))
         await asyncio.to_thread(write_new_file, content, Path(where), where)
         return where

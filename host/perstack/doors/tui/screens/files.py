@@ -23,7 +23,7 @@ from perstack.system.user import this_user
 
 
 class Compared(NamedTuple):
-    """A comparison, in the form that `host.jobs.diff` takes."""
+    """A comparison, in the form that `host.files.diff` takes."""
 
     title: str
     what: str | None = None
@@ -76,7 +76,7 @@ class FilesScreen(LinesScreen):
     async def _read(self, at: int) -> None:
         view = self._views[at]
         try:
-            self._found[at] = await self.over.host.jobs.diff(self._job_id, view.what, run_id=view.run_id)
+            self._found[at] = await self.over.host.files.diff(self._job_id, view.what, run_id=view.run_id)
         except PerstackError as error:
             self._found[at] = error.said(tui_phrase)
         if at == self._at:
@@ -161,7 +161,7 @@ class RewindScreen(LinesScreen):
 
     async def _read(self) -> None:
         try:
-            self._plan = await self.over.host.jobs.plan_rewind(
+            self._plan = await self.over.host.files.plan_rewind(
                 self._job_id, self._checkpoint_id, elsewhere=self.over.names_workspace
             )
         except PerstackError as error:
@@ -174,7 +174,7 @@ class RewindScreen(LinesScreen):
 
     async def _rewind(self, plan: Rewind) -> None:
         try:
-            self._done = await self.over.host.jobs.rewind(
+            self._done = await self.over.host.files.rewind(
                 plan.job_id,
                 plan.checkpoint_id,
                 expected=plan.digest,

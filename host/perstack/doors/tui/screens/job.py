@@ -251,7 +251,7 @@ class CheckpointScreen(OfJob, PageScreen):
         try:
             checkpoint = self._checkpoint
             if checkpoint is None:
-                checkpoint = self._checkpoint = await host.checkpoint(self._place.id, job_id=self._job_id)
+                checkpoint = self._checkpoint = await host.jobs.checkpoint(self._place.id, job_id=self._job_id)
             page = checkpoint_page(checkpoint) if view == _ALL else new_page(checkpoint, await new_in(host, checkpoint))
         except PerstackError as error:
             page = Page([NoteItem("error", error.said(tui_phrase), "bad")])
@@ -341,7 +341,7 @@ class JobScreen(OfJob, ListScreen[One]):
     async def read(self) -> Sequence[One]:
         """Read the logs, start to read the tree, and return the rows of the view."""
         host = self.over.host
-        self._logs = await host.logs(self._job_id, run_id=self._run_id)
+        self._logs = await host.jobs.logs(self._job_id, run_id=self._run_id)
         self._show_damage()
         if self._run_id is None:  # for a running Job, the tree takes long
             self.run_worker(self._read_tree(), exclusive=True, group="tree")

@@ -1,0 +1,130 @@
+"""People's decisions on a Job: answers and settlements that a resumed Job begins with, and answers while it is driven.
+
+A delegate that asks a person waits in `LiveQuestions` while other Runs of its Job are active; its log says that it is
+stopped. When the last active Run stops, the Job rests and shows all its questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from perstack.core.base.actor import By
+from perstack.core.definitions.permissions import Approval
+from perstack.core.runs.events import Settlement
+from perstack.core.runs.facts import Answer
+from perstack.core.runs.questions import OpenQuestion
+from perstack.dataclass import dataclass
+from perstack.errors import Conflict
+from perstack.next_steps import Inspect
+
+if TYPE_CHECKING:
+    from perstack.core.jobs.answers import Given  # reading answers takes what most Jobs never need
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAnswer:
+    """Answer to a question, and who gave it."""
+
+    answer: str | Answer | Approval
+    """A text answers an interactive tool."""
+    by: By
+
+
+@dataclass(frozen=True, slots=True)
+class PersonDecisions:
+    """Decisions of a person, or of an external event, that a Job resumes with. They hold for all its Runs."""
+
+    settled: Mapping[str, Settlement] = field(default_factory=dict[str, Settlement])
+    """Settlements of calls that began and have no result, by key or call id."""
+    answers: Mapping[str, PersonAnswer] = field(default_factory=dict[str, PersonAnswer])
+    """Answers by the id of the Run that asks."""
+    signal: str | None = None  # the external event that resumes the Coordinator
+    limited_by: By | None = None  # who gave new limits; None for the operating-system user
+
+
+NO_DECISIONS = PersonDecisions()
+
+
+class PendingQuestion:
+    """A delegate's question that waits for its answer."""
+
+    def __init__(self, asking: OpenQuestion) -> None:
+        """Create its futures in the running event loop."""
+        self.asking = asking
+        loop = asyncio.get_running_loop()
+        # the answer is None once no other Run of the Job is active
+        self.answered: asyncio.Future[PersonAnswer | None] = loop.create_future()
+        self.recorded: asyncio.Future[None] = loop.create_future()
+
+
+class LiveQuestions:
+    """Questions that delegates of a driven Job ask while other Runs are active.
+
+    It counts the active Runs. A Run that awaits its delegates gives its place in the count to them.
+    """
+
+    def __init__(self) -> None:
+        """Start with one active Run and no question."""
+        self._active = 1
+        self._pending: dict[str, PendingQuestion] = {}
+
+    # --- active Runs ----------------------------------------------------------------------------------------------
+
+    def begin(self, count: int) -> None:
+        """Count `count` starting delegates in place of the Run that awaits them."""
+        self._active += count - 1
+
+    def end(self, left: int) -> None:
+        """Count a delegate as ended or at rest, with `left` others open. The last one's place goes to its parent."""
+        if left:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._active -= 1
+        if self._active == 0:
+            for pending in self._pending.values():
+                self._active += 1
+                pending.answered.set_result(None)
+            self._pending.clear()
+
+    # --- asking and answering -------------------------------------------------------------------------------------
+
+    async def answer_to(self, pending: PendingQuestion) -> PersonAnswer | None:
+        """Wait for the answer to a question. Returns None once no other Run of the Job is active."""
+        question_id = pending.asking.id
+        self._pending[question_id] = pending
+        self._leave()
+        try:
+            return await pending.answered
+        finally:
+            self._pending.pop(question_id, None)
+
+    @property
+    def open(self) -> tuple[OpenQuestion, ...]:
+        """The questions that wait for an answer, oldest first."""
+        return tuple(pending.asking for pending in self._pending.values())
+
+    def has(self, question_id: str) -> bool:
+        """Return whether this question waits for an answer."""
+        return question_id in self._pending
+
+    async def answer(self, question_id: str, given: Given) -> None:
+        """Answer a waiting question. Returns when the answer is recorded.
+
+        Raises UsageError if the answer does not fit, Conflict if the Job was stopped before it was recorded.
+        """
+        pending = self._pending[question_id]
+        answer = PersonAnswer(given.to(pending.asking), given.by)
+        del self._pending[question_id]
+        self._active += 1
+        pending.answered.set_result(answer)
+        try:
+            await asyncio.shield(pending.recorded)
+        except asyncio.CancelledError:
+            if not pending.recorded.cancelled():
+                raise
+            text = f"the Job was stopped before the answer to {question_id} was recorded"
+            raise Conflict(text, next_steps=(Inspect("inbox"),)) from None
