@@ -57,10 +57,10 @@ faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults \
 	  tests/plugins/postgres tests/plugins/s3 tests/core/test_budget.py $(ARGS)
 
-## storages: every test of the host on PostgreSQL and on S3 as well; a quarter of an hour
+## storages: every test of the host on SQLite, PostgreSQL and S3 as well; twenty minutes
 storages: $(DEV)
 	PERSTACK_STORAGES=all $(BIN)/python -m pytest -n 2 tests/core tests/config tests/engine tests/doors/cli tests/toolkit tests/plugins/postgres tests/plugins/s3 \
-	  -k "postgres or s3" $(ARGS)
+	  -k "sqlite or postgres or s3" $(ARGS)
 
 ## mutants: break each promise in turn; the test of that promise must fail. Before a release; five minutes
 mutants: $(DEV)

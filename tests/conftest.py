@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from bench_fixture import bench as bench
 from bench_fixture import closed_hosts as closed_hosts
-from bench_fixture import leave_out_servers
+from bench_fixture import leave_out_storages
 from postgres_fixture import postgres as postgres
 from processes import at_work
 from s3_fixture import s3_server as s3_server
@@ -97,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Tests on the embedded model take minutes each and the whole machine, so they run only on request.
     """
-    leave_out_servers(config, items)
+    leave_out_storages(config, items)
     for item in items:
         if _SANDBOX in item.path.parents:
             item.add_marker("linux")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -35,14 +36,23 @@ def test_the_example_of_a_test_passes_on_both_storages(tmp_path: Path) -> None:
     (example,) = fenced(page("CONTRIBUTING.md"), "python")
     (tmp_path / "test_example.py").write_text(example)
     (tmp_path / "conftest.py").write_text(
-        "from bench_fixture import bench, closed_hosts, leave_out_servers as pytest_collection_modifyitems\n"
+        "from bench_fixture import bench, closed_hosts, leave_out_storages as pytest_collection_modifyitems\n"
     )
-    options = [f"--rootdir={tmp_path}", "-o", f"pythonpath={ROOT / 'tests/support'}", "-p", "no:cacheprovider"]
+    options = [
+        f"--rootdir={tmp_path}",
+        "-o",
+        f"pythonpath={ROOT / 'tests/support'}",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "file or sqlite",
+    ]
     # A basetemp of its own: otherwise it deletes what earlier whole runs left, which can take minutes.
     options.append(f"--basetemp={tmp_path / 'basetemp'}")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)],
         cwd=tmp_path,
+        env=os.environ | {"PERSTACK_STORAGES": "all"},
         capture_output=True,
         text=True,
         timeout=60,
