@@ -120,8 +120,8 @@ class Scene:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look often."""
-    monkeypatch.setattr("perstack.engine.runs.remote_delegates._LOOK_AGAIN", 0.005)
-    monkeypatch.setattr("perstack.engine.runs.remote_delegates._LOOKS_FOR_ORDERS_EACH", 0.1)
+    monkeypatch.setattr("perstack.engine.runs.remote_delegates._READ_INTERVAL_S", 0.005)
+    monkeypatch.setattr("perstack.engine.runs.remote_delegates._ORDER_CHECK_INTERVAL_S", 0.1)
     monkeypatch.setattr("perstack.engine.log.run_log._POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr("perstack.engine.workers.worker.CLAIM_POLL_INTERVAL_S", 0.02)
 

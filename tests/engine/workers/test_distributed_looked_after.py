@@ -120,7 +120,7 @@ def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker did not answer who continued the Job: it was frozen."""
-    monkeypatch.setattr("perstack.engine.runs.remote_delegates._PATIENCE", 0.2)
+    monkeypatch.setattr("perstack.engine.runs.remote_delegates._RELEASE_TIMEOUT_S", 0.2)
     monkeypatch.setattr("perstack.engine.log.leases._STOP_TIMEOUT_S", 0.2)
 
     async def work() -> None:

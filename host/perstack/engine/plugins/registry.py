@@ -266,8 +266,8 @@ def _of_this_api(plugin: object, name: str, package: str) -> object:
     declared: object = getattr(plugin, "PLUGIN_API", hooks.PLUGIN_API)
     if declared != hooks.PLUGIN_API:
         raise PluginError(
-            f"plugin {name} of {package} is written for plugin API {declared}, and this perstack has plugin API"
-            f" {hooks.PLUGIN_API}: install versions of both that fit"
+            f"plugin {name} of {package} is written for plugin API {declared}, and the host has {hooks.PLUGIN_API}:"
+            " install versions of both that fit"
         )
     return plugin
 

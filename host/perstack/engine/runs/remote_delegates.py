@@ -115,10 +115,9 @@ class Following:
 
 # Stopping remote Runs of a Job: record them as interrupted as soon as their workers release them.
 
-_PATIENCE = 20.0
-"""Seconds to wait for a worker to release a Run."""
-_PAUSE = 0.1
-"""Seconds."""
+_RELEASE_TIMEOUT_S = 20.0
+"""Maximum time for a worker to release a Run."""
+_RELEASE_POLL_INTERVAL_S = 0.1
 
 
 class Stopping:
@@ -139,7 +138,7 @@ class Stopping:
         await asyncio.gather(*(self._stop(following, run_id) for run_id in every))
 
     async def _stop(self, following: Following, run_id: str) -> None:
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _RELEASE_TIMEOUT_S
         while (run := await following.look(run_id)) is not None and is_elsewhere(run):
             with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
                 dispatcher = self._dispatching.dispatcher
@@ -156,7 +155,7 @@ class Stopping:
                     return
             if time.monotonic() > until:
                 return  # its worker does not respond; the next worker that claims the Run sees that it is stopped
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RELEASE_POLL_INTERVAL_S)
 
     async def _recorded(self, run: Run) -> Run:
         session = RunSession.of(self._storage, self._job, run, self._emit, clock=self._clock)
@@ -190,11 +189,11 @@ async def stop_elsewhere(
         runs.update({one: run for run_id in away for one in following.whole(run_id) if (run := following.run(one))})
 
 
-_LOOK_AFTER_SILENCE = 0.5
-"""Maximum seconds between two reads of the logs."""
-_MOST_CONFLICTS = 10
-_LOOKS_FOR_ORDERS_EACH = 10.0
-"""Seconds between two checks that a delegate is driven or queued."""
+_READ_INTERVAL_S = 0.5
+"""Maximum time between two reads of the logs, if the storage reports no new event."""
+_MAX_CONFLICTS = 10
+_ORDER_CHECK_INTERVAL_S = 10.0
+"""Time between two checks that a delegate is driven or queued."""
 
 
 @dataclass(slots=True)
@@ -323,7 +322,7 @@ class RemoteDelegates:
                 if not self._open or self._job.stop.after_step:
                     return
                 await self._see_that_they_are_driven()
-                await watch.wait(_LOOK_AFTER_SILENCE)
+                await watch.wait(_READ_INTERVAL_S)
 
     # --- result of one delegate -----------------------------------------------------------------------------------
 
@@ -440,7 +439,7 @@ class RemoteDelegates:
             await session.flush()
         except Conflict:
             member.conflicts += 1
-            if member.run is None or member.conflicts > _MOST_CONFLICTS:
+            if member.run is None or member.conflicts > _MAX_CONFLICTS:
                 raise
             return  # another worker has just driven it: the next read sees that
         member.conflicts = 0
@@ -473,7 +472,7 @@ class RemoteDelegates:
         queued = job.coordinator.queued
         submitted_at = 0 if queued is None else queued.timestamp
         order = Order(job.id, 0, self._priority, job.labels, submitted_at, run_id=member.id)
-        member.looks_at = time.monotonic() + _LOOKS_FOR_ORDERS_EACH
+        member.looks_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
         with suppress(DispatcherError):
             await self._job.host.dispatching.submit(order, self._job.host.storage)
 
@@ -482,7 +481,7 @@ class RemoteDelegates:
         for member in self._open:
             if not member.is_at_work or time.monotonic() < member.looks_at:
                 continue
-            member.looks_at = time.monotonic() + _LOOKS_FOR_ORDERS_EACH
+            member.looks_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
             with suppress(DispatcherError, StorageError):
                 if await self._holders.holder(member.id) is not None:
                     continue
