@@ -382,7 +382,7 @@ class Session:
 
     async def _show_end(self, job_id: str) -> bool:
         """Show the end of a long Job and return True; False for a short one, or with a listener, which needs all."""
-        logs = [] if self._listener is not None else await self.host.jobs.ends(job_id, count=_FIRST_EVENTS)
+        logs = () if self._listener is not None else await self.host.jobs.ends(job_id, count=_FIRST_EVENTS)
         if all(len(log.lines) < _FIRST_EVENTS for log in logs):
             return False
         latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
