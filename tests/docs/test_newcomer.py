@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
+from environments import link_dependencies
 from pages import ROOT
 
 SECONDS = 60
@@ -61,7 +61,7 @@ def perstack(tmp_path_factory: pytest.TempPathFactory) -> str:
     well(folder, sys.executable, "-m", "venv", "--without-pip", str(venv))
     python = str(venv / "bin" / "python")
     site = well(folder, python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
-    (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    link_dependencies(Path(site))
     offline = ("--offline", "--no-cache", "--python", python)
     well(folder, UV, "build", "-q", "--wheel", "--no-build-isolation", *offline, "--out-dir", str(folder), str(ROOT))
     (wheel,) = folder.glob("perstack-*.whl")

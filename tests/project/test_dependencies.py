@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import entry_points, packages_distributions
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environments import link_dependencies
 from sources import DISTRIBUTIONS, PACKAGES, ROOT
 
 from perstack.version import VERSION
@@ -151,12 +151,7 @@ def _environment(folder: Path, wheels: list[Path]) -> Path:
     install = [uv, "pip", "install", "-q", "--offline", "--no-deps", "--python", python, *wheels]
     for command in ([uv, "venv", "-q", "--python", sys.executable, folder], install):
         subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=60)
-    others = folder / "others"
-    others.mkdir()
-    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if "perstack" not in path.name and path.suffix != ".pth":
-            (others / path.name).symlink_to(path)
-    (next(folder.glob("lib/*/site-packages")) / "others.pth").write_text(f"{others}\n")
+    link_dependencies(next(folder.glob("lib/*/site-packages")))
     return python
 
 

@@ -32,7 +32,7 @@ STARTERS = {
     "sys": {"executable"},
     "perstack.system.processes": {"launch", "python_argv"},
     "perstack.ports.runtime": {"Program"},
-    "perstack.engine.plugins.programs": {"ask_program"},
+    "perstack.engine.plugins.programs": {"run_program"},
 }
 """What of which module starts a program or executes a file: Python's own, and ours."""
 OF_OS = ("exec", "spawn", "posix_spawn", "fork", "system", "popen", "startfile")
@@ -47,8 +47,8 @@ GUARD = "a constant script for /bin/sh, which runs the system's programs in /"
 PORT = "starts what it is given"
 
 PLACES = {
-    "host/perstack/engine/anchors/targets.py ask_program": (1, DECLARED),
-    "host/perstack/engine/context/commands.py ask_program": (4, f"{DECLARED}; and {ISOLATED}"),
+    "host/perstack/engine/anchors/targets.py run_program": (1, DECLARED),
+    "host/perstack/engine/context/commands.py run_program": (4, f"{DECLARED}; and {ISOLATED}"),
     "host/perstack/engine/context/commands.py python_argv": (1, ISOLATED),
     "host/perstack/engine/diagnostics/doctor.py Program": (1, DECLARED),
     "host/perstack/engine/plugins/programs.py Program": (1, PORT),

@@ -114,7 +114,7 @@ def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> 
         (("list", "--older-than", "long"), "--older-than long: give a time"),
         (("list", "--after", "nonsense"), "is not a place in the list"),
         (("cancel", "t", "--expected-version", "1"), "task t is of version 2, not 1"),
-        (("pause", "t"), "--reason is missing: What it waits for: human_approval, "),
+        (("pause", "t"), "--reason is missing: Why the task waits: human_approval, "),
         (("pause", "t", "--reason", "human_aproval"), "did you mean 'human_approval'?"),
         (("pause", "t", "--depends-on", "t"), "that would be a circle, t -> t"),
         (("delete",), "name a TASK, or say which are meant, such as --status completed --older-than 30d"),

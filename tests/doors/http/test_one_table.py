@@ -129,6 +129,17 @@ def _names(file: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "perstack.core.tasks.operations"
         for alias in node.names
     }
+    if any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "perstack.core.tasks"
+        and any(alias.name == "operations" for alias in node.names)
+        for node in ast.walk(tree)
+    ):
+        taken |= {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "operations"
+        }
     is_home = file.parts[-2:] == ("tasks", "operations.py") and "core" in file.parts
     return taken | {node.name for node in ast.walk(tree) if is_home and isinstance(node, ast.ClassDef)}
 

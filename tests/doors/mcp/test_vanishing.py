@@ -240,7 +240,7 @@ def test_nothing_is_kept_of_sessions_that_ended_or_were_abandoned(terminal: Term
 def test_a_client_that_never_says_what_it_has_open_is_served_home_after_a_while(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(asking_for_roots, "_NOTIFY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(asking_for_roots, "_ROOTS_TIMEOUT_S", 0.05)
     loaded = load_project(terminal.workspace / "perstack.toml")
     home = Host(loaded.project, workspace=terminal.workspace, env=terminal.env), loaded
 

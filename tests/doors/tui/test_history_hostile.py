@@ -89,7 +89,7 @@ def test_of_ten_thousand_checkpoints_only_those_that_are_seen_are_made(
         host = bench.host([text("Hm.")], expert("e"))
         await host.run("e", "Go", job_id="j")
         async with started(host) as screen:
-            monkeypatch.setattr(host, "logs", logs, raising=False)
+            monkeypatch.setattr(host.jobs, "logs", logs)
             await screen.looks_into("j")
             await screen.sees("❯ Step 10000 (j-1-10000)")
             await screen.press("home")

@@ -47,6 +47,9 @@ class Remote(SkillFactory, SkillSession):
     async def tools(self):
         return Toolset()
 
+    async def call(self, call):
+        raise AssertionError("it has no tools")
+
     async def close(self) -> None:
         pass
 

@@ -164,7 +164,7 @@ def _show_checkpoints(found: Checkpoints) -> None:
     table(Screen.of_stdout(), ("checkpoint", "name", "when", "state"), rows)
 
 
-_REASON = f"The reason: {', '.join(get_args(PauseReason))}; or any text, which only pauses the task."
+_REASON = f"Why the task waits: {', '.join(get_args(PauseReason))}; or any text, which only pauses it."
 _AGENT = ("agent_id", "--agent", "--agent-id")
 _OF_CONFIG = ("max_retries", "timeout", "on_failure", "checkpoint_interval")
 
