@@ -39,6 +39,7 @@ def _suite(version: str) -> list[str]:
     return [str(installed("node", ("node@24.9.0",), ("node",)) / "node"), str(suite / "conformance")]
 
 
+@pytest.mark.others
 @pytest.mark.timeout(350)  # the first time, the suites are installed
 @pytest.mark.parametrize("run", RUNS)
 def test_all_scenarios_pass_but_those_that_are_named_with_a_reason(run: str) -> None:
