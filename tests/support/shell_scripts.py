@@ -91,6 +91,12 @@ _USES = (
 )  # fmt: skip
 """Commands that some shell may evaluate once more, after a variable was set to a program."""
 
+_OPERANDS = ("$x", '"$x"', "$y", "${x:-1}", "1", "a", "x", "$#", "'a[$(./ev)]'", '"a[$(./ev)]"', "a[$x]", "!", "out")
+_TESTS = (
+    "-eq", "-lt", "-ge", "=", "==", "!=", "=~", "-v", "-n", "-z", "-R", "-t", "-o", "-a", "<", ">", "||", "&&", "-nt",
+)  # fmt: skip
+"""Operators of `[`, `test` and `[[`. Some evaluate an operand as arithmetic, which runs what an index contains."""
+
 
 class Scripts:
     """An endless sequence of scripts, determined by the random generator."""
@@ -103,7 +109,7 @@ class Scripts:
     def script(self) -> str:
         """Return the next script."""
         self._is_mild = self._chance.random() < 0.2
-        text = self._list(3)
+        text = self._tested() if self._chance.random() < 0.05 else self._list(3)
         if self._chance.random() < 0.3:
             text = f"{self._chance.choice(_SETS)}\n{self._chance.choice((text, self._chance.choice(_USES)))}"
         for _ in range(self._chance.choice((0, 1) if self._is_mild else (0, 0, 1, 1, 2, 4))):
@@ -159,6 +165,15 @@ class Scripts:
         if self._chance.random() < 0.06:
             words.append(self._heredoc())
         return " ".join(words)
+
+    def _tested(self) -> str:
+        """Return a test of a variable that was set to a program, or an operand that contains one."""
+        chance = self._chance
+        words = [chance.choice((_OPERANDS, _TESTS)[number % 2]) for number in range(chance.choice((1, 3, 3, 3, 5)))]
+        if chance.random() < 0.3:
+            words.insert(0, chance.choice(_TESTS))
+        begin, end = chance.choice((("[[", " ]]"), ("[[", " ]]"), ("[", " ]"), ("test", "")))
+        return f"{chance.choice(_SETS[:4])}\n{begin} {' '.join(words)}{end}{chance.choice((' && ls', '; ls'))}"
 
     def _compound(self, depth: int) -> str:
         def inner() -> str:
