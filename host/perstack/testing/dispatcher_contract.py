@@ -123,7 +123,7 @@ class _Base:
         raise pytest.UsageError("override the fixture `bed` of DispatcherContract")
 
 
-class WaitingContract(_Base):
+class _WaitingContract(_Base):
     """Promise 1: at most one work item waits for a Job, and none is lost."""
 
     @in_loop
@@ -237,7 +237,7 @@ class WaitingContract(_Base):
             assert await other.order("job") is not None
 
 
-class ChoosingContract(_Base):
+class _ChoosingContract(_Base):
     """Promise 2: each work item goes to one session: the right one, at the right time, in the right order."""
 
     @in_loop
@@ -353,7 +353,7 @@ class ChoosingContract(_Base):
             assert time.monotonic() - began < 2.0
 
 
-class HoldingContract(_Base):
+class _HoldingContract(_Base):
     """Promise 3: a claim belongs to its session until it is released, or the session misses its heartbeats."""
 
     @in_loop
@@ -455,7 +455,7 @@ class HoldingContract(_Base):
             assert await other.workers() == []
 
 
-class ReachingContract(_Base):
+class _ReachingContract(_Base):
     """Promise 4: an unreachable engine ends no session."""
 
     def test_an_engine_that_cannot_be_reached_is_an_error_and_the_same_call_works_later(
@@ -492,5 +492,5 @@ class ReachingContract(_Base):
         wait_for(work())
 
 
-class DispatcherContract(WaitingContract, ChoosingContract, HoldingContract, ReachingContract):
+class DispatcherContract(_WaitingContract, _ChoosingContract, _HoldingContract, _ReachingContract):
     """All promises of `perstack.ports.dispatcher`. Override the fixture `bed`."""

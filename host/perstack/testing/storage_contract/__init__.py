@@ -19,24 +19,24 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    "perstack.testing.storage_contract.logs",
-    "perstack.testing.storage_contract.crashes",
-    "perstack.testing.storage_contract.jobs",
-    "perstack.testing.storage_contract.blobs",
-    "perstack.testing.storage_contract.caches",
+    "perstack.testing.storage_contract._logs",
+    "perstack.testing.storage_contract._crashes",
+    "perstack.testing.storage_contract._jobs",
+    "perstack.testing.storage_contract._blobs",
+    "perstack.testing.storage_contract._caches",
 )
 
 # imported after the registration above, so that their assertions are rewritten
-from perstack.testing.storage_contract.blobs import BlobContract, ErasureContract, RedactionContract  # noqa: E402
-from perstack.testing.storage_contract.caches import CacheContract, CopiesContract  # noqa: E402
-from perstack.testing.storage_contract.crashes import CrashContract, LeaseContract  # noqa: E402
-from perstack.testing.storage_contract.jobs import (  # noqa: E402
+from perstack.testing.storage_contract._blobs import BlobContract, ErasureContract, RedactionContract  # noqa: E402
+from perstack.testing.storage_contract._caches import CacheContract, CopiesContract  # noqa: E402
+from perstack.testing.storage_contract._crashes import CrashContract, LeaseContract  # noqa: E402
+from perstack.testing.storage_contract._jobs import (  # noqa: E402
     JobContract,
     LocalContract,
     SizeContract,
     SpaceContract,
 )
-from perstack.testing.storage_contract.logs import LogContract, ModelContract  # noqa: E402
+from perstack.testing.storage_contract._logs import LogContract, ModelContract  # noqa: E402
 from perstack.testing.storage_fixture import Opener  # noqa: E402
 
 __all__ = ["Opener", "StorageContract"]
