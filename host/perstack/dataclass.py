@@ -81,7 +81,6 @@ _COMPARED: dict[type, Callable[[object], object]] = {}
 
 
 def _compared(value: object) -> object:
-    """Return the value to compare and hash by."""
     kind = type(value)
     if kind not in _COMPARED:
         names = [one.name for one in fields(cast("Any", kind)) if one.compare]

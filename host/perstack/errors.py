@@ -28,10 +28,7 @@ from perstack.next_steps import NextStep, Note, in_words, with_steps
 
 
 class PerstackError(Exception):
-    """Base class of every error that the host raises on purpose.
-
-    As text it is the message and the next steps, phrased for any door.
-    """
+    """Base class of the host's own errors; as text, the message and the next steps, phrased for any door."""
 
     exit_code = 1
 
@@ -90,10 +87,8 @@ class Problem:
     file: str
     line: int | None = None
     key: str | None = None
-    severity: str = "error"
-    """`error` disables the problem's Expert, or everything; `warning` is only shown."""
-    expert: str | None = None
-    """The key of the problem's Expert; None for the whole project."""
+    severity: str = "error"  # `error` disables the problem's Expert, or everything; `warning` is only shown
+    expert: str | None = None  # the key of the problem's Expert; None for the whole project
 
     def __str__(self) -> str:
         """Return the problem in one line, with its place."""
@@ -167,10 +162,7 @@ class Conflict(StorageError):
 
 
 class Damaged(StorageError):
-    """A log that is damaged before its torn tail.
-
-    `readable` is the number of good records from the start: `read(..., limit=readable)` returns them.
-    """
+    """A log damaged before its torn tail. `readable`: good records, as `read(..., limit=readable)` returns."""
 
     def __init__(self, message: str, *, readable: int, next_steps: Sequence[NextStep] = ()) -> None:
         """Set the number of readable records."""

@@ -245,10 +245,7 @@ class Host:
 
     @cached_property
     def scheduler(self) -> Scheduler:
-        """The scheduler, which resumes due tasks and starts due schedules.
-
-        It drives their Jobs on this Host, or queues them for workers if a dispatcher was named.
-        """
+        """The scheduler of tasks and schedules: drives their Jobs here, or queues them if a dispatcher was named."""
         return self.scheduler_of_worker if self.leaves_to_workers else self._scheduling(self._launcher(queue=False))
 
     @cached_property

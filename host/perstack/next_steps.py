@@ -15,7 +15,6 @@ from perstack.dataclass import dataclass
 Kind = Literal["job", "task", "series"]
 
 Listing = Literal["log", "questions", "tasks", "series", "schedules", "inbox", "plugins", "providers", "damage"]
-"""Places to look: the log of a Job, the questions asked in it, lists, and the report of a log's damage."""
 
 Option = Literal[
     "config",
@@ -36,7 +35,6 @@ Option = Literal[
     "total_tokens",
     "workspaces",
 ]
-"""Options that may be given, or given another value."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class Answer:
     """Answer a waiting Job or task."""
 
     id: str
-    is_approval: bool = False
-    """True if the answer approves a call, which only a person may do; `id` is then the question's."""
+    is_approval: bool = False  # True if it approves a call, which only a person may; `id` is then the question's
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,7 @@ class Resume:
 
     id: str
     kind: Kind = "job"
-    needs: Option | None = None
-    """The option that must be given; None if none is needed."""
+    needs: Option | None = None  # the option that must be given; None if none is needed
 
 
 @dataclass(frozen=True)
@@ -91,8 +87,7 @@ class Continue:
 class Start:
     """Start a Job."""
 
-    job_id: str | None = None
-    """The id to use; None for any."""
+    job_id: str | None = None  # the id to use; None for any
 
 
 @dataclass(frozen=True)
@@ -100,8 +95,7 @@ class Inspect:
     """Open a list, a log or a report."""
 
     listing: Listing
-    job_id: str | None = None
-    """The Job whose log, questions or damage to open; None for other listings."""
+    job_id: str | None = None  # the Job whose log, questions or damage to open; None for other listings
 
 
 @dataclass(frozen=True)
@@ -132,8 +126,7 @@ class LogIn:
 class Trust:
     """Trust what the files of a project execute or reach, which only a person can do."""
 
-    folder: str | None = None
-    """The project's folder; None for the door's own project."""
+    folder: str | None = None  # the project's folder; None for the door's own project
 
 
 NextStep: TypeAlias = (

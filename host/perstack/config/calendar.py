@@ -20,8 +20,7 @@ from perstack.core.definitions.project import Schedule
 from perstack.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST_PASSED_OVER = 200
-"""Maximum repetitions of a clock time (when clocks go back) to skip in search of the next occurrence."""
+_MOST_PASSED_OVER = 200  # most repetitions of a clock time (clocks go back) to skip in search of the next occurrence
 _FIELDS = {
     "Bad minute": "minute, 0 to 59",
     "Bad hour": "hour, 0 to 23",

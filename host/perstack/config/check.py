@@ -33,7 +33,7 @@ from perstack.dataclass import dataclass
 
 _M = TypeVar("_M", bound=Fact)
 
-IGNORED: Mapping[type[Fact], Mapping[str, str]] = {
+IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original without effect here, with the reason
     Project: {
         "temperature": "every model runs at its own default temperature",
         "perstackApiBaseUrl": "there is no registry to ask: `include` takes in Experts from other files",
@@ -48,7 +48,6 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {
     },
     McpSseSkill: {"allowedDomains": "only the endpoint is ever reached"},
 }
-"""Keys of the original without effect here, with the reason."""
 
 BESIDE: Mapping[type[Fact], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
@@ -101,12 +100,10 @@ _KINDS: Mapping[type[object], str] = {
 class WrittenKey:
     """Key of a table as files have it."""
 
-    field: str
-    """Alias of its field, which is its name in records."""
+    field: str  # alias of its field, which is its name in records
     meaning: str
     is_required: bool
-    tables: tuple[type[Fact], ...]
-    """Models of its value, if that is a table or tables by name; empty otherwise."""
+    tables: tuple[type[Fact], ...]  # models of its value, if that is a table or tables by name; empty otherwise
     is_named: bool
 
 
@@ -140,10 +137,7 @@ def _tables(annotation: object) -> tuple[type[Fact], ...]:
 
 
 def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, **named: str) -> _M | None:
-    """Read a table as far as it is valid; errors are reported, and their values left out.
-
-    Returns None if it is no table. A required text that is left out is empty. `named` are fields that are not keys.
-    """
+    """Read a table as far as it is valid, and report the rest; None if it is none. `named`: no keys."""
     if not isinstance(raw, dict):
         report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and its keys below it")
         return None
@@ -161,7 +155,6 @@ def read_table(model: type[_M], raw: TomlValue, at: KeyPath, report: Reporter, *
 
 
 def _given(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:
-    """Return the written values by field; report missing and unknown keys."""
     keys = keys_of(model)
     given: dict[str, object] = {}
     for name, value in raw.items():
@@ -194,7 +187,6 @@ def _read_inner(key: WrittenKey, raw: TomlValue, at: KeyPath, report: Reporter) 
 
 
 def _model_of(models: tuple[type[Fact], ...], raw: TomlValue, at: KeyPath, report: Reporter) -> type[Fact] | None:
-    """Return the model of a table by its `type`; None, after reporting that, without a valid one."""
     if len(models) == 1 or not isinstance(raw, dict):
         return models[0]
     by_type = {str(model.model_fields["type"].default): model for model in models}
@@ -250,7 +242,6 @@ def _right(model: type[Fact], given: Mapping[str, object], wrong: Iterable[KeyPa
 
 
 def _complaint(errors: list[ErrorDetails], meaning: str) -> str:
-    """Return the message for all errors at one key, as a phrase that follows the key's name."""
     for error in errors:
         if error["type"] == BROKEN:
             return f"{EMPTY}: {meaning}" if error["msg"] == EMPTY else error["msg"]

@@ -1,7 +1,4 @@
-"""Read files for a model's context: AGENTS.md files, and folders of Agent Skills.
-
-Skills are read through file handles, without following links, within size limits, and without hidden files.
-"""
+"""Read AGENTS.md files and Agent Skills, through file handles, without links or hidden files, within size limits."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ from perstack.system.regular_files import FOLDER, REAL_FOLDER, NotRegular, TooLa
 
 # AGENTS.md files, from the top of the repository down to the workspace.
 
-_LARGEST = 1 << 20
-"""Maximum bytes of one AGENTS.md."""
+_LARGEST = 1 << 20  # maximum bytes of one AGENTS.md
 _MOST_FOLDERS = 64
 
 
@@ -61,10 +57,8 @@ def _read(file: Path, top: Path) -> tuple[str, bytes] | Unread | None:
 
 
 MOST_FILES = 2_000
-MOST_BYTES = 64 << 20
-"""Maximum bytes of all files of a skill together."""
-LARGEST_TEXT = 4 << 20
-"""Maximum bytes of a file that is read as text."""
+MOST_BYTES = 64 << 20  # maximum bytes of all files of a skill together
+LARGEST_TEXT = 4 << 20  # maximum bytes of a file that is read as text
 _DEEPEST = 16
 _PIECE = 1 << 20
 
@@ -77,8 +71,7 @@ class SkillFolder:
     head: SkillHead
     files: tuple[SkillFile, ...]
     digest: str
-    problems: tuple[str, ...] = ()
-    """Problems that make it unusable, as phrases that follow the name of its SKILL.md."""
+    problems: tuple[str, ...] = ()  # problems that make it unusable, as phrases that follow the name of its SKILL.md
 
     def file(self, path: str) -> SkillFile | None:
         """Return the file of that path, or SKILL.md for an empty one; None if there is none."""

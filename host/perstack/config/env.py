@@ -17,23 +17,20 @@ from perstack.config.source import NotRead, read_bounded
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 
-_LARGEST = 1 << 20
-"""Maximum bytes of one file."""
+_LARGEST = 1 << 20  # maximum bytes of one file
 
 DEFAULT_FILES = (".env", ".env.local")
 
-_LOADERS = frozenset(
+_LOADERS = frozenset(  # variables that decide which programs run, and which code they load
     {
         "PATH", "HOME", "SHELL", "BASH_ENV", "ENV", "PERSTACK_PLUGINS",
         "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "NODE_OPTIONS", "NODE_PATH", "PERL5LIB", "PERL5OPT", "RUBYLIB",
         "RUBYOPT", "JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
     }
 )  # fmt: skip
-"""Variables that decide which programs run, and which code they load."""
 _OF_LOADERS = ("LD_", "DYLD_", "XDG_")
 
-_OF_DOORS = frozenset({"PERSTACK_MCP_TOKEN", TRUST_VARIABLE})
-"""Variables that decide who may drive Jobs, and which definitions are trusted."""
+_OF_DOORS = frozenset({"PERSTACK_MCP_TOKEN", TRUST_VARIABLE})  # they give access, and trust to definitions
 
 
 def read_env(

@@ -24,10 +24,7 @@ _Value = str | int | Sequence[str] | Mapping[str, str]
 
 
 def add_test(path: Path, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]) -> None:
-    """Append `[[experts.EXPERT.tests]]` to a definition file, atomically and under a lock.
-
-    The existing text stays unchanged. Raises UsageError if the name is taken or nothing can be appended, and OSError.
-    """
+    """Append a test to a definition file, atomically and under a lock. Raises UsageError if it cannot, and OSError."""
     real = path.resolve()
     folder = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -110,8 +107,7 @@ class WrittenTest:
     expert: str
     test: ExpertTest
     place: str
-    folder: Path
-    """Absolute folder of the file, to which paths in the test are relative."""
+    folder: Path  # absolute folder of the file, to which paths in the test are relative
 
     @property
     def title(self) -> str:
@@ -184,10 +180,7 @@ class NoTests(UsageError):
 def chosen(
     tests: Sequence[WrittenTest], experts: Iterable[str], expert: str | None = None, word: str | None = None
 ) -> tuple[WrittenTest, ...]:
-    """Return the tests of an Expert, or of all, with `word` in their titles (ignoring case).
-
-    `experts` are the names of all Experts. Raises UsageError for an unknown Expert, and NoTests.
-    """
+    """Return the tests, of one Expert or all, with `word` in their titles. Raises UsageError, and NoTests."""
     if expert is not None and expert not in experts:
         raise UsageError(f"there is no Expert `{expert}`{suggestion(expert, experts)}")
     of_expert = tuple(one for one in tests if expert in (None, one.expert))

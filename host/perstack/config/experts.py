@@ -76,12 +76,9 @@ class Draft:
     expert: Expert
     report: Reporter
     at: KeyPath
-    delegates: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])
-    """Delegates with the place where each is named. Filled after all files are read."""
-    patterns: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])
-    """Patterns of its Agent Skills, each with the folder that it is relative to."""
-    tests: TomlValue | None = None
-    """Tests as written; `config.expert_tests` reads them on request, and Runs do not."""
+    delegates: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])  # with their places; filled last
+    patterns: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])  # of Agent Skills, with folders
+    tests: TomlValue | None = None  # tests as written; `config.expert_tests` reads them on request, and Runs do not
 
     def problem_of(self, delegate: str) -> Problem:
         """Return the problem of this Expert that follows from a broken delegate."""
@@ -133,11 +130,7 @@ def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
 
 
 def warn_of_cycles(drafts: Mapping[str, Draft]) -> None:
-    """Warn of delegation cycles without a bound.
-
-    Cycles are allowed, as in the original, but are seldom meant to be endless. Called for projects that lift both
-    limits, `maxSteps` and `maxDepth`; a limit of any Expert in the cycle bounds it too.
-    """
+    """Warn of delegation cycles that no `maxSteps` or `maxDepth` of an Expert bounds, if the project lifts both."""
     edges = {
         key: list(draft.delegates)
         for key, draft in drafts.items()

@@ -9,10 +9,8 @@ from fnmatch import translate
 from glob import has_magic
 from pathlib import Path, PurePath
 
-MOST_LOOKED_AT = 500_000
-"""Maximum number of names of files and folders."""
-MOST_LEVELS = 100
-"""Maximum nesting of folders for `**`: a program may have created a thousand levels."""
+MOST_LOOKED_AT = 500_000  # maximum number of names of files and folders
+MOST_LEVELS = 100  # maximum nesting of folders for `**`: a program may have created a thousand levels
 
 _HERE = ""
 
@@ -22,10 +20,7 @@ class TooMuch(ValueError):
 
 
 def matches(pattern: str, folder: Path) -> list[str]:
-    """Return the files that a pattern matches, relative to `folder`, sorted. Raises TooMuch.
-
-    As in the `glob` module, `**` matches any depth, and names with a leading dot are matched only by patterns with one.
-    """
+    """Return the files that a pattern matches as in `glob`, relative to `folder`, sorted. Raises TooMuch."""
     looking = _Looking(folder)
     found = set(looking.below(_HERE, PurePath(pattern).parts))
     return sorted(name for name in found if (folder / name).is_file())

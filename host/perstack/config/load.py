@@ -55,8 +55,7 @@ class LoadedProject:
 
     project: Project
     warnings: tuple[Problem, ...] = ()
-    files: tuple[Path, ...] = ()
-    """Files that were read, the including one first."""
+    files: tuple[Path, ...] = ()  # files that were read, the including one first
     patterns: tuple[tuple[Path, str], ...] = ()
     """Patterns of `include` and of Agent Skills, which may match more files later, each with the folder that it is
     relative to."""
@@ -81,14 +80,11 @@ class DefinitionFile:
         self._text = text
         self.problems: list[Problem] = []
         self.drafts: dict[str, Draft] = {}
-        self.files: dict[Path, str] = {}
-        """Names of the files as problems show them, by resolved path."""
+        self.files: dict[Path, str] = {}  # names of the files as problems show them, by resolved path
         self.patterns: list[tuple[Path, str]] = []
         self.includes: list[str] = []
-        self.report: Reporter | None = None
-        """Reporter for keys of the first file; None if it could not be read."""
-        self.project = self.read(path, chain=())
-        """Valid settings of the first file; Experts are in `drafts`."""
+        self.report: Reporter | None = None  # reporter for keys of the first file; None if it could not be read
+        self.project = self.read(path, chain=())  # valid settings of the first file; Experts are in `drafts`
         for draft in self.drafts.values():
             resolve_delegates(draft, self.drafts)
             resolve_evaluator(draft, self.drafts)
@@ -235,7 +231,6 @@ class DefinitionFile:
 
 
 def _file_at(path: Path) -> Path | None:
-    """Return the real path of a file; None if there is none, or it cannot be accessed."""
     try:
         return path.resolve() if path.is_file() else None
     except OSError:
@@ -275,7 +270,6 @@ def _without_settings(raw: TomlTable, root: Path, report: Reporter) -> TomlTable
 
 
 def _placed(project: Project, folder: Path) -> Project:
-    """Return the project with absolute paths; a definition file's paths are relative to that file."""
 
     def seen(name: str) -> str:
         with suppress(RuntimeError):  # an unknown user: there will be no such folder
@@ -313,11 +307,7 @@ _LARGEST = 1 << 20
 
 
 def read_permissions(path: Path) -> Permissions:
-    """Return the table of a permissions file.
-
-    Raises UsageError for an unreadable file or one with other content, and DefinitionError with all problems of the
-    table; here an unknown key is an error.
-    """
+    """Return a permissions file's table. Raises UsageError, or DefinitionError with all problems, unknown keys too."""
     try:
         source = Source(path, read_bounded(path, _LARGEST).decode("utf-8-sig"))
         raw = parse_toml(source.text)

@@ -35,8 +35,7 @@ from perstack.ports.skill import Toolset
 
 LOCK_NAME = "perstack.lock"
 VERSION = 1
-LARGEST = 64 << 20
-"""Maximum bytes; it contains every tool of every server."""
+LARGEST = 64 << 20  # maximum bytes; it contains every tool of every server
 
 
 @cache
@@ -55,8 +54,7 @@ class LockedTool(Fact):
     subject: Subject | None = None
     target: str | None = None
     input_schema: str
-    digest: str
-    """Digest of the schema, independent of the order of keys."""
+    digest: str  # digest of the schema, independent of the order of keys
 
     @model_validator(mode="after")
     def _is_whole(self) -> "LockedTool":
@@ -103,8 +101,7 @@ class LockedSkill(Fact):
 
     name: str
     type: str
-    digest: str
-    """Digest of its definition, see `digest_of_skill`."""
+    digest: str  # digest of its definition, see `digest_of_skill`
     instructions: str = ""
     tools: tuple[LockedTool, ...] = ()
 
@@ -134,10 +131,8 @@ class LockedExpert(Fact):
 class LockedFolder(Fact):
     """Folder of an Agent Skill."""
 
-    path: str
-    """Relative to the lock, with slashes."""
-    digest: str
-    """Digest of its files, see `core.definitions.agent_skills`."""
+    path: str  # relative to the lock, with slashes
+    digest: str  # digest of its files, see `core.definitions.agent_skills`
 
 
 class Lock(Fact):
@@ -149,11 +144,7 @@ class Lock(Fact):
     agent_skills: tuple[LockedFolder, ...] = Field(default=(), exclude_if=falsy)
 
     def of_skill(self, definition: Skill) -> LockedSkill | None:
-        """Return the entry for exactly this definition, or None.
-
-        Also None for an entry with properties that only the host or a plugin's code may set: a lock cannot exempt a
-        tool from rules.
-        """
+        """Return the entry for exactly this definition; None also for tools that a lock cannot exempt from rules."""
         if not self.skills:
             return None
         digest = digest_of_skill(definition)
@@ -162,10 +153,7 @@ class Lock(Fact):
         return found if found is not None and all(_may_say(tool, is_plugin=is_plugin) for tool in found.tools) else None
 
     def of_team(self, experts: Iterable[Expert]) -> "Lock | None":
-        """Return the part about these Experts and about skills with the names of theirs; None if it is empty.
-
-        Folders of Agent Skills are left out, because their paths hold only on one machine.
-        """
+        """Return the part about these Experts and skills, without folders (paths of one machine); None if empty."""
         team = {expert.key: expert for expert in experts}
         names = {skill.name for expert in team.values() for skill in with_tools(expert.skills)}
         skills = tuple(one for one in self.skills if one.name in names)
@@ -226,8 +214,7 @@ def _digest(data: bytes) -> str:
     return f"sha256:{sha256(data).hexdigest()}"
 
 
-NO_LOCK = Lock.model_construct()
-"""Lock without a file. Constructed without validation, so that no validator is built at each start."""
+NO_LOCK = Lock.model_construct()  # constructed without validation, so that no start builds a validator
 
 
 def lock_path(config: str) -> Path:
@@ -281,10 +268,7 @@ def write_lock(path: Path, lock: Lock) -> None:
 
 
 def merged(old: Lock, new: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
-    """Return the new lock, with the old entries of other Experts and skills that are still declared equally.
-
-    `folders` are paths of skill folders that are still declared.
-    """
+    """Return the new lock with old entries of what is still declared equally (`folders`: of Agent Skills)."""
     known = {expert.key: expert for expert in experts}
     declared = {digest_of_skill(skill) for expert in known.values() for skill in with_tools(expert.skills)}
     fresh = {one.digest for one in new.skills}

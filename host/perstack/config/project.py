@@ -14,28 +14,20 @@ from perstack.errors import UsageError
 from perstack.next_steps import Option, SetOption, WriteDefinition
 
 CONFIG_NAME = "perstack.toml"
-TRUST_VARIABLE = "PERSTACK_TRUST"
-"""Environment variable with absolute paths of definition files, separated as in PATH, that are trusted as a whole."""
+TRUST_VARIABLE = "PERSTACK_TRUST"  # absolute paths of trusted definition files, separated as in PATH
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectPlace:
     """Folder in which a project was searched, and its definition file."""
 
-    folder: Path
-    """Absolute current folder, or the folder named in its place."""
-    config: Path | None
-    """Definition file; None without one."""
-    is_shared: bool = False
-    """True if the definition file was named and is not the folder's own."""
+    folder: Path  # absolute current folder, or the folder named in its place
+    config: Path | None  # definition file; None without one
+    is_shared: bool = False  # True if the definition file was named and is not the folder's own
 
     @property
     def state_root(self) -> Path:
-        """The folder that a relative `storage` is relative to.
-
-        The definition file's folder, so that all folders of a project share the state; the current folder for a
-        definition that several projects share.
-        """
+        """The folder of a relative `storage`: the definition file's, or the current one if projects share the file."""
         return self.folder if self.config is None or self.is_shared else self.config.parent
 
     def required(self) -> Path:
@@ -58,10 +50,7 @@ def named_or_own(project: Project, named: str | Path, folder: str | Path = ".") 
 
 
 def find_config(start: Path) -> Path | None:
-    """Return the nearest perstack.toml in `start` or above; None without one.
-
-    Raises UsageError if it may be another user's. Skipping it silently would let a file further up take effect.
-    """
+    """Return the nearest perstack.toml in `start` or above, or None. Raises UsageError if it may be another user's."""
     found = _nearest_config(start)
     if found is not None:
         check_owner(found, "config")
@@ -78,10 +67,7 @@ def _nearest_config(start: Path) -> Path | None:
 
 
 def is_named(config: Path) -> bool:
-    """Return whether PERSTACK_TRUST of the process's own environment names this definition file.
-
-    Its content then counts as the user's own, as if `perstack trust` had agreed to it.
-    """
+    """Return whether the process's own PERSTACK_TRUST names this definition file, which is then trusted as a whole."""
     named = map(Path, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep))
     return any(path.is_absolute() and path.resolve() == config.resolve() for path in named)
 
@@ -164,8 +150,7 @@ def check_workspace(project: Project, workspace: Path) -> None:
 # Templates of new projects: folders of files, in each a perstack.toml with a placeholder for the model.
 
 DEFINITION = "perstack.toml"
-SCHEMA = ".perstack.schema.json"
-"""Schema file for editors, next to perstack.toml; hidden, because only editors read it."""
+SCHEMA = ".perstack.schema.json"  # schema file for editors, next to perstack.toml; hidden, because only editors read it
 _FOLDER = Path(__file__).with_name("starters")
 _SHIPPED_SCHEMA = Path(__file__).with_name("perstack.schema.json")
 _TRY = "# Try it:"
@@ -178,8 +163,7 @@ class Template:
     name: str
     about: str
     command: str
-    files: Mapping[str, str]
-    """Contents by path, relative to the project's folder."""
+    files: Mapping[str, str]  # contents by path, relative to the project's folder
 
     def filled(self, model: str) -> Mapping[str, str]:
         """Return the files with lines about the model, and the schema that perstack.toml's first line names."""

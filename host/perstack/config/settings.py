@@ -1,7 +1,4 @@
-"""Resolve the model, provider and limits of one Run.
-
-Options take precedence over the Expert's keys, those over the file's, and those over the defaults.
-"""
+"""Resolve model, provider and limits of one Run: options before Expert's keys before the file's before defaults."""
 
 from __future__ import annotations
 
@@ -37,20 +34,16 @@ class Candidates:
     """Models from one place, each a fallback for the one before."""
 
     models: tuple[Wanted, ...]
-    is_of_provider: bool
-    """True if names without a provider are models of the chosen provider."""
-    takes_others: bool
-    """True if names with another provider count too. False if the caller asked for a provider."""
+    is_of_provider: bool  # True if names without a provider are models of the chosen provider
+    takes_others: bool  # True if names with another provider count too. False if the caller asked for a provider
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSettings:
     """Settings of a Run from options and definitions; settings that nobody chose stay open."""
 
-    models: tuple[Candidates, ...] = ()
-    """Candidates, the nearest first; empty for the provider's default model."""
-    provider: ProviderSetting | None = None
-    """Name of the provider; None for the first usable one."""
+    models: tuple[Candidates, ...] = ()  # candidates, the nearest first; empty for the provider's default model
+    provider: ProviderSetting | None = None  # name of the provider; None for the first usable one
     reasoning_budget: ReasoningBudget | None = None
     limits: Limits = field(default_factory=Limits)
 
@@ -220,5 +213,4 @@ def with_one_model(project: Project, overrides: Overrides, provider: str) -> Ove
 
 
 def _models_again(start: StartRun) -> Models:
-    """Return the models that the caller chose: one name, or a list of full names."""
     return models_of(start) if start.fallbacks else start.model

@@ -40,10 +40,7 @@ def patterns_of(expert: Expert, report: Reporter) -> list[tuple[Path, str]]:
 
 
 def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
-    """Return the Expert with absolute paths of Agent Skills, and with the skills that its patterns match.
-
-    Contents of the folders are not read here, but when the Expert runs or the file is checked.
-    """
+    """Return the Expert with absolute paths of Agent Skills, and with the skills that its patterns match."""
     folder = report.source.path.parent.absolute()
     skills: dict[str, AnySkill] = {}
     for skill in expert.skills:
@@ -94,7 +91,6 @@ def _meant(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterato
 
 
 def _of_files(pattern: str) -> str:
-    """Return the pattern of the SKILL.md files in the folders that a pattern matches."""
     with suppress(RuntimeError):  # an unknown user
         pattern = str(Path(pattern).expanduser())
     return str(Path(pattern) / SKILL_FILE)
@@ -187,7 +183,6 @@ def _check_oauth(oauth: OAuth, skill: McpSseSkill, at: KeyPath, report: Reporter
 
 
 def _check_names(skill: InteractiveSkill, at: KeyPath, asked: dict[str, KeyPath], report: Reporter) -> None:
-    """Report a name that two interactive tools share; `asked` has the place of each name so far."""
     for tool in skill.tools:
         here = (*at, tool.name)
         before = asked.setdefault(tool.name, here)

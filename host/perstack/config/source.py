@@ -1,7 +1,4 @@
-"""Text of a definition file, its bounded TOML parser, and the problems found in it.
-
-Lines of problems are computed only when there is one, so a valid file costs nothing.
-"""
+"""Text of a definition file, its bounded TOML parser, and problems, whose lines are computed only when needed."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ if TYPE_CHECKING:
 
 
 def describe_problems(problems: Sequence[Problem]) -> list[str]:
-    """Return a line for each problem, `file:line: severity: key: message`, and a last line with counts.
-
-    Editors and terminals make such places clickable.
-    """
+    """Return a line for each problem, `file:line: severity: key: message`, and a last line with counts."""
     lines = [_describe(problem) for problem in problems]
     lines.append(f"{_count(problems, 'error')}, {_count(problems, 'warning')}")
     return lines
@@ -115,10 +109,8 @@ class Reporter:
 
 # Untrusted TOML is bounded here, because `tomllib` has no limits.
 
-LARGEST = 8 << 20
-"""Maximum bytes of one file."""
-DEEPEST = 64
-"""Maximum levels of tables and arrays."""
+LARGEST = 8 << 20  # maximum bytes of one file
+DEEPEST = 64  # maximum levels of tables and arrays
 
 _QUOTED = r'"[^"\n]*"|\'[^\'\n]*\''
 _BETWEEN_KEYS = r"[^\w\-. \t]"

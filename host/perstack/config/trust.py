@@ -58,8 +58,7 @@ _EXEC = "exec"
 
 _LOCAL_SCHEMES = ("file:", "sqlite:", "memory:")
 _LOOPBACK = r"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?"
-_SOCKET = r"(?:%2F[\w%.~-]*)?(?::\d+)?"
-"""Folder of a Unix socket, or no host, which means a database's default socket."""
+_SOCKET = r"(?:%2F[\w%.~-]*)?(?::\d+)?"  # folder of a Unix socket, or no host, which means a database's default socket
 _LOCAL = (
     rf"(?ai)(?:(?:https?|temporal)://{_LOOPBACK}|postgres(?:ql)?://(?:[\w.~%:-]*@)?"
     rf"(?:{_LOOPBACK}|{_SOCKET})(?:,(?:{_LOOPBACK}|{_SOCKET}))*)"
@@ -69,26 +68,23 @@ _LOCAL = (
 other schemes, in which a host can be something else: a bucket can be called `localhost`."""
 _HOST_SETTINGS = frozenset(("host", "hostaddr", "service", "servicefile"))
 """Query parameters by which a database connects to another host than its address names."""
-_ADDRESS_NAMES = frozenset(
+_ADDRESS_NAMES = frozenset(  # words in a setting's name that mark its value as a host, even without a scheme
     ("address", "domain", "endpoint", "gateway", "host", "hostname", "proxy", "resource", "server", "uri", "url")
 )
-"""Words in a setting's name that mark its value as a host, even without a scheme."""
 
 
 class Agreed(Fact):
     """Item as it is stored, without values that may be secret."""
 
     kind: Kind
-    name: str
-    """Place of its declaration."""
+    name: str  # place of its declaration
     digest: str
 
 
 class Item(Agreed):
     """Program that runs, or address that receives something."""
 
-    shown: str
-    """Description for a person, in one line; not stored."""
+    shown: str  # description for a person, in one line; not stored
     is_outside: bool = False
     """True if a person must agree before it is opened: an address outside of this machine, or one with environment
     variables. Not stored."""
@@ -268,7 +264,6 @@ def _is_local_host(name: str, value: str) -> bool:
 
 
 def _sets_outside(settings: JsonObject) -> bool:
-    """Return whether settings contain an address outside of this machine."""
     return any(_is_setting_outside(name, value) for name, value in settings.items())
 
 
@@ -305,8 +300,7 @@ class Trust(Fact):
     """Agreements for one folder."""
 
     folder: str
-    agreed_at: int
-    """Milliseconds since 1970."""
+    agreed_at: int  # milliseconds since 1970
     items: tuple[Agreed, ...] = ()
 
 
@@ -369,10 +363,7 @@ class TrustStore:
 
 
 class Agreement:
-    """Check of a definition's addresses: only local ones, and ones that a person has agreed to, may be opened.
-
-    A definition that was made in Python, or is named in PERSTACK_TRUST, may open all of its own.
-    """
+    """Check that only local addresses, and those that a person has agreed to or made in Python, are opened."""
 
     def __init__(self, project: Project, store: TrustStore | None = None) -> None:
         """Check for `project`, with the user's store by default."""

@@ -33,12 +33,9 @@ from dataclasses import field
 
 from perstack.dataclass import dataclass
 
-BEATS_EACH = 2.0
-"""Seconds between two heartbeats of a session."""
-SILENT_AFTER = 7.0
-"""Heartbeat timeout in seconds: after it, other sessions may take over the claims."""
-TAKEN_OVER_WITHIN = 10.0
-"""Seconds after the last heartbeat within which a waiting session receives the claim."""
+BEATS_EACH = 2.0  # seconds between two heartbeats of a session
+SILENT_AFTER = 7.0  # heartbeat timeout in seconds: after it, other sessions may take over the claims
+TAKEN_OVER_WITHIN = 10.0  # seconds after the last heartbeat within which a waiting session receives the claim
 
 
 def order_key(job_id: str, run_id: str | None = None) -> str:
@@ -51,23 +48,15 @@ class Order:
     """A work item: a request to drive a Job, or one Run of it."""
 
     job_id: str
-    due: int = 0
-    """Earliest time to claim it, in milliseconds since 1970."""
-    priority: int = 0
-    """Higher values are claimed first."""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Labels of the Job. A session with labels claims only Jobs that share at least one of them."""
+    due: int = 0  # earliest time to claim it, in milliseconds since 1970
+    priority: int = 0  # higher values are claimed first
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])  # a session claims only Jobs that share a label
     submitted_at: int = 0
-    takeovers: int = 0
-    """Consecutive takeovers after heartbeat timeouts without a new event of the Job in between."""
-    events: int = 0
-    """Number of the Job's events at the last takeover."""
-    refused: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Reason why a worker cannot serve this item, by worker name. Sessions of these names do not get it."""
-    run_id: str | None = None
-    """Run id of the delegate to drive; None for the Job itself."""
-    storage: str | None = None
-    """The storage's own name for itself; None if unknown, as when it failed to answer."""
+    takeovers: int = 0  # consecutive takeovers after heartbeat timeouts without a new event of the Job in between
+    events: int = 0  # number of the Job's events at the last takeover
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])  # reason by worker name; those do not get it
+    run_id: str | None = None  # Run id of the delegate to drive; None for the Job itself
+    storage: str | None = None  # the storage's own name for itself; None if unknown, as when it failed to answer
 
     @property
     def key(self) -> str:
@@ -79,11 +68,9 @@ class Order:
 class Claim:
     """A work item that this session holds exclusively."""
 
-    id: str
-    """Claim id, chosen by the engine."""
+    id: str  # claim id, chosen by the engine
     order: Order
-    is_taken_over: bool = False
-    """True if another session held it before and missed its heartbeats."""
+    is_taken_over: bool = False  # True if another session held it before and missed its heartbeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,26 +79,20 @@ class WorkerInfo:
 
     name: str
     since: int
-    seen: int
-    """Time of the last heartbeat, in milliseconds since 1970, as `since` is."""
+    seen: int  # time of the last heartbeat, in milliseconds since 1970, as `since` is
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     concurrency: int = 1
-    jobs: tuple[str, ...] = ()
-    """Ids of the claimed Jobs, and of the Runs driven for Jobs of other workers."""
+    jobs: tuple[str, ...] = ()  # ids of the claimed Jobs, and of the Runs driven for Jobs of other workers
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """Queue statistics."""
 
-    queued: int = 0
-    """Work items that are due and unclaimed."""
-    later: int = 0
-    """Work items that are not due yet."""
-    running: int = 0
-    """Claimed work items."""
-    oldest: int | None = None
-    """Due time of the item that has been waiting longest among `queued`; None if there are none."""
+    queued: int = 0  # work items that are due and unclaimed
+    later: int = 0  # work items that are not due yet
+    running: int = 0  # claimed work items
+    oldest: int | None = None  # due time of the item of `queued` that has waited longest; None if there are none
 
 
 class Seat(ABC):
@@ -135,20 +116,13 @@ class Seat(ABC):
 
     @abstractmethod
     async def release(self, claim: Claim, again: Order | None = None) -> None:
-        """Finish the claimed work item, or replace it by `again`, which waits from now on.
-
-        A second release does nothing.
-        """
+        """Finish the claimed item, or replace it by `again`, which waits from now on; a second release does nothing."""
 
 
 class Dispatcher(ABC):
-    """A work queue. One object serves one process; many processes and machines share one engine.
+    """A work queue of one process; many share one engine. Every method may raise DispatcherError."""
 
-    Every method may raise DispatcherError.
-    """
-
-    location: str
-    """The engine's location as shown to people, without secrets."""
+    location: str  # the engine's location as shown to people, without secrets
 
     @abstractmethod
     async def submit(self, order: Order) -> None:
@@ -187,14 +161,9 @@ class Dispatcher(ABC):
 class DispatcherFactory(ABC):
     """Factory of dispatchers, registered by a plugin. Creating one must import nothing heavy."""
 
-    scheme: str
-    """The part before the colon in `dispatcher = "scheme:location"`."""
-    credentials: Sequence[str] = ()
-    """Names of environment variables whose values the dispatchers send to the configured location."""
+    scheme: str  # the part before the colon in `dispatcher = "scheme:location"`
+    credentials: Sequence[str] = ()  # environment variables whose values the dispatchers send to the location
 
     @abstractmethod
     def open(self, location: str) -> Dispatcher:
-        """Return a dispatcher for the part after the colon. Raises UsageError if it is invalid.
-
-        Connects to nothing before the first use.
-        """
+        """Return a dispatcher for the part after the colon, not connected yet. Raises UsageError if it is invalid."""

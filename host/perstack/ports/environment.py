@@ -29,12 +29,9 @@ class Environment(dict[str, str]):
     ) -> None:
         """Copy the variables and their origins."""
         super().__init__(variables)
-        self.unconfirmed: Mapping[str, str] = dict(unconfirmed or {})
-        """Variables that only a workspace file sets, each with that file."""
-        self.files = tuple(files)
-        """All files that were searched, as absolute paths."""
-        self.left_out: Mapping[str, str] = dict(left_out or {})
-        """Variables that such a file names and must not set, each with that file."""
+        self.unconfirmed: Mapping[str, str] = dict(unconfirmed or {})  # set by a workspace file only: that file
+        self.files = tuple(files)  # all files that were searched, as absolute paths
+        self.left_out: Mapping[str, str] = dict(left_out or {})  # named by such a file, which must not set it
 
     @property
     def warnings(self) -> tuple[Note, ...]:
@@ -71,10 +68,7 @@ def is_address_name(name: str) -> bool:
 def refuse_redirected(
     env: Mapping[str, str], address: str, credentials: Iterable[str], *, others: str | None = None
 ) -> None:
-    """Raise UsageError if a workspace file sets `address` and one of `credentials` is the user's own.
-
-    `others` describes credentials that would be sent and do not come from the environment; None without any.
-    """
+    """Raise UsageError if a workspace file sets `address`, and keys of the user's own would be sent there."""
     unconfirmed = unconfirmed_in(env)
     if address not in unconfirmed:
         return
@@ -89,10 +83,9 @@ def refuse_redirected(
 
 # The part of the host's environment that a tool's program inherits.
 
-INHERITED = frozenset(
+INHERITED = frozenset(  # variables that every program inherits from the host, in addition to LC_*
     ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TMPDIR", "TZ", "COLORTERM", "NO_COLOR")
 )
-"""Variables that every program inherits from the host, in addition to LC_*."""
 
 
 def inherited(env: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:

@@ -12,12 +12,9 @@ from perstack.dataclass import dataclass
 class Artifact:
     """Argument of an evaluator function: the result to measure."""
 
-    artefact: str
-    """The Expert's result."""
-    query: str
-    """The original query, without the feedback added for later iterations."""
-    iteration: int
-    """Iteration number, from 1."""
+    artefact: str  # the Expert's result
+    query: str  # the original query, without the feedback added for later iterations
+    iteration: int  # iteration number, from 1
     workspace: Path
 
 

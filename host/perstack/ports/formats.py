@@ -44,20 +44,15 @@ class ForeignJob:
     """A Job of another program, converted to the events that the host would have recorded."""
 
     logs: Mapping[str, Sequence[StoredEvent]] = field(default_factory=dict[str, Sequence[StoredEvent]])
-    """Events of each Run, by Run id of this host (`{jobId}-{n}`)."""
-    blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Images and files of messages, by hex sha256."""
-    checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Checkpoint ids of this host, by checkpoint id of the other program."""
+    blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])  # images and files of messages, by hex sha256
+    checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])  # this host's ids, by the other program's
 
 
 class JobFormat(ABC):
     """Format of another program's Jobs, registered by a plugin."""
 
-    name: str
-    """The value of `perstack export --format`."""
-    writer: str
-    """The name of the other program, for people."""
+    name: str  # the value of `perstack export --format`
+    writer: str  # the name of the other program, for people
 
     @abstractmethod
     def read(self, job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:

@@ -48,13 +48,10 @@ class GenerationRequest:
     messages: Sequence[Message]
     tools: Sequence[ToolSpec]
     blobs: BlobReader
-    allow_tools: bool = True
-    """False: tools are sent, to keep the prefix stable, but must not be called."""
+    allow_tools: bool = True  # False: tools are sent, to keep the prefix stable, but must not be called
     reasoning_budget: ReasoningBudget | None = None
-    max_tokens: int | None = None
-    """Maximum reply tokens, within the user's own setting; None: only the user's setting applies."""
-    temperature: float | None = None
-    """Overrides the user's setting. A wish: do not send it to a model that is known to refuse it."""
+    max_tokens: int | None = None  # of the reply, within the user's own setting; None: only that applies
+    temperature: float | None = None  # before the user's setting; a wish: not for a model that refuses it
     output: JsonObject | None = None
     """JSON schema of the Run's result, which the instruction contains as well.
 
@@ -63,10 +60,8 @@ class GenerationRequest:
     expert_key: str = ""
     run_id: str = ""
     step: int = 0
-    place: RunPlace | None = None
-    """The Run's place in the tree of its Job; only for a provider that plays a recording."""
+    place: RunPlace | None = None  # the Run's place in the tree of its Job; only for a provider that plays a recording
     purpose: Purpose = "reply"
-    """The kind of generation: a reply, a summary of older turns, or a sample that a tool requests."""
     memo: dict[Hashable, object] = field(default_factory=dict[Hashable, object], compare=False, repr=False)
     """The provider's own cache for one Run, kept from one request to the next to avoid repeated work.
 
@@ -98,8 +93,7 @@ class Generation:
     reply: ExpertMessage
     usage: Usage
     finish_reason: FinishReason
-    context_window: int | None = None
-    """Context size of the model in tokens; None if the endpoint does not report it."""
+    context_window: int | None = None  # context size of the model in tokens; None if the endpoint does not report it
 
 
 class Provider(ABC):
@@ -145,12 +139,9 @@ class OfferedModel:
     """A model that perstack.toml may name. None in a field means unknown."""
 
     name: str
-    context_window: int | None = None
-    """Context size in tokens."""
-    input_price: float | None = None
-    """US dollars per million input tokens."""
-    output_price: float | None = None
-    """US dollars per million output tokens."""
+    context_window: int | None = None  # context size in tokens
+    input_price: float | None = None  # US dollars per million input tokens
+    output_price: float | None = None  # US dollars per million output tokens
 
 
 class PriceSource(ABC):
@@ -158,10 +149,7 @@ class PriceSource(ABC):
 
     @abstractmethod
     def load(self) -> PriceList:
-        """Return the price list. Called in a thread, since it may take long.
-
-        The host calls it once for each Job, while the model works on its first reply.
-        """
+        """Return the price list; called in a thread, once for each Job, while the model works on its first reply."""
 
     def models(self) -> Sequence[OfferedModel]:
         """Return the models with a known price. Called in a thread."""
@@ -172,27 +160,19 @@ class PriceSource(ABC):
 class ProviderConfig:
     """Arguments for creating a provider."""
 
-    setting: JsonObject
-    """`[provider.setting]` of perstack.toml."""
-    env: Mapping[str, str]
-    """The environment, including variables of `.env` files."""
+    setting: JsonObject  # `[provider.setting]` of perstack.toml
+    env: Mapping[str, str]  # the environment, including variables of `.env` files
 
 
 class ProviderFactory(ABC):
     """Factory of providers, registered by a plugin. Creating one must import nothing heavy."""
 
-    name: str
-    """The value of `providerName`."""
-    priority: int
-    """Position among configured providers when the user names none; lowest first."""
-    default_model: str | None = None
-    """The default model; None if the user must name one."""
-    how_to_configure: str
-    """Instruction for error messages, such as `set EXAMPLE_API_KEY`."""
-    prices: PriceSource | None = None
-    """The source of the models' prices; None if they are unknown."""
-    reports_cost: bool = False
-    """True if replies contain their cost, so that no price is looked up."""
+    name: str  # the value of `providerName`
+    priority: int  # position among configured providers when the user names none; lowest first
+    default_model: str | None = None  # the default model; None if the user must name one
+    how_to_configure: str  # instruction for error messages, such as `set EXAMPLE_API_KEY`
+    prices: PriceSource | None = None  # the source of the models' prices; None if they are unknown
+    reports_cost: bool = False  # True if replies contain their cost, so that no price is looked up
 
     @abstractmethod
     def is_configured(self, env: Mapping[str, str]) -> bool:
@@ -203,8 +183,5 @@ class ProviderFactory(ABC):
         """Create a provider. Raises MissingCredential, naming the variable or how to install a missing library."""
 
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel] | None:
-        """Return the models that the endpoint itself lists in this environment; None if it cannot list them.
-
-        Called in a thread, since it may take seconds. Raises ProviderError if an endpoint does not answer.
-        """
+        """Return the endpoint's own list of models, or None; called in a thread. Raises ProviderError."""
         return None

@@ -24,20 +24,15 @@ if TYPE_CHECKING:  # this module is imported at every start, by the hooks
 class Surroundings:
     """The parts of this machine that a policy applies to."""
 
-    workspace: Path
-    """The programs' working folder, absolute."""
+    workspace: Path  # the programs' working folder, absolute
     job_id: str
-    env: Mapping[str, str]
-    """The host's own environment."""
+    env: Mapping[str, str]  # the host's own environment
     hidden: tuple[Path, ...] = ()
     """Files and folders that no program may reach: state, keys and files of variables. Some may not exist yet.
     Excludes a file of variables that `readable` names."""
-    protected: tuple[Path, ...] = ()
-    """Files that no program may change: the definitions of Experts."""
-    included: Callable[[], Iterable[Path]] = tuple
-    """List the files that the patterns of `include` match now. No program may add to them."""
-    on_notice: Callable[[str], None] = lambda line: None
-    """Show a line to the user immediately."""
+    protected: tuple[Path, ...] = ()  # files that no program may change: the definitions of Experts
+    included: Callable[[], Iterable[Path]] = tuple  # list the files of `include` now; no program may add any
+    on_notice: Callable[[str], None] = lambda line: None  # show a line to the user immediately
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +41,24 @@ class Program:
 
     argv: tuple[str, ...]
     cwd: Path
-    env: Mapping[str, str]
-    """The complete environment of the program."""
+    env: Mapping[str, str]  # the complete environment of the program
     stdin: Stream
     stdout: Stream
     stderr: Stream
-    records: Path | None = None
-    """Folder in which the program is recorded while it runs; None to record nothing."""
+    records: Path | None = None  # folder in which the program is recorded while it runs; None to record nothing
     cwd_handle: int | None = None
     """File descriptor of `cwd`, or None. A runtime that shares the host's files starts the program in it, even if
     `cwd` names another directory by then."""
-    domains: tuple[str, ...] = ()
-    """`allowedDomains` of the skill that starts it."""
-    readable: tuple[Path, ...] = ()
-    """Additional files and folders that this program must be able to read."""
+    domains: tuple[str, ...] = ()  # `allowedDomains` of the skill that starts it
+    readable: tuple[Path, ...] = ()  # additional files and folders that this program must be able to read
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """A runtime's report on a program that has ended."""
 
-    limit: str = ""
-    """The limit that ended the program, as text for a model; empty if none did."""
-    refused: tuple[str, ...] = ()
-    """Network targets that were refused, and files of the program that were set aside, each with the reason."""
+    limit: str = ""  # the limit that ended the program, as text for a model; empty if none did
+    refused: tuple[str, ...] = ()  # network targets, and files of the program that were set aside, with reasons
 
 
 NOTHING_TO_SAY = Ending()
@@ -98,8 +87,7 @@ class Runtime(ABC):
 class RuntimeFactory(ABC):
     """Factory of runtimes, registered by a plugin. Creating one must import nothing heavy."""
 
-    name: str
-    """The name in `runtime = "…"`, `--runtime` and `perstack plugins`."""
+    name: str  # the name in `runtime = "…"`, `--runtime` and `perstack plugins`
 
     @abstractmethod
     async def check(self, policy: SandboxPolicy, around: Surroundings) -> Sequence[str]:
@@ -114,10 +102,7 @@ class RuntimeFactory(ABC):
         """Prepare a policy, once per Job and policy. Raises SkillError for what the user must fix."""
 
     def limits(self) -> Mapping[str, str]:
-        """Return how each limit of `[sandbox]` is enforced on this machine, or that it is not, by key.
-
-        For `perstack doctor`.
-        """
+        """Return for `perstack doctor` how each limit of `[sandbox]` is enforced on this machine, or that it is not."""
         return {}
 
 

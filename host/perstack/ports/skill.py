@@ -43,10 +43,8 @@ class SampleRequest:
 
     messages: Sequence[Message]
     instruction: str = ""
-    max_tokens: int | None = None
-    """Maximum reply tokens; the user's setting for the provider applies as well."""
-    temperature: float | None = None
-    """Not sent to a model that does not support it. None: the user's setting."""
+    max_tokens: int | None = None  # maximum reply tokens; the user's setting for the provider applies as well
+    temperature: float | None = None  # not sent to a model that does not support it. None: the user's setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,7 @@ class Sample:
     finish_reason: FinishReason
 
 
-Sampler = Callable[[SampleRequest], Awaitable[Sample]]
-"""Raises ProviderError. The cost counts towards the tool call."""
+Sampler = Callable[[SampleRequest], Awaitable[Sample]]  # raises ProviderError. The cost counts towards the tool call
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +71,11 @@ class ToolCall:
     run_id: str
     expert_key: str
     blobs: BlobStore
-    on_progress: Callable[[str], None]
-    """Show a line of progress to the user."""
-    answers: tuple[Answer, ...] = ()
-    """Answers to the questions that this same call asked before."""
-    may_ask: bool = False
-    """False: a question cannot be answered; treat it as declined."""
-    sample: Sampler | None = None
-    """Generates with the Run's own model; None unless the skill's definition allows it."""
-    opens: tuple[str, ...] = ()
-    """Protected paths, relative to the workspace, that a permission rule opens for this call."""
+    on_progress: Callable[[str], None]  # show a line of progress to the user
+    answers: tuple[Answer, ...] = ()  # answers to the questions that this same call asked before
+    may_ask: bool = False  # False: a question cannot be answered; treat it as declined
+    sample: Sampler | None = None  # generates with the Run's own model; None unless the skill's definition allows it
+    opens: tuple[str, ...] = ()  # protected paths, from the workspace, that a permission rule opens for this call
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,46 +95,34 @@ class ToolResult:
 class SkillContext:
     """Context of a skill, made once per Job."""
 
-    workspace: Path
-    """Absolute path of the directory that file tools are confined to."""
+    workspace: Path  # absolute path of the directory that file tools are confined to
     job_id: str
     env: Mapping[str, str]
     """The host's environment, including `.env` files. A child process gets only what the skill's definition
     requests."""
-    state_dir: str | None = "perstack"
-    """Name in the workspace that tools must not use, because the Job's state is there; None if it is not."""
-    on_stderr: Callable[[str], None] = lambda line: None
-    """Show a line that the skill's server wrote to stderr."""
+    state_dir: str | None = "perstack"  # name in the workspace that tools must not use: the state; None elsewhere
+    on_stderr: Callable[[str], None] = lambda line: None  # show a line that the skill's server wrote to stderr
     programs: Path | None = None
     """Folder in which the skill's programs are recorded while they run: `records` of `system.processes.launch`. None
     if no other process would resume the Job."""
-    tasks: Callable[[], TaskMemory] | None = None
-    """Returns the tasks that agents pause and resume, for a skill that offers tasks; None without a host."""
-    off_limits: tuple[Path, ...] = ()
-    """More files and folders that tools must not use, absolute: the actual location of the state."""
+    tasks: Callable[[], TaskMemory] | None = None  # tasks of agents, for a skill that offers them; None without a host
+    off_limits: tuple[Path, ...] = ()  # more paths that tools must not use, absolute: the location of the state
     protected: tuple[Path, ...] = ()
     """Absolute paths of files that the host itself reads. Tools must neither read nor write them, but may show their
     names."""
-    protected_patterns: tuple[str, ...] = ()
-    """Absolute patterns of `include`: files that would be protected in the same way once they exist."""
-    writable: tuple[str, ...] = ()
-    """Absolute paths outside the workspace that file tools may change: `writable` of `[sandbox]`."""
-    readable: tuple[str, ...] = ()
-    """Absolute paths outside the workspace, and files of variables, that file tools may read."""
-    runtime: Runtime = LOCAL_RUNTIME
-    """Starts the skill's programs. A skill must start every program with it."""
-    variables: tuple[str, ...] = ()
-    """Names of variables in `env` that every program gets in addition."""
+    protected_patterns: tuple[str, ...] = ()  # absolute, of `include`: files that would be protected too
+    writable: tuple[str, ...] = ()  # absolute, outside of the workspace: `writable` of `[sandbox]`
+    readable: tuple[str, ...] = ()  # absolute, outside of the workspace, and files of variables
+    runtime: Runtime = LOCAL_RUNTIME  # starts the skill's programs. A skill must start every program with it
+    variables: tuple[str, ...] = ()  # names of variables in `env` that every program gets in addition
 
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
     """Tools and instructions that a skill offers."""
 
-    specs: tuple[ToolSpec, ...] = ()
-    """All tools, before the host applies pick and omit."""
-    instructions: str = ""
-    """The skill's own instructions to the model."""
+    specs: tuple[ToolSpec, ...] = ()  # all tools, before the host applies pick and omit
+    instructions: str = ""  # the skill's own instructions to the model
 
 
 class SkillSession(ABC):
@@ -172,10 +152,8 @@ class SkillSession(ABC):
 class SkillFactory(ABC):
     """Factory of skills, registered by a plugin. Creating one must import nothing heavy."""
 
-    name: str
-    """The name in `perstack plugins` and in `plugin = "…"` of a pluginSkill."""
-    has_login: bool = False
-    """True if servers of its skills may require a login by a person: then it overrides `login` and `logout`."""
+    name: str  # the name in `perstack plugins` and in `plugin = "…"` of a pluginSkill
+    has_login: bool = False  # True if servers of its skills may require a login: override `login`, `logout`
 
     @abstractmethod
     def handles(self, definition: SkillDefinition) -> bool:
@@ -190,10 +168,7 @@ class SkillFactory(ABC):
         """
 
     def known_tools(self, definition: SkillDefinition) -> tuple[ToolSpec, ...] | None:
-        """Return all tools of the skill, before pick and omit, without opening it; None if they are not known.
-
-        For `perstack validate`. Must start nothing and raise nothing.
-        """
+        """Return all tools before pick and omit, without starting or raising anything; None if unknown."""
         return None
 
     async def login(

@@ -37,12 +37,9 @@ from perstack.errors import Damaged
 if TYPE_CHECKING:
     from perstack.ports.formats import JobFormat
 
-_AT_ONCE = 8
-"""Concurrent uploads to a storage that stores blobs one by one."""
-_PAGE = 1000
-"""Jobs per page when a storage without a faster way reads all summaries."""
-_POLL_INTERVAL_S = 0.1
-"""Seconds between two wake-ups of a storage that does not notice other processes' writes."""
+_AT_ONCE = 8  # concurrent uploads to a storage that stores blobs one by one
+_PAGE = 1000  # Jobs per page when a storage without a faster way reads all summaries
+_POLL_INTERVAL_S = 0.1  # seconds between two wake-ups of a storage that does not notice other processes' writes
 
 
 class RunRef(NamedTuple):
@@ -73,8 +70,7 @@ class JobSize(NamedTuple):
     logs: int = 0
     blobs: int = 0
     checkpoints: int = 0
-    caches: int = 0
-    """Summary, Run settings and entry."""
+    caches: int = 0  # summary, Run settings and entry
 
     @property
     def total(self) -> int:
@@ -86,11 +82,9 @@ class JobSize(NamedTuple):
 class StorageCheck:
     """Result of checking one requirement of a storage."""
 
-    about: str
-    """A word or two: `server`, `rights`."""
+    about: str  # a word or two: `server`, `rights`
     is_there: bool
-    text: str
-    """Finding and place, without secrets."""
+    text: str  # finding and place, without secrets
     remedy: str = ""
 
 
@@ -155,10 +149,7 @@ class Storage(ABC):
         """Return at most `limit` records after place `after`, or all; none for an unknown Run. Raises Damaged."""
 
     async def end(self, run: RunRef, count: int) -> list[bytes]:
-        """Return the last readable records, at most `count`; none for an unknown Run.
-
-        For a preview: a storage that can read them without what precedes them returns them unchecked.
-        """
+        """Return at most `count` last records for a preview, perhaps unchecked; none for an unknown Run."""
         try:
             records = await self.read(run)
         except Damaged as damage:
@@ -196,10 +187,7 @@ class Storage(ABC):
         """Store bytes once and return their hex sha256. Synced before it returns. Raises NotFound."""
 
     async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
-        """Store all blobs, or none incompletely, and return their hex sha256. Synced before it returns.
-
-        Raises NotFound for an unknown Job.
-        """
+        """Store all blobs, synced, or none incompletely, and return their hex sha256. Raises NotFound."""
         import asyncio
 
         names: list[str] = []
@@ -278,16 +266,10 @@ class Storage(ABC):
 
     @abstractmethod
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        """Return the entry of one Job with the place that it describes, or None if none was put or it was lost.
-
-        The entry of a Job that was removed behind the storage's back may still exist.
-        """
+        """Return one Job's entry with its place in the log, or None; the Job itself may be gone."""
 
     async def lost_jobs(self) -> tuple[str, ...]:
-        """Return the ids that have an entry but no Job, and were not deleted by `delete_job`.
-
-        Empty for a storage whose entries are parts of its Jobs.
-        """
+        """Return the ids that have an entry but no Job, and that `delete_job` did not delete."""
         return ()
 
     # Copies of log data for people and tools, Run settings and checkpoints: caches too (promise 5). A storage that
@@ -330,10 +312,7 @@ class Storage(ABC):
         """Return the bytes that the whole store takes, with all its spaces and data that belongs to no Job."""
 
     async def checks(self) -> Sequence[StorageCheck]:
-        """Check the requirements of a storage on a server; empty for a local one.
-
-        Creates no Job. An unreachable server is a failed check, not an error.
-        """
+        """Check a server's requirements without creating a Job; an unreachable one is a failed check."""
         return ()
 
     # Local files. Tools must not touch them.
@@ -369,12 +348,9 @@ class Storage(ABC):
 class StorageFactory(ABC):
     """Factory of storages, registered by a plugin."""
 
-    scheme: str
-    """The part before the colon in `storage = "scheme:location"`."""
-    credentials: Sequence[str] = ()
-    """Names of environment variables whose values the storages send to the configured address."""
-    has_settings: bool = False
-    """True if the storages have settings in addition to their address: `[storageSetting]`."""
+    scheme: str  # the part before the colon in `storage = "scheme:location"`
+    credentials: Sequence[str] = ()  # environment variables whose values the storages send to the address
+    has_settings: bool = False  # True if the storages have settings in addition to their address: `[storageSetting]`
 
     @abstractmethod
     def open(

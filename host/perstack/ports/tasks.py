@@ -61,7 +61,6 @@ def _name(command: type[Command[_R]]) -> str:
 def _method(
     command: Callable[_P, Command[_R]],
 ) -> Callable[Concatenate[TaskMemory, _P], Coroutine[Any, Any, _R]]:
-    """Return a method that does the operation and takes its fields as arguments."""
     declared = cast("type[Command[_R]]", command)
 
     async def work(memory: TaskMemory, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:

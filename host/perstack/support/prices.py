@@ -12,8 +12,7 @@ from perstack.ports.provider import OfferedModel, PriceList, PriceSource
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
 
-_QUERY_TOKENS = 1_000
-"""Tokens per price query: few enough to stay in every vendor's first price tier."""
+_QUERY_TOKENS = 1_000  # tokens per price query: few enough to stay in every vendor's first price tier
 
 
 @dataclass(frozen=True, slots=True)

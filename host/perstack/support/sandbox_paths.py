@@ -1,7 +1,4 @@
-"""Resolve the files and folders that `[sandbox]` names, and refuse paths that would expose too much.
-
-The rules are the same for programs in a sandbox and for tools in the host's own process.
-"""
+"""Resolve the files and folders that `[sandbox]` names, alike for programs and file tools; refuse dangerous ones."""
 
 from __future__ import annotations
 
@@ -25,10 +22,8 @@ _MAX_LINKS = 40
 class Place:
     """An existing file or folder that `[sandbox]` names."""
 
-    name: str
-    """The path as configured, absolute."""
-    real: str
-    """The path without links."""
+    name: str  # the path as configured, absolute
+    real: str  # the path without links
     is_writable: bool
 
     @property
@@ -85,7 +80,6 @@ def check_place(what: str, path: str, around: Surroundings, *, writable: bool) -
 
 
 def _check_ours(what: str, path: str, name: str, around: Surroundings, *, writable: bool) -> None:
-    """Raise UsageError for a path that is reserved for the host."""
     for kept in _names(around.hidden):
         if is_below(str(around.workspace), (kept,)) or not is_below(name, (kept,)):
             continue

@@ -10,10 +10,7 @@ from perstack.core.base.json_schema import FULL, QUICK, Checker, Meter, Violatio
 
 
 async def violation_of(checker: Checker, value: JsonValue) -> Violation | None:
-    """Return how a value violates a schema; None if it conforms. A check that is not quick continues in a thread.
-
-    A value that cannot be checked completely within some seconds counts as a violation. Never raises.
-    """
+    """Return how a value violates a schema, or None; a check that would take many seconds is one too."""
     found = checker.violation(value, Meter(QUICK))
     if found is None or not found.is_unfinished:
         return found

@@ -106,10 +106,7 @@ def verified(rows: Sequence[tuple[int, bytes | str]], after: int, place: str, me
 
 
 def checked_blob(data: bytes | None, job_id: str, sha256: str, place: str, medium: str) -> bytes:
-    """Return a blob that was read; None means that the Job has no such blob.
-
-    Raises NotFound, and StorageError if the content does not match its name.
-    """
+    """Return a blob that was read. Raises NotFound for None, and StorageError if the content is not its name's."""
     if data is None:
         raise NotFound(f"job {job_id} has no blob {sha256}")
     if new_sha256(data).hexdigest() != sha256:
@@ -185,10 +182,7 @@ def is_id(name: str) -> bool:
 
 
 def page_of(ids: Iterable[str], order: Callable[[str], Order], limit: int, after: str | None) -> Page:
-    """Return one page of ids. `after` is the last id of the page before, which need not exist any more.
-
-    Names that are not valid ids belong to other programs and are left out.
-    """
+    """Return a page of ids after `after`, which may be gone; names that are no valid ids are other programs'."""
     ordered = sorted((one for one in ids if is_id(one)), key=order)
     if after is not None:
         last = order(after)

@@ -6,10 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from perstack.ports.dispatcher import Order
 
-MAX_PRIORITY = (1 << 31) - 1
-"""Highest priority that all engines support; the lowest is its negative."""
-_MAX_REASON_CHARS = 500
-"""Characters kept of the reason why a worker cannot serve a work item."""
+MAX_PRIORITY = (1 << 31) - 1  # highest priority that all engines support; the lowest is its negative
+_MAX_REASON_CHARS = 500  # characters kept of the reason why a worker cannot serve a work item
 
 
 class _Stored(BaseModel):

@@ -42,10 +42,7 @@ async def in_daemon_thread(work: Callable[[], _T], name: str) -> _T:
 
 
 async def uninterrupted(work: Coroutine[Any, Any, _T]) -> _T:
-    """Await work that must not be left half done: delay each cancellation until the work has ended.
-
-    If the work failed, raise its error instead of the cancellation, since the error came first and says what is wrong.
-    """
+    """Await work that must not be left half done; a cancellation waits, and an error of the work precedes it."""
     task = asyncio.ensure_future(work)
     cancelled = await wait_despite_cancellation(task)
     if cancelled is not None and (task.cancelled() or task.exception() is None):
@@ -56,10 +53,7 @@ async def uninterrupted(work: Coroutine[Any, Any, _T]) -> _T:
 async def wait_despite_cancellation(
     task: asyncio.Task[_T], on_cancel: Callable[[], object] = lambda: None
 ) -> asyncio.CancelledError | None:
-    """Wait until a task is done, even if the caller is cancelled meanwhile. Call `on_cancel` at each cancellation.
-
-    Return the last cancellation, which the caller must raise, or None.
-    """
+    """Wait for a task, calling `on_cancel` at each cancellation; return the last, which the caller must raise."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -89,19 +83,13 @@ async def in_own_task(work: Coroutine[Any, Any, _T]) -> _T:
 
 # For storages: the speed of the medium.
 
-_SLOW_FROM_S = 0.001
-"""Seconds. Switching threads costs about a tenth of it."""
+_SLOW_FROM_S = 0.001  # seconds. Switching threads costs about a tenth of it
 
-_LATEST_WEIGHT = 0.3
-"""Weight of the latest measurement."""
+_LATEST_WEIGHT = 0.3  # weight of the latest measurement
 
 
 class LatencyMonitor:
-    """A moving average of the duration of storage operations.
-
-    On a fast disk an operation runs directly in the calling thread. On a slow one it runs in a separate thread, so that
-    concurrent Runs do not wait for each other's syncs.
-    """
+    """Moving average of operations' duration: slow ones run in a thread, so that Runs do not wait for others' syncs."""
 
     def __init__(self) -> None:
         """Start with a fast medium."""
@@ -124,8 +112,7 @@ class LatencyMonitor:
 
 # Background tasks.
 
-_CANCEL_INTERVAL_S = 0.5
-"""Seconds until a task is cancelled again: `asyncio.wait_for` of Python 3.11 can lose a cancellation."""
+_CANCEL_INTERVAL_S = 0.5  # until a task is cancelled again: Python 3.11's `wait_for` can lose a cancellation
 
 
 async def end(task: asyncio.Task[None] | None) -> None:

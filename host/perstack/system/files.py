@@ -11,8 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-_NOT_TAKEN = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""Errors of file systems without F_FULLFSYNC, mostly network file systems."""
+_NOT_TAKEN = (errno.EINVAL, errno.ENOTTY, errno.ENOTSUP, errno.EOPNOTSUPP)  # by network file systems
 
 
 def sync(fd: int) -> None:
@@ -63,15 +62,11 @@ def replace_private_file(path: Path, content: bytes) -> None:
 # For storages that keep files: a folder that only its owner may read and that git ignores.
 
 FOLDER_MODE = 0o700
-FILE_MODE = 0o600
-"""State contains what models were sent and tools returned, so only its owner may read it."""
+FILE_MODE = 0o600  # state contains what models were sent and tools returned, so only its owner may read it
 
 
 def make_state_folder(path: Path) -> bool:
-    """Create the folder and its parents. Return False, and change nothing, if it exists.
-
-    Its name survives power loss when this returns. Raises OSError.
-    """
+    """Create the folder and its parents durably; False, without change, if it exists. Raises OSError."""
     if path.is_dir():
         return False
     path.parent.mkdir(parents=True, exist_ok=True)

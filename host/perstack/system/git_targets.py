@@ -19,18 +19,15 @@ from enum import Enum
 
 from perstack.dataclass import dataclass
 
-_MAX_BYTES = 1 << 20
-"""Maximum bytes of a configuration file; typical ones have a few hundred."""
-_MAX_INCLUDE_DEPTH = 10
-"""Maximum depth of nested includes; git's own limit."""
+_MAX_BYTES = 1 << 20  # maximum bytes of a configuration file; typical ones have a few hundred
+_MAX_INCLUDE_DEPTH = 10  # maximum depth of nested includes; git's own limit
 
 _SECTION = re.compile(r'\s*\[\s*([^\]"\s]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
 _SETTING = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=(.*))?$", re.DOTALL)
 
 _FOLDERS = frozenset({"core.hookspath", "init.templatedir"})
-_NAMES_NO_FILE = frozenset({"branch", "color", "url", "user"})
-"""Sections whose values are names, addresses or colours, never files."""
-_READS_ONLY = frozenset(
+_NAMES_NO_FILE = frozenset({"branch", "color", "url", "user"})  # values are names, addresses or colours
+_READS_ONLY = frozenset(  # settings that name a file from which nothing is executed
     {
         "blame.ignorerevsfile",
         "commit.template",
@@ -40,26 +37,21 @@ _READS_ONLY = frozenset(
         "mailmap.file",
     }
 )
-"""Settings that name a file from which nothing is executed."""
 
 
 class TargetKind(Enum):
     """Use that git makes of a path."""
 
-    FOLDER = "programs"
-    """A folder whose files git executes."""
-    SETTINGS = "settings"
-    """A file that git reads settings from."""
-    WORD = "word"
-    """A word of a value that git may execute."""
+    FOLDER = "programs"  # a folder whose files git executes
+    SETTINGS = "settings"  # a file that git reads settings from
+    WORD = "word"  # a word of a value that git may execute
 
 
 @dataclass(frozen=True, slots=True)
 class GitTarget:
     """A path that git's configuration names."""
 
-    path: str
-    """Absolute, without `..`. It may contain links, and may not exist."""
+    path: str  # absolute, without `..`. It may contain links, and may not exist
     kind: TargetKind
 
 
@@ -104,7 +96,6 @@ def _user_settings(home: str, env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _named_in(file: str, prefix: str) -> str | None:
-    """Return the folder that a one-line file names, relative to the file; None if there is none."""
     text = _read(file)
     if text is None or not text.startswith(prefix):
         return None
@@ -160,7 +151,6 @@ def _settings(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _joined(text: str) -> Iterator[str]:
-    """Yield lines, joined with their continuation lines."""
     waiting = ""
     for line in text.replace("\r\n", "\n").split("\n"):
         whole = waiting + line
@@ -174,7 +164,6 @@ def _joined(text: str) -> Iterator[str]:
 
 
 def _value(text: str) -> str:
-    """Return a value without quotes, escapes, comments and surrounding space."""
     found: list[str] = []
     is_quoted, at, ends = False, 0, 0
     while at < len(text):
@@ -194,7 +183,6 @@ def _value(text: str) -> str:
 
 
 def _read(file: str) -> str | None:
-    """Return the text of a regular file, or None if there is none or it is too large to be a configuration file."""
     with suppress(OSError, ValueError):
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:

@@ -1,7 +1,4 @@
-"""End a process together with everything that it started.
-
-A tool's program leads its own process group; its children belong to that group unless they leave on purpose (`setsid`).
-"""
+"""End a process and its process group, which its children do not leave, except on purpose (`setsid`)."""
 
 from __future__ import annotations
 
@@ -14,15 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-TERM_TIMEOUT_S = 1.0
-"""Seconds between SIGTERM and SIGKILL, and maximum seconds to wait for killed processes."""
+TERM_TIMEOUT_S = 1.0  # seconds between SIGTERM and SIGKILL, and maximum seconds to wait for killed processes
 
 _FLUSH_TIME_S = 0.1
 """Seconds for processes that only flush output after their parent ended, such as the end of a shell's `> >(tee
 log)`."""
 
-_FIRST_CHECK_INTERVAL_S = 0.0005
-"""First pause between two checks, in seconds; each pause doubles up to `_MAX_CHECK_INTERVAL_S`."""
+_FIRST_CHECK_INTERVAL_S = 0.0005  # each pause doubles up to `_MAX_CHECK_INTERVAL_S`
 _MAX_CHECK_INTERVAL_S = 0.01
 
 _DEAD = ("Z", "X")
@@ -31,10 +26,7 @@ _Left = Literal["living", "dead", "nobody"]
 
 
 async def end_group(process: Process) -> None:
-    """End the group: SIGTERM, then SIGKILL after TERM_TIMEOUT_S; and reap the leader.
-
-    If this is cancelled, the group is killed at once.
-    """
+    """End the group by SIGTERM, after TERM_TIMEOUT_S or if cancelled by SIGKILL, and reap the leader."""
     left: _Left = "living"
     try:
         if process.returncode is not None:
@@ -119,8 +111,7 @@ def _state_and_group(path: str) -> tuple[str, int]:
 
 # Identity of a process: ids are reused, and mean other processes on other machines.
 
-MARK = "PERSTACK_PROGRAM"
-"""Environment variable that identifies a program of ours; its value differs for each program."""
+MARK = "PERSTACK_PROGRAM"  # environment variable that identifies a program of ours; its value differs for each program
 
 
 @cache

@@ -81,7 +81,6 @@ async def end_orphaned_programs(folder: Path) -> None:
 
 
 def _all_remaining_groups(folder: Path) -> dict[Path, set[int]]:
-    """Return the remaining groups of each record that may be ended from here."""
     groups: dict[Path, set[int]] = {}
     with suppress(OSError):
         for path in islice(folder.iterdir(), _MAX_FILES):
@@ -119,7 +118,6 @@ def _start_of(pid: str) -> str | None:
 
 
 def _groups_with_mark(mark: str) -> set[int]:
-    """Return the groups of the processes with this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
     return {group for entry in Path("/proc").glob("[0-9]*") if _has(entry, wanted) and (group := group_of(entry))}
 
@@ -173,8 +171,7 @@ class Guard:
         self._turn = Lock()
         self._shell: subprocess.Popen[bytes] | None = None
         self._users = 0
-        self._known: dict[str, bytes] = {}
-        """The line sent to the guard for each program, by mark."""
+        self._known: dict[str, bytes] = {}  # the line sent to the guard for each program, by mark
         self._records: dict[str, Record] = {}
         self._marks: dict[Process, str] = {}
         self._prefix = os.urandom(8).hex()
@@ -190,10 +187,7 @@ class Guard:
             self._leave()
 
     def expect(self, records: Path | None) -> str:
-        """Return the mark for a program that will be started next, to be set as MARK in its environment.
-
-        With `records`, the program is also recorded in that folder, for `end_orphaned_programs`.
-        """
+        """Return the mark (MARK in the environment) of a program started next; recorded in `records`, if given."""
         self._enter()
         mark = f"{self._prefix}.{next(self._numbers)}"
         if records is not None:

@@ -1,7 +1,4 @@
-"""Start programs so that none is left behind, even if we are cancelled or killed.
-
-`launch` starts a program, `started` waits for it safely, and `owned` ends it with its process group.
-"""
+"""Start programs of which none is left behind, even if we are killed: `launch` in a task, `started`, then `owned`."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from perstack.system.concurrency import wait_despite_cancellation
 from perstack.system.process_groups import MARK, end_group, kill_group
 from perstack.system.process_guard import GUARD
 
-Stream: TypeAlias = int | IO[bytes]
-"""A file, a file descriptor, or DEVNULL."""
+Stream: TypeAlias = int | IO[bytes]  # a file, a file descriptor, or DEVNULL
 
 ISOLATED = ("-B", "-E", "-P")
 """Options of every Python interpreter that we start. It ignores PYTHONPATH and similar variables, and does not
@@ -80,10 +76,7 @@ async def launch(
 
 
 async def await_start(starting: asyncio.Task[Process]) -> Process:
-    """Return the process that a `launch` task started. Raises the task's error.
-
-    If this is cancelled, the started process is killed and reaped before the cancellation propagates.
-    """
+    """Return the process of a `launch` task, or raise its error. If cancelled, kill and reap the process first."""
     cancelled = await wait_despite_cancellation(starting)
     if cancelled is None:
         return starting.result()
@@ -106,10 +99,7 @@ async def _kill(process: Process) -> None:
 
 @asynccontextmanager
 async def owned(process: Process) -> AsyncGenerator[None]:
-    """End a process from `launch`, and its group, at the end of the block.
-
-    Processes that left the group on purpose (`setsid`) continue to run.
-    """
+    """End a process from `launch`, and its group, at the end of the block; `setsid` leaves the group."""
     try:
         yield
     finally:

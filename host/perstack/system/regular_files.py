@@ -15,10 +15,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-"""Flags to open a folder."""
-REAL_FOLDER = FOLDER | os.O_NOFOLLOW
-"""Flags to open a folder that must not be a link."""
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC  # flags to open a folder
+REAL_FOLDER = FOLDER | os.O_NOFOLLOW  # flags to open a folder that must not be a link
 _SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE_BYTES = 1 << 20
 
@@ -39,10 +37,7 @@ def open_regular(
     folder: int | None = None,
     follow: bool = False,
 ) -> int:
-    """Open a regular file, relative to an open folder if one is given. With `follow` its name may be a link.
-
-    Raises OSError, and NotRegular if it is not a regular file.
-    """
+    """Open a regular file, below `folder` if given; `follow`: it may be a link. Raises OSError, NotRegular."""
     links = 0 if follow else os.O_NOFOLLOW
     try:
         file = os.open(name, flags | links | _SAFE, mode, dir_fd=folder)
@@ -71,19 +66,13 @@ def opened(name: str | bytes | Path, folder: int | None = None, *, follow: bool 
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Return the content of a file, whose name may be a link.
-
-    Raises OSError, NotRegular if it is not a regular file, and TooLarge if it has more than `most` bytes.
-    """
+    """Return a file's content; it may be a link. Raises OSError, NotRegular, and TooLarge above `most` bytes."""
     with opened(path, follow=True) as file:
         return read_rest(file, most)
 
 
 def read_below(folder: Path, path: str, most: int) -> bytes:
-    """Return the content of a file below a folder. The folder may be a link, but no link below it is followed.
-
-    `path` has slashes and no `..`. Raises OSError, including NotRegular and TooLarge.
-    """
+    """Return a file's content; no link below the folder is followed. Raises OSError (NotRegular, TooLarge)."""
     *above, name = path.split("/")
     if ".." in above or name in ("", ".", ".."):
         raise _not_regular(path)

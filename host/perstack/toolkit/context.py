@@ -29,24 +29,18 @@ ResourceT = TypeVar("ResourceT", default=None)
 class Setup(Generic[SettingsT]):
     """Settings and resources of a declared skill, shared by all calls of a Job."""
 
-    settings: SettingsT
-    """Validated `settings` of perstack.toml; None if the Toolkit has no settings."""
-    workspace: Path
-    """Absolute path of the Job's working directory."""
-    env: Mapping[str, str]
-    """The variables in the Toolkit's `required_env`, with values from the host's environment and `.env` files."""
-    tasks: Callable[[], TaskMemory] | None = field(default=None, kw_only=True)
-    """Returns the tasks that agents pause and resume; None without a host."""
+    settings: SettingsT  # validated `settings` of perstack.toml; None if the Toolkit has no settings
+    workspace: Path  # absolute path of the Job's working directory
+    env: Mapping[str, str]  # the variables in the Toolkit's `required_env`, from environment and `.env` files
+    tasks: Callable[[], TaskMemory] | None = field(default=None, kw_only=True)  # tasks of agents; None without a host
 
 
 @dataclass(frozen=True)
 class ToolContext(Setup[SettingsT], Generic[SettingsT, ResourceT]):
     """Context for a tool function: passed to the parameter of this type, under any name. Models do not see it."""
 
-    resource: ResourceT
-    """The value that the Toolkit's lifespan yielded; None without one."""
-    call: ToolCall
-    """The call, with its key (unchanged after a resume), the Job's blobs and progress messages."""
+    resource: ResourceT  # the value that the Toolkit's lifespan yielded; None without one
+    call: ToolCall  # the call, with its key (unchanged after a resume), the Job's blobs and progress messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +56,7 @@ class Blob:
 
 
 async def as_result(value: object, blobs: BlobStore) -> ToolResult | Question:
-    """Convert a return value: text unchanged, bytes to blobs of the Job, anything else to JSON.
-
-    Raises SkillError for a value that JSON cannot express.
-    """
+    """Convert a value: text unchanged, bytes to blobs, anything else to JSON. Raises SkillError if that cannot be."""
     if isinstance(value, ToolResult | Question):
         return value
     return ToolResult(tuple([await _part(one, blobs) for one in _parts(value)]))

@@ -31,10 +31,8 @@ _PARAMETER = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 class Documented:
     """A parsed docstring."""
 
-    description: str
-    """The text without the section of the parameters."""
-    parameters: Mapping[str, str]
-    """The description of each parameter, on one line."""
+    description: str  # the text without the section of the parameters
+    parameters: Mapping[str, str]  # the description of each parameter, on one line
 
 
 def read_docstring(docstring: str) -> Documented:
@@ -114,10 +112,8 @@ class ToolFunction:
     pin: bool
     subject: Subject | None
     function: Function
-    parameters: tuple[inspect.Parameter, ...]
-    """The parameters that a model fills, with types and descriptions."""
-    context_name: str | None
-    """Name of the parameter for the ToolContext; None without one."""
+    parameters: tuple[inspect.Parameter, ...]  # the parameters that a model fills, with types and descriptions
+    context_name: str | None  # name of the parameter for the ToolContext; None without one
 
     def spec(self) -> ToolSpec:
         """Return the tool as models see it. Raises SkillError for a type that JSON cannot express."""
@@ -138,10 +134,7 @@ class ToolFunction:
         )
 
     def bind(self, args: JsonObject) -> dict[str, object]:
-        """Convert arguments to the annotated types: dates, enums, models.
-
-        Raises SkillError with a message for the model.
-        """
+        """Convert arguments to the annotated types. Raises SkillError with a message for the model."""
         try:
             return cast("dict[str, object]", self._adapter.validate_json(to_json(args)))
         except ValidationError as error:

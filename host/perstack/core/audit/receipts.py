@@ -29,10 +29,8 @@ from perstack.dataclass import dataclass
 class Signature(Fact):
     """A signature over `pae` of an envelope's payload."""
 
-    keyid: str = ""
-    """Unsigned hint at the key."""
-    sig: str
-    """Base64."""
+    keyid: str = ""  # unsigned hint at the key
+    sig: str  # base64
 
     def value(self) -> bytes:
         """Return the decoded signature. Raises ValueError."""
@@ -42,8 +40,7 @@ class Signature(Fact):
 class Envelope(Fact):
     """A payload with its type, and signatures over both."""
 
-    payload: str
-    """Base64."""
+    payload: str  # base64
     payload_type: str
     signatures: tuple[Signature, ...] = Field(min_length=1)
 
@@ -113,18 +110,14 @@ class Resource(Fact):
 class Receipt(Fact):
     """The predicate: the owner of the logs, and the definitions under which they were written."""
 
-    job_id: str
-    """Id of the owner of the logs, of this `kind`."""
+    job_id: str  # id of the owner of the logs, of this `kind`
     kind: OwnerKind = Field(default="job", exclude_if=lambda kind: kind == "job")
-    removed: bool = Field(default=False, exclude_if=falsy)
-    """True if perstack removed the logs then, so that these heads are final."""
+    removed: bool = Field(default=False, exclude_if=falsy)  # True: removed by perstack, so these heads are final
     created_on: str
     runtime_version: str
-    definitions: tuple[Resource, ...] = ()
-    """Digest of each Run's first event, which has its definition, by event id."""
+    definitions: tuple[Resource, ...] = ()  # digest of each Run's first event, which has its definition, by event id
     lock: Resource | None = None
-    store: Digest | None = None
-    """Digest of the storage's location, so that several may share an anchor; None in a receipt."""
+    store: Digest | None = None  # digest of the storage's location, as several may share an anchor; None in a receipt
 
 
 class Statement(Fact):
@@ -142,8 +135,7 @@ class LogEnd:
 
     run_id: str
     seq: int
-    hash: str
-    """Unpadded base64url, as in the chain; so is `first`."""
+    hash: str  # unpadded base64url, as in the chain; so is `first`
     first: str
 
 
@@ -151,8 +143,7 @@ class LogEnd:
 class LogPlaces:
     """The present state of a log, as far as its chain is intact."""
 
-    hashes: Sequence[str]
-    """Hashes of all positions, from the first."""
+    hashes: Sequence[str]  # hashes of all positions, from the first
     first: str
 
 
@@ -219,10 +210,7 @@ def read_record(data: bytes) -> Record:
 
 
 def left_in_force(records: Sequence[Record], owner: Owner, logs: Mapping[str, LogPlaces]) -> list[Record]:
-    """Return the records of an anchor that the owner's present logs must match.
-
-    Records of an earlier owner of that id, whose removal was anchored, are left out.
-    """
+    """Return an anchor's records that the owner's present logs must match; not those of an earlier owner of that id."""
     first = logs.get(run_id_of(owner.id, 1))
     now = None if first is None or not first.first else _digest(first.first).sha256
     gone = removed_lives(records)
@@ -288,7 +276,6 @@ def _statement_in(data: bytes) -> Statement:
 
 
 def _digest(chained: str) -> Digest:
-    """Return a hash of the chain as a digest of a statement."""
     try:
         return Digest(sha256=urlsafe_b64decode(chained + "=").hex())
     except binascii.Error as error:

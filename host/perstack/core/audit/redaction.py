@@ -38,12 +38,10 @@ class Redaction:
     type: str
     by: str
     reason: str
-    at: int
-    """Milliseconds since 1970."""
+    at: int  # milliseconds since 1970
     fields: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
-    copies: tuple[str, ...] = ()
-    """Known copies of the text at that time."""
+    copies: tuple[str, ...] = ()  # known copies of the text at that time
 
     def to_json(self) -> JsonObject:
         """Return the JSON of `verify --json`."""
@@ -72,10 +70,7 @@ def fields_taken(event: events.StoredEvent) -> tuple[str, ...]:
 
 
 def check_fields(event: events.StoredEvent, named: Iterable[str]) -> tuple[str, ...]:
-    """Return the fields whose texts will be removed. Raises UsageError if a named field is not one of them.
-
-    All texts of an event are removed together: its digest covers all of them, so nothing would prove the rest.
-    """
+    """Return the fields whose texts are removed: always all, as one digest covers them. Raises UsageError."""
     fields = fields_taken(event)
     if not fields:
         raise UsageError(f"event {event.id} ({event.type}) has no text that could be taken out")

@@ -31,8 +31,7 @@ from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 
-Kind: TypeAlias = Literal["job", "task", "iterations", "schedule", "store"]
-"""Subject of a report; `store`: everything outside the others."""
+Kind: TypeAlias = Literal["job", "task", "iterations", "schedule", "store"]  # `store`: everything outside the others
 UncheckedKind: TypeAlias = Literal[
     "digests", "content", "heads", "runs", "summary", "caches", "blobs", "requests", "rules", "anchor", "receipt"
 ]
@@ -47,10 +46,8 @@ on what no log contains. `anchor`, `receipt`: what these do not cover, and wheth
 class Finding:
     """One fault."""
 
-    run_id: str
-    """The log; empty for the Job as a whole."""
-    seq: int
-    """Position in the log, from 1; 0 for the log as a whole."""
+    run_id: str  # the log; empty for the Job as a whole
+    seq: int  # position in the log, from 1; 0 for the log as a whole
     message: str
 
 
@@ -68,20 +65,13 @@ class Unchecked:
 class Checked:
     """Numbers of successful comparisons."""
 
-    digests: int = 0
-    """Events compared with their digest, and digests with the chain."""
-    heads: int = 0
-    """Positions in logs compared with a hash stored outside."""
-    summaries: int = 0
-    """Summaries (job.json, entries) compared with the logs."""
-    caches: int = 0
-    """Other files compared with the logs: run-setting.json and checkpoints."""
-    blobs: int = 0
-    """Blobs named by events that exist and match their names."""
-    requests: int = 0
-    """Requests to models rebuilt by a replay and compared with their digests."""
-    rulings: int = 0
-    """Calls checked again by a replay against the rules in force."""
+    digests: int = 0  # events compared with their digest, and digests with the chain
+    heads: int = 0  # positions in logs compared with a hash stored outside
+    summaries: int = 0  # summaries (job.json, entries) compared with the logs
+    caches: int = 0  # other files compared with the logs: run-setting.json and checkpoints
+    blobs: int = 0  # blobs named by events that exist and match their names
+    requests: int = 0  # requests to models rebuilt by a replay and compared with their digests
+    rulings: int = 0  # calls checked again by a replay against the rules in force
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +85,6 @@ class Report:
     unchecked: tuple[Unchecked, ...] = ()
     checked: Checked = Checked()
     kind: Kind = "job"
-    """Kind of the owner with the id `job_id`."""
     redactions: tuple[Redaction, ...] = ()
 
     @property
@@ -132,8 +121,7 @@ _KNOWN = {
     for model in (JobSummary, RunSummary, OpenQuestion, Usage)
     for name, field in model.model_fields.items()
 }
-_FREE = ("labels", "usageByExpert")
-"""Paths whose keys are not names of fields."""
+_FREE = ("labels", "usageByExpert")  # paths whose keys are not names of fields
 _EVER = frozenset((
     "text", "error", "question", "pauseReason", "runs", "steps", "totalSteps", "maxSteps", "usage", "inputTokens",
     "outputTokens", "totalTokens", "startedAt", "updatedAt", "finishedAt", "delegatedBy", "continuedFrom",
@@ -142,10 +130,7 @@ _EVER = frozenset((
 
 
 def against_logs(written: bytes, job: Job) -> list[str]:
-    """Return the differences between the summary of a stopped Job and its logs. Raises ValueError if it is no summary.
-
-    Missing fields count only if every version wrote them: an older version wrote fewer fields, a newer one more.
-    """
+    """Return the differences between a stopped Job's summary and its logs. Raises ValueError if it is no summary."""
     JobSummary.model_validate_json(written)
     found: JsonValue = json.loads(written)
     return list(_differences("", found, json.loads(summarize(job, is_driven=False).to_json())))
@@ -186,10 +171,7 @@ def _short(value: JsonValue) -> str:
 
 
 def against(written: bytes, expected: Fact) -> list[str]:
-    """Return the differences between a cache and its log. Raises ValueError if the cache is of another kind.
-
-    Missing fields do not count: an older version wrote fewer.
-    """
+    """Return how a cache contradicts its log; missing fields do not. Raises ValueError for a cache of another kind."""
     type(expected).model_validate_json(written)
     found: JsonValue = json.loads(written)
     derived: JsonValue = json.loads(expected.to_json())

@@ -12,21 +12,14 @@ _LONGEST = 200
 
 
 class By(Fact):
-    """The actor of an event, and the door through which it acted.
-
-    Names are claims of the caller and prove nothing. They are cut to 200 characters, without control characters.
-    """
+    """The actor of an event, as the caller claims: names are cut to 200 characters, without control characters."""
 
     model_config = ConfigDict(frozen=True)
 
-    user: str = Field(default="", exclude_if=falsy)
-    """Operating-system user; empty if unknown, as for callers over a network."""
-    door: str = "python"
-    """`cli`, `start`, `mcp`, `acp`, `http` or `python`; `recording` if a recording is played."""
-    client: str = Field(default="", exclude_if=falsy)
-    """Name and version of the client program: an MCP client or an editor."""
-    source: str = Field(default="", exclude_if=falsy)
-    """Source of the event from outside; empty for a person."""
+    user: str = Field(default="", exclude_if=falsy)  # operating-system user; empty if unknown, as over a network
+    door: str = "python"  # `cli`, `start`, `mcp`, `acp`, `http` or `python`; `recording` if a recording is played
+    client: str = Field(default="", exclude_if=falsy)  # name and version of the client program, such as an editor
+    source: str = Field(default="", exclude_if=falsy)  # source of the event from outside; empty for a person
 
     @field_validator("user", "door", "client", "source", mode="before")
     @classmethod

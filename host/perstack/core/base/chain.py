@@ -50,8 +50,7 @@ class Sealed(NamedTuple):
     payload: bytes
     digest: str
     hash: str
-    batch: int
-    """Number of lines appended together, on the first of them; 1 on all others."""
+    batch: int  # number of lines appended together, on the first of them; 1 on all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +96,7 @@ def open_line(line: bytes) -> Sealed:
 
 
 def check(head: Head, line: bytes) -> tuple[Sealed, Head]:
-    """Open the line that follows `head`, and check digest and hash. Raises BrokenSeal.
-
-    A redacted line (`taken_out`) has no content to compare its digest with.
-    """
+    """Open the line that follows `head`, and check digest (not of a redacted line) and hash. Raises BrokenSeal."""
     sealed = open_line(line)
     if _b64_sha256(sealed.payload) != sealed.digest and taken_out(sealed.payload) is None:
         if sealed.payload.endswith(_SAYS_REDACTED):

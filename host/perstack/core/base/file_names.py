@@ -15,8 +15,7 @@ Parts = tuple[str, ...]
 
 _DEFINITIONS = frozenset({"perstack.toml", "perstack.lock"})
 _OF_GIT = frozenset({"hooks", "config", "config.worktree"})
-_GIT_LINKS = frozenset({".git", "git~1"})
-"""`.git`, and its short name on Windows."""
+_GIT_LINKS = frozenset({".git", "git~1"})  # `.git`, and its short name on Windows
 GIT_CONTENT = frozenset({"objects", "refs", "commondir"})
 """Names next to a file `HEAD`: with the first two, or the last, git treats the folder as a repository and executes what
 its `config` says."""
@@ -114,8 +113,7 @@ def _plain(part: str) -> str:
 
 LONGEST_NAME = 255
 LONGEST_PATH = 4096
-DEEPEST = 128
-"""Maximum nesting of folders; deeper ones are not recorded."""
+DEEPEST = 128  # maximum nesting of folders; deeper ones are not recorded
 
 _ESCAPE = re.compile(rb"\\(\\|x[0-9a-f]{2})")
 
@@ -144,11 +142,7 @@ def is_name(name: bytes) -> bool:
 
 
 def is_never_recorded(name: bytes) -> bool:
-    """Return True if files of this name are never recorded nor written by a rewind, wherever they are.
-
-    These are git's own folder, files of environment variables (all names that start with `.env`), and a rewind's
-    staging folder.
-    """
+    """Return True for git's folder, files of variables (`.env*`) and a rewind's folder, wherever they are."""
     if not name.isascii():
         return _is_private(name.decode("utf-8", "replace"))
     return name.startswith(b".") and _is_private(name.decode())

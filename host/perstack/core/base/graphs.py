@@ -22,10 +22,7 @@ def circle(task_id: str, depends_on: Sequence[str], waits: Mapping[str, Sequence
 
 
 def without_an_end(waits: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return the tasks on cycles, and the tasks that wait for one of these.
-
-    Two tasks that start to wait at the same moment can form a cycle, because neither sees the other yet.
-    """
+    """Return the tasks on cycles, which two tasks can close at one moment, and tasks that wait for these."""
     left = {task_id: {one for one in wanted if one in waits} for task_id, wanted in waits.items()}
     needed_by: dict[str, list[str]] = {}
     for task_id, wanted in left.items():
@@ -50,10 +47,7 @@ def _way_back(task_id: str, came_from: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Yield cycles without common nodes, each starting with its first node in the order of the mapping.
-
-    At least one is yielded if there is any. Edges to nodes that are not keys are ignored.
-    """
+    """Yield cycles without common nodes, at least one if there is any; edges to nodes that are not keys are ignored."""
     left = {node: [target for target in targets if target in edges] for node, targets in edges.items()}
     while True:
         _drop_ends(left)

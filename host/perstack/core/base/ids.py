@@ -16,12 +16,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from perstack.errors import UsageError
 from perstack.next_steps import Inspect
 
-BLOCK = 10_000
-"""Size of a block of Run numbers, plus one."""
-OWN = range(1, 2 * BLOCK)
-"""Run numbers that a Job's own driver assigns once other workers drive some of its Runs."""
-_LAST = (1 << 63) - 1
-"""Highest number: storages sort by 63 bits."""
+BLOCK = 10_000  # size of a block of Run numbers, plus one
+OWN = range(1, 2 * BLOCK)  # Run numbers that a Job's own driver assigns once other workers drive some of its Runs
+_LAST = (1 << 63) - 1  # highest number: storages sort by 63 bits
 
 _LEGAL = re.compile(r"[A-Za-z0-9_-]+")
 _MAX_JOB_ID = 128

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_MESSAGE = 600
-_ERROR = 3
-"""Steps for creating an error with its path and message."""
+_ERROR = 3  # steps for creating an error with its path and message
 _BIG_VALUES = (list, dict)
 
 
@@ -250,7 +249,6 @@ def _compared(keyword: _Keyword) -> _Keyword:
 
 
 def _sizes(value: JsonValue) -> Iterator[int]:
-    """Yield the size of every object and list in the value."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -279,12 +277,9 @@ def _descend(
 
 # Limits of checks.
 
-QUICK = 5_000
-"""Steps that an event loop can wait for: about 20 ms."""
-FULL = 400_000
-"""Steps that are worth a thread: one or two seconds of CPU time."""
-DEEPEST = 100
-"""Maximum levels of a value; more would exhaust the stack of its readers."""
+QUICK = 5_000  # steps that an event loop can wait for: about 20 ms
+FULL = 400_000  # steps that are worth a thread: one or two seconds of CPU time
+DEEPEST = 100  # maximum levels of a value; more would exhaust the stack of its readers
 DEEPEST_SCHEMA = 64
 
 _MOST_ERRORS = 100
@@ -296,8 +291,7 @@ class Violation:
 
     message: str
     place: str = ""
-    is_unfinished: bool = False
-    """True if more steps, or a less deep stack, could change the answer."""
+    is_unfinished: bool = False  # True if more steps, or a less deep stack, could change the answer
 
 
 class Checker:
@@ -417,7 +411,6 @@ def _validator(schema: JsonObject) -> Validator:
 
 @lru_cache(maxsize=16)
 def _metachecker(named: str) -> Checker:
-    """Return the checker for the draft that a schema names, in JSON."""
     from jsonschema.validators import Draft202012Validator, validator_for
 
     name = named[1:-1] if named.startswith('"') else ""

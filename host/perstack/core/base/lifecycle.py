@@ -1,7 +1,4 @@
-"""Statuses and lifecycles of Jobs, and the form of transition tables of state machines.
-
-A new pause reason needs a case in `pause_reason_of`, and an answer in the engine if a person may give one.
-"""
+"""Statuses and lifecycles of Jobs, and the form of transition tables of state machines."""
 
 from __future__ import annotations
 
@@ -85,8 +82,7 @@ class Transition(Generic[W]):
     """The states that one type of event may follow, and those it leads to."""
 
     places: frozenset[W]
-    to: frozenset[W] = frozenset()
-    """Empty if the state does not change."""
+    to: frozenset[W] = frozenset()  # empty if the state does not change
 
 
 def transition(*places: W, to: tuple[W, ...] = ()) -> Transition[W]:

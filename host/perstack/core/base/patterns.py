@@ -1,7 +1,4 @@
-"""Match untrusted patterns in linear time: regular expressions, and the globs of permission rules for texts and paths.
-
-A rule that denies or asks is matched generously, a rule that allows exactly: `is_strict` is True for the former.
-"""
+"""Match untrusted patterns in linear time: regular expressions, and the globs of permission rules."""
 
 from __future__ import annotations
 
@@ -15,11 +12,9 @@ from perstack.dataclass import dataclass
 
 # Untrusted regular expressions run in RE2, whose time grows only with the text.
 
-LONGEST = 10_000
-"""Maximum characters of a pattern."""
+LONGEST = 10_000  # maximum characters of a pattern
 
-_MOST_MEMORY = 1 << 20
-"""Bytes that a compiled pattern may use, including the engine's cache."""
+_MOST_MEMORY = 1 << 20  # bytes that a compiled pattern may use, including the engine's cache
 
 _ESCAPE = r"(?s)\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|u\{([0-9a-fA-F]{1,6})\}|(.))"
 
@@ -58,10 +53,7 @@ class _Engine(Protocol):
 
 @lru_cache(maxsize=256)
 def compiled(pattern: str) -> Pattern | str:
-    """Return the pattern compiled as JSON Schema (ECMA-262) reads it, or why it cannot be matched in linear time.
-
-    Look-around, back references, and what the engine does not know or has no memory for are refused.
-    """
+    """Return an ECMA-262 pattern compiled, or why it cannot be matched in linear time (such as look-around)."""
     if len(pattern) > LONGEST:
         return f"it has more than {LONGEST} characters"
     engine = cast("_Engine", import_module("re2"))  # the import takes 10 ms
@@ -91,7 +83,6 @@ def compiled_bytes(pattern: bytes) -> Pattern | None:
 
 
 def _re2_escape(found: re.Match[str]) -> str:
-    """Return a character's number in RE2's syntax."""
     first, second, braced, other = found.groups()
     if other is not None:
         return found.group()
@@ -161,10 +152,7 @@ class Glob:
         return self.literal.endswith(" ") and line == self.literal[:-1]
 
     def matches_path(self, path: str, *, is_strict: bool) -> bool:
-        """Return True if a path matches, relative to the workspace or absolute; `.` is the workspace.
-
-        `is_strict`: ignore case, and match everything in a folder that the glob names.
-        """
+        """Return True if a path matches. `is_strict`: ignore case, and match all in a folder that the glob names."""
         names = self.text.strip()
         seen = folded_path(path) if is_strict else path
         engine = compiled(_path_pattern(folded_path(names) if is_strict else names, is_strict=is_strict))

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-_UNICAST = IPv6Network("2000::/3")
-"""The allocated part of IPv6; everything else is old, local or translated."""
+_UNICAST = IPv6Network("2000::/3")  # the allocated part of IPv6; everything else is old, local or translated
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 
-_RESERVED = (
+_RESERVED = (  # never public. The standard library is not asked: its answer depends on the Python version
     IPv4Network("192.0.0.0/24"),
     IPv4Network("192.88.99.0/24"),
     IPv4Network("168.63.129.16/32"),  # a cloud's metadata service
     IPv6Network("3fff::/20"),
 )
-"""Never public. The standard library is not asked: its answer depends on the Python version."""
 
 
 def is_public(text: str) -> bool:
-    """Return True if an address, with or without a zone, and any address it wraps are public.
-
-    Raises ValueError if it is not an address.
-    """
+    """Return True if an address and any address it wraps are public. Raises ValueError if it is no address."""
     address = ip_address(text.partition("%")[0])
     return all(map(_is_given, (address, *_wrapped(address))))
 

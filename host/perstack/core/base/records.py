@@ -30,8 +30,7 @@ _HALF = "[\ud800-\udfff]"
 JsonObject = dict[str, JsonValue]
 
 
-falsy = not_
-"""Condition for `Field(exclude_if=falsy)`, which omits zero, false and empty values to keep lines short."""
+falsy = not_  # condition for `Field(exclude_if=falsy)`, which omits zero, false and empty values to keep lines short
 
 
 class Fact(BaseModel):
@@ -148,8 +147,7 @@ def layers(value: object) -> Iterator[list[object]]:
 
 # JSON from outside is accepted only if it can be stored and read again completely.
 
-_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
-"""Any number too large for a float contains this."""
+_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")  # any number too large for a float contains this
 
 
 def read_json(data: bytes) -> JsonValue:

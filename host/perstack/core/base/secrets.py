@@ -18,23 +18,19 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_line, line_of
 
-Stand = Callable[[str], str]
-"""A function that returns the replacement of a secret."""
+Stand = Callable[[str], str]  # a function that returns the replacement of a secret
 
 _STANDS = "secret-sha256:"
 _STAND = rf"{_STANDS}[0-9a-f]{{64}}"
-_PLACEHOLDER = r"\[redacted\]|\[secret:\d{1,9}\]"
-"""Replacements of secrets in recordings, and in Runs that mask secrets."""
+_PLACEHOLDER = r"\[redacted\]|\[secret:\d{1,9}\]"  # in recordings, and in Runs that mask secrets
 _VARIABLE = r"\$\{[A-Za-z_]\w*\}"
-_OF_THE_SHELL = r"(?s)[\"']?(?:\$[A-Za-z_]\w*[\"']?|(?:\$\(|`).*)"
-"""A variable, or the beginning of a command whose output is substituted."""
+_OF_THE_SHELL = r"(?s)[\"']?(?:\$[A-Za-z_]\w*[\"']?|(?:\$\(|`).*)"  # variable or command substitution
 
 _WORDS = frozenset(
     ("token", "secret", "password", "passwd", "passphrase", "passcode", "pass", "pwd", "pw", "psk", "apikey",
      "authorization", "bearer", "credential", "credentials", "cookie", "pat")
 )  # fmt: skip
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "secretkey", "accesskey", "privatekey")
-"""Endings of names written as one word: `PGPASSWORD`, `identitytoken`."""
 _KINDS_OF_KEY = frozenset(
     ("api", "access", "account", "app", "auth", "encryption", "hmac", "license", "master", "preshared", "private",
      "secret", "service", "shared", "signing", "subscription", "x")
@@ -72,12 +68,11 @@ _WEBHOOK = (
     r"|(?:\w{1,20}\.)?discord(?:app)?\.com/api/webhooks|[\w-]{0,60}\.webhook\.office\.com/webhookb2)/([^\s\"'<>]{16,}+)"
 )
 _PEM_HEAD = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-_PEM = (
+_PEM = (  # a private key, even if its end is cut off
     rf"{_PEM_HEAD}(?:[^-$]|-(?!----(?:BEGIN|END) ))*+-----END [A-Z0-9 ]{{0,60}}-----"
     rf"|{_PEM_HEAD}(?:(?:\s|\\[nr]){{0,9}}[A-Za-z0-9+/=]{{20,}}+)*+"
     r"(?:(?:\s|\\[nr]){0,9}[A-Za-z0-9+/=]++(?=[\s\\\"']{0,9}$|[\n\r\\\"']))?"
 )
-"""A private key, even if its end is cut off."""
 
 _PEM_ENCODED = (
     r"LS0tLS1CRUdJTi[A-Za-z0-9+/]*+(?:\r?\n[ \t]{0,40}[A-Za-z0-9+/]{40,}+)*+"
@@ -86,23 +81,19 @@ _PEM_ENCODED = (
 """A text in base64, perhaps in lines, that begins as a PEM file does: keys in kubeconfig files and in Secrets."""
 
 _QUOTE = r"(?:\\{0,3}[\"'])"
-_START = r"(?:(?<![\w.-])|(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<=\x1b\[\d;\d\dm))"
-"""The start of a word, also of a coloured one."""
+_START = r"(?:(?<![\w.-])|(?<=\x1b\[\dm)|(?<=\x1b\[\d\dm)|(?<=\x1b\[\d;\d\dm))"  # start of a word, even a coloured one
 _NAME = rf"{_START}(-{{0,2}}[A-Za-z_][\w.-]*+(?:[ ][A-Za-z][\w-]*+){{0,2}})"
 _BLANK = r"(?:[ \t\xa0]|\x1b\[[0-9;]{0,9}m)"
 _TYPED = r":[ \t]{1,9}[A-Za-z_][\w.|]{0,40}+(?:\[[\w., |]{0,40}+\])?[ \t]{1,9}=(?=[ \t]{0,9}[\"'])"
 _SET = rf"{_NAME}{_QUOTE}?\]?{_BLANK}{{0,9}}(?:{_TYPED}|:=|=>?|[:\uff1a]){_BLANK}{{0,9}}"
 """A name and its assignment, as printed by programs and written in files: `API_KEY=`, `secret key: `, `"token": `."""
-_PAIR = (
+_PAIR = (  # an assignment in two fields: `- name: DB_PASSWORD`, `value: `
     r"(?i)(?<![\w.-])(?:name|key)[\"']?\s{0,3}[:=]\s{0,3}[\"']?([\w.-]{1,100}+)[\"']?[,;\s]{1,40}+"
     r"[\"']?value[\"']?\s{0,3}[:=]\s{0,3}"
 )
-"""An assignment in two fields: `- name: DB_PASSWORD`, `value: `."""
 _ELEMENT = r"<([A-Za-z_][\w.:-]{0,99})>"
-_GIVEN = rf"(?<![\w.-])(-{{1,2}}[A-Za-z][\w.-]*+){_QUOTE}?,?[ \t]{{1,9}}"
-"""An option whose value is the next word."""
+_GIVEN = rf"(?<![\w.-])(-{{1,2}}[A-Za-z][\w.-]*+){_QUOTE}?,?[ \t]{{1,9}}"  # an option whose value is the next word
 _VARIABLE_SET = r"(?<![\w.-])(?:setx|setenv|set -[gxU]{1,3})[ \t]{1,9}([A-Za-z_]\w{0,99}+)[ \t]{1,9}"
-"""A variable set by a shell's command: `setenv API_KEY `."""
 _VALUE = (
     r"(?:\\{1,3}([\"'])(?P<escaped>[^\"'\\\n]{4,}+)"
     r'|"(?P<double>(?:[^"\\\n]|\\.){4,}+)'
@@ -117,14 +108,12 @@ _HEADER = (
 _HEADER_NAME = r"(?i)-{0,2}(?:(?:proxy-|x-)?authorization|(?:set-)?cookie)"
 _SCHEME = r"(?i)(?<![\w-])(basic|bearer)[ \t]{1,9}([\w+/.~-]{8,}+=*+)"
 _ENCODED = r"(?<![\w.-])_?auth[\"']?[ \t]{0,9}[:=][ \t]{0,9}[\"']?([A-Za-z0-9+/]{8,}+=*+)"
-"""Name and password as one base64 text, in settings of docker and npm."""
 _NETRC = (
     r"(?<!\w)(?:machine\s{1,20}[^\s:,]{1,255}|default)\s{1,20}login\s{1,20}[^\s:,]{1,255}\s{1,20}"
     r"(?:account\s{1,20}[^\s]{1,255}\s{1,20})?password\s{1,20}(\S{1,500}+)"
 )
 _PGPASS = r"(?m)^[ \t]{0,20}+[\w.*-]{1,255}+:(?:\d{4,5}|\*):[^:\s]{1,64}+:[^:\s]{1,64}+:(\S{4,200}+)$"
-_SAID = r"(?i)(?<!\w)(?:password|passphrase|passcode) (?:is|was) [\"']?([^\s\"']{8,200}+)"
-"""A sentence with a password."""
+_SAID = r"(?i)(?<!\w)(?:password|passphrase|passcode) (?:is|was) [\"']?([^\s\"']{8,200}+)"  # a sentence with a password
 _DSN = r"(?<![\w.-])[\w.-]{1,64}+:([^\s:@/]{1,128}+)@(?:tcp|unix)\("
 
 _PROGRAM = (
@@ -150,19 +139,13 @@ _NEXT = {
     "--proxy-user": ("curl",),
 }
 """Options whose value is a password for programs with these name prefixes: in the same word (above) or in the next."""
-_OF_A_PAIR = frozenset(("-u", "-U", "--user", "--proxy-user"))
-"""Options whose value is `NAME:PASSWORD`."""
+_OF_A_PAIR = frozenset(("-u", "-U", "--user", "--proxy-user"))  # options whose value is `NAME:PASSWORD`
 _GLUED_PAIRS = {"-u": ("curl",), "--user=": ("curl",), "--proxy-user=": ("curl",), "-U": ("smb",)}
-"""The same in one word with the option."""
 
-_FOLDERS = frozenset(("PWD", "OLDPWD"))
-"""Variables for the current and previous folder, which are not passwords."""
+_FOLDERS = frozenset(("PWD", "OLDPWD"))  # variables for the current and previous folder, which are not passwords
 _PAGES = frozenset(("page", "next", "continuation", "sync", "start", "pagination", "nextpage"))
-"""First words of names of pagination tokens."""
-_NAMED = r"\$(?:[A-Z_][A-Z0-9_]*(?!\w)|[{(])"
-"""A variable, or the output of a command; a password may start with a dollar sign too."""
-_OF_CODE = r"[A-Za-z_][A-Za-z_.]*"
-"""A reference to another name in a program, rather than a value."""
+_NAMED = r"\$(?:[A-Z_][A-Z0-9_]*(?!\w)|[{(])"  # variable or output of a command; `$` may start a password too
+_OF_CODE = r"[A-Za-z_][A-Za-z_.]*"  # a reference to another name in a program, rather than a value
 _TYPES = frozenset(
     ("string", "bytes", "none", "null", "true", "false", "bool", "boolean", "optional", "number", "unknown",
      "undefined", "required", "missing", "invalid", "expired", "empty", "hidden", "masked", "text", "value",
@@ -170,7 +153,6 @@ _TYPES = frozenset(
      "should", "changed", "either", "secretstr", "object", "array", "nil", "void", "default", "here", "prompt",
      "stdin", "incorrect")
 )  # fmt: skip
-"""Words after the name of a secret that are no value: types, verdicts and words of a sentence."""
 
 
 def digest_of_secret(value: str) -> str:
@@ -246,10 +228,7 @@ def masked_error(text: str) -> str:
 
 
 def masked_output(text: str, stand: Stand, known: Sequence[str] = ()) -> str:
-    """Return a program's output, or a file's text, with each secret replaced.
-
-    `known`: further secrets, of any form. Takes linear time for any text.
-    """
+    """Return any text with each secret, and all of `known`, replaced, in linear time."""
     places = [*_places(text), *_set_places(text), *_header_places(text), *_program_places(text)]
     for secret in known:
         start = text.find(secret)
@@ -321,7 +300,6 @@ def _is_secret(value: str) -> bool:
 
 
 def _places(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the positions of secrets in any text; they may overlap."""
     if "://" in text:  # without this check each position of a long text would be searched
         for found in re.finditer(_USER, text):
             yield from _of_a_user(found)
@@ -333,7 +311,6 @@ def _places(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _set_places(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the positions of values assigned to names of secrets."""
     done = 0  # a value is read once, because it may contain many names
     for pattern in (_SET, _PAIR, _ELEMENT, _GIVEN, _VARIABLE_SET):
         done = 0
@@ -428,7 +405,6 @@ def _is_pair(encoded: str) -> bool:
 
 
 def _is_private_key(encoded: str) -> bool:
-    """Return True if a text in base64 begins as a private key does."""
     start = "".join(encoded[:120].split()).rstrip("=")[:80]
     head = b64decode(start[: len(start) // 4 * 4]).decode("ascii", "replace")
     return re.match(_PEM_HEAD, head) is not None

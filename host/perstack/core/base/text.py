@@ -11,8 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-LATEST = 253_402_000_000_000
-"""The latest time, in milliseconds since 1970, that can be shown everywhere: days before the year 10000."""
+LATEST = 253_402_000_000_000  # latest time, in milliseconds since 1970, that can be shown: days before the year 10000
 
 
 _HIDDEN = (
@@ -52,11 +51,7 @@ def visible_text(text: str) -> str:
 
 
 def approvable_text(text: str) -> str:
-    r"""Return the text for a person who approves it: with its lines, and nothing in it invisible.
-
-    What a terminal obeys, or shows as nothing or as an empty cell, becomes a `\u` escape. Long runs of white space
-    become their length: a command after 3,000 spaces would be off the screen.
-    """
+    r"""Return the text for a person who approves it: nothing invisible, and long white space replaced by its length."""
     return re.sub(_INVISIBLE, _escaped, counted_blanks(text))
 
 

@@ -28,8 +28,7 @@ def amount(budget: BudgetName, value: float) -> str:
             assert_never(budget)
 
 
-_MOST = 10**12
-"""Maximum plausible tokens of one generation."""
+_MOST = 10**12  # maximum plausible tokens of one generation
 
 
 class Usage(Fact):
@@ -44,10 +43,8 @@ class Usage(Fact):
     reasoning_tokens: int = Field(default=0, exclude_if=falsy)
     total_tokens: int = 0
     cached_input_tokens: int = Field(default=0, exclude_if=falsy)
-    cache_write_tokens: int = Field(default=0, exclude_if=falsy)
-    """Input tokens that the provider stored for later, at a higher price."""
-    cost_usd: float | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Cost to nine decimals; None if the price is unknown."""
+    cache_write_tokens: int = Field(default=0, exclude_if=falsy)  # stored by the provider for later, at a higher price
+    cost_usd: float | None = Field(default=None, exclude_if=lambda value: value is None)  # nine decimals; None: unknown
 
     @classmethod
     def of(
@@ -109,8 +106,7 @@ class Charge(Fact):
     """An amount charged against a budget because no usage was reported for it."""
 
     tokens: int = 0
-    cost_usd: float | None = None
-    """Price; None if none is known or needed."""
+    cost_usd: float | None = None  # price; None if none is known or needed
 
     def __add__(self, other: Charge | None) -> Charge:
         """Return the sum; None counts as nothing."""
@@ -124,10 +120,7 @@ def together(one: Charge | None, other: Charge | None) -> Charge | None:
     return other if one is None else one + other
 
 
-Cost = float | Literal["unknown"]
-
-
-"""US dollars, as far as prices are known."""
+Cost = float | Literal["unknown"]  # US dollars, as far as prices are known
 
 
 def cost_of(usage: Usage, unpriced_tokens: int) -> Cost | None:
@@ -184,8 +177,7 @@ class Exceeded:
     """The refusal of a call that does not fit into a budget, which waiting would not change."""
 
     budget: BudgetName
-    expert: str | None
-    """Expert whose budget it is; None for the Job's."""
+    expert: str | None  # None for the Job's budget
     limit: float
     spent: float
     needed: float

@@ -42,10 +42,7 @@ _NAMES_ITSELF = _MISSING | _STRAY
 
 
 def in_words(errors: Iterable[ErrorDetails], given: object, known: Collection[str] = ()) -> str:
-    """Return one line that names each wrong value and says what it must be, without the values, which may be secret.
-
-    `given`: the value that was read. `known`: the names that are allowed at its top level.
-    """
+    """Return one line on each wrong value of `given`, without the values; `known`: names allowed at its top level."""
     found: dict[str, list[ErrorDetails]] = {}
     for one in errors:
         found.setdefault(_name(one, given), []).append(one)

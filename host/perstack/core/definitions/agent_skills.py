@@ -15,10 +15,8 @@ from perstack.dataclass import dataclass
 
 # Untrusted YAML is limited to plain tables, lists and texts.
 
-DEEPEST = 4
-"""Maximum nesting of tables and lists."""
-_MOST = 1_000
-"""Maximum number of values."""
+DEEPEST = 4  # maximum nesting of tables and lists
+_MOST = 1_000  # maximum number of values
 
 Value: TypeAlias = "str | Sequence[Value] | Mapping[str, Value]"
 
@@ -123,8 +121,7 @@ class _Reading:
 
 SKILL_FILE = "SKILL.md"
 
-LONGEST_HEAD = 16 << 10
-"""Maximum bytes of the front matter."""
+LONGEST_HEAD = 16 << 10  # maximum bytes of the front matter
 _LONGEST_NAME = 64
 _LONGEST_DESCRIPTION = 1024
 _LONGEST_COMPATIBILITY = 500
@@ -145,18 +142,15 @@ class SkillHead:
     license: str = ""
     compatibility: str = ""
     metadata: Mapping[str, str] | None = None
-    allowed_tools: tuple[str, ...] = ()
-    """Text for display only: it grants nothing."""
-    ignored: tuple[str, ...] = ()
-    """Keys that the format does not define."""
+    allowed_tools: tuple[str, ...] = ()  # text for display only: it grants nothing
+    ignored: tuple[str, ...] = ()  # keys that the format does not define
 
 
 @dataclass(frozen=True, slots=True)
 class SkillFile:
     """File of a skill, as of the time when the skill was read."""
 
-    path: str
-    """Path relative to the skill's folder, with slashes."""
+    path: str  # path relative to the skill's folder, with slashes
     sha256: str
     size: int
 

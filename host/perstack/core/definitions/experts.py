@@ -106,18 +106,12 @@ class ContextKeys(Fact):
 class ContextPolicy(Fact):
     """Policy of a Run for a model context that is nearly full."""
 
-    window: int | None = None
-    """Tokens that the context can hold; None if the definition does not say."""
-    compact_at: float = Field(default=COMPACT_AT, exclude_if=lambda value: value == COMPACT_AT)
-    """Share of the window at which compaction begins."""
-    keep_results: int = Field(default=KEEP_RESULTS, exclude_if=lambda value: value == KEEP_RESULTS)
-    """Number of latest turns whose results are kept whole."""
-    keep_recent: float = Field(default=KEEP_RECENT, exclude_if=lambda value: value == KEEP_RECENT)
-    """Share of the window whose latest turns are never summarised."""
-    is_off: bool = Field(default=False, exclude_if=falsy)
-    """True to disable compaction: the model sees all, and an overflow ends the Run."""
-    expert: str | None = None
-    """Expert whose instruction and model write the summaries; None for the Run's own model."""
+    window: int | None = None  # tokens that the context can hold; None if the definition does not say
+    compact_at: float = Field(default=COMPACT_AT, exclude_if=lambda value: value == COMPACT_AT)  # share of the window
+    keep_results: int = Field(default=KEEP_RESULTS, exclude_if=lambda value: value == KEEP_RESULTS)  # turns
+    keep_recent: float = Field(default=KEEP_RECENT, exclude_if=lambda value: value == KEEP_RECENT)  # share of window
+    is_off: bool = Field(default=False, exclude_if=falsy)  # True: the model sees all, and an overflow ends the Run
+    expert: str | None = None  # whose instruction and model write the summaries; None for the Run's own model
     offers_pin: bool = Field(default=False, exclude_if=falsy)
 
 
@@ -148,11 +142,9 @@ def _first(own: _N | None, shared: _N | None) -> _N | None:
     return shared if own is None else own
 
 
-ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int
-"""Amount that a model may think: a word that each provider maps, or a number of tokens."""
+ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int  # word that each provider maps, or tokens
 
 ToolSearch = Literal["auto", "on", "off"]
-"""Tool search: `auto` defers tools beyond a token budget behind a search, `on` defers all that can be, `off` none."""
 
 NonEmptyText = Annotated[str, NOT_EMPTY]
 
@@ -253,7 +245,7 @@ def _kind_of_evaluator(evaluator: object) -> str | None:
             return None
 
 
-Evaluator = Annotated[
+Evaluator = Annotated[  # shell line, program with arguments, Expert, or function
     Annotated[NonEmptyText, Tag("line")]
     | Annotated[tuple[NonEmptyText, ...], NOT_EMPTY, Tag("program")]
     | Annotated[ExpertEvaluator, Tag("expert")]
@@ -264,7 +256,6 @@ Evaluator = Annotated[
         custom_error_message="must be a command, or a table with `expert`, or with `entry`",
     ),
 ]
-"""Shell line, program with arguments, Expert, or function."""
 
 Direction = Literal["higher", "lower"]
 
@@ -330,12 +321,11 @@ class Expert(ContextKeys):
     ] = ()
     tags: Annotated[tuple[str, ...], Key("words to sort Experts by")] = ()
     skills: Annotated[tuple[AnySkill, ...], Key("its tools, by the skill's name")] = ()
-    agent_skills: Annotated[
+    agent_skills: Annotated[  # empty after reading: each entry is then one of `skills`
         tuple[NonEmptyText, ...],
         Field(exclude_if=falsy),
         Key("folders with a SKILL.md, or patterns of them, from this file's folder: see `agentSkill`"),
     ] = ()
-    """Empty after reading: each entry is then one of `skills`."""
     model: ModelKey = None
     provider: ProviderKey = None
     reasoning_budget: ThinkingKey = None
@@ -379,20 +369,14 @@ class Expert(ContextKeys):
 class Limits(Fact):
     """Limits of a Job and of its generations."""
 
-    max_steps: int | None = None
-    """Maximum sum of steps over all Runs of the Job; None without a limit."""
-    max_depth: int | None = None
-    """Maximum depth of nested delegates; None without a limit."""
-    max_repeats: int | None = None
-    """Maximum consecutive steps with equal calls and equal results; None without a limit."""
+    max_steps: int | None = None  # maximum sum of steps over all Runs of the Job; None without a limit
+    max_depth: int | None = None  # maximum depth of nested delegates; None without a limit
+    max_repeats: int | None = None  # maximum consecutive steps with equal calls and equal results; None without a limit
     budget: Budget | None = None
     max_retries: int = 5
-    timeout: int = 300_000
-    """Milliseconds for one attempt of a generation."""
-    retry_timeout: int = 900_000
-    """Milliseconds for one generation including all its retries."""
-    context: ContextPolicy | None = None
-    """Policy for a context that is nearly full. None in logs of earlier versions, which did nothing."""
+    timeout: int = 300_000  # milliseconds for one attempt of a generation
+    retry_timeout: int = 900_000  # milliseconds for one generation including all its retries
+    context: ContextPolicy | None = None  # None in earlier versions' logs: nothing is done about a nearly full context
 
 
 def with_skills_required(expert: Expert) -> Expert:

@@ -19,8 +19,7 @@ from perstack.dataclass import dataclass
 
 AGENTS_FILE = "AGENTS.md"
 
-MOST_BYTES = 32 << 10
-"""Maximum bytes of all AGENTS.md files together, about 8,000 tokens: they are sent with every request."""
+MOST_BYTES = 32 << 10  # of all AGENTS.md files together, about 8,000 tokens: they are sent with every request
 
 _HEAD = (
     "What the project says to agents, in files called AGENTS.md. Where two of them differ, the later one counts, which"
@@ -31,15 +30,11 @@ _HEAD = (
 class AgentsMdFile(Fact):
     """AGENTS.md as recorded when a Run began."""
 
-    path: str
-    """Path relative to the project's top folder."""
-    sha256: str
-    """Digest of the whole file, in hex."""
+    path: str  # path relative to the project's top folder
+    sha256: str  # digest of the whole file, in hex
     size: int
-    shown: int | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Bytes that the model sees; None for all of them."""
-    problem: str = Field(default="", exclude_if=falsy)
-    """Reason why the model does not see it; empty if it does."""
+    shown: int | None = Field(default=None, exclude_if=lambda value: value is None)  # bytes shown; None: all
+    problem: str = Field(default="", exclude_if=falsy)  # reason why the model does not see it; empty if it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +46,7 @@ class Unread:
 
 
 def assembled(found: Sequence[tuple[str, bytes] | Unread]) -> tuple[str, tuple[AgentsMdFile, ...]]:
-    """Return the text for the model and the record of each file; `found` has the nearest file last.
-
-    Beyond the size limit the nearest files are kept, because they are the most specific.
-    """
+    """Return the model's text and the record of each file; the limit cuts the first ones, the last is nearest."""
     left, parts, records = MOST_BYTES, list[str](), list[AgentsMdFile]()
     for one in reversed(found):
         if isinstance(one, Unread):

@@ -1,7 +1,4 @@
-"""Annotations for the keys of definition files, and rules for their values.
-
-Each `wrong_…` function returns what is wrong with a value, in words that follow the name of its key, or None.
-"""
+"""Annotations for keys of definition files; `wrong_…` returns a value's problem as a phrase after its key, or None."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, c
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
 
-KeyPath: TypeAlias = tuple[str | int, ...]
-"""Path to a value from the top of the file: names of tables and positions in arrays (from 0)."""
+KeyPath: TypeAlias = tuple[str | int, ...]  # names of tables and positions in arrays (from 0), from the top of the file
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -39,10 +35,8 @@ def spell(path: KeyPath) -> str:
 # the field's own. Rules hold for definition files only: recorded values followed the rules of their version, and values
 # made in Python are the caller's responsibility.
 
-FROM_FILE: Final = object()
-"""Validation context in which rules hold."""
-PART_OF_FILE: Final = object()
-"""Validation context for the valid parts of an invalid table: in file form, and already checked against the rules."""
+FROM_FILE: Final = object()  # validation context in which rules hold
+PART_OF_FILE: Final = object()  # context for valid parts of an invalid table: in file form, and checked already
 
 BROKEN: Final = "brokenRule"
 EMPTY: Final = "must not be empty"
@@ -53,20 +47,16 @@ class Key:
     """Annotation of a field that is a key of perstack.toml."""
 
     meaning: str
-    name: str | None = None
-    """Name in files, if it differs from the recorded name."""
-    is_required: bool = False
-    """True if files must have the key although recorded definitions need not."""
+    name: str | None = None  # name in files, if it differs from the recorded name
+    is_required: bool = False  # True if files must have the key although recorded definitions need not
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Rule for the value of a key, beyond its type. An absent value satisfies every rule."""
 
-    broken: Callable[..., str | None]
-    """Return the problem of a value, as a phrase that follows its key's name, or None."""
-    limit: str = ""
-    """Limit to show in the docs' list of keys, if the meaning does not say it."""
+    broken: Callable[..., str | None]  # return the problem of a value, as a phrase that follows its key's name, or None
+    limit: str = ""  # limit to show in the docs' list of keys, if the meaning does not say it
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Apply the rule after pydantic's own validation."""
@@ -83,8 +73,7 @@ class Rule:
 class InText:
     """Value that files hold as text."""
 
-    read: Callable[[str], object]
-    """Convert the text. Raises ValueError with a message that follows its key's name."""
+    read: Callable[[str], object]  # convert the text. Raises ValueError with a message that follows its key's name
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Convert the text before pydantic's own validation."""
@@ -139,15 +128,13 @@ def _empty(value: object) -> str | None:
     return None if (value.strip() if isinstance(value, str) else value) else EMPTY
 
 
-NOT_EMPTY: Final = Rule(_empty)
-"""Text without NUL that is not blank, or a non-empty list. The operating system ends a name at a NUL."""
+NOT_EMPTY: Final = Rule(_empty)  # text without NUL that is not blank, or a list with items
 
 
 EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
 """Pattern of an Expert's key without its version: `name` or `@org/name`."""
 
-RUNTIME_LEVEL = (1, 0, 0)
-"""Version of the original's runtime that `minRuntimeVersion` is compared with; not this package's version."""
+RUNTIME_LEVEL = (1, 0, 0)  # version of the original's runtime, which `minRuntimeVersion` is compared with
 
 _MAX_NAME = 255
 _VERSION = r"(?a)(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[\w.-]+)?(?:\+[\w.-]+)?"

@@ -27,8 +27,7 @@ def wrong_models(models: object) -> str | None:
     return None
 
 
-Models = str | tuple[str, ...]
-"""Model name as its provider spells it, or `models.NAME`; or several, each a fallback for the one before."""
+Models = str | tuple[str, ...]  # as its provider spells it, or `models.NAME`; several are fallbacks of the one before
 
 WrittenModels = Annotated[str | tuple[str, ...], BeforeValidator(as_tuple), NOT_EMPTY, Rule(wrong_models)]
 
@@ -49,8 +48,7 @@ class Wanted:
     """Model name after resolving `[models]`."""
 
     name: str
-    may_name_provider: bool
-    """True if `provider/model` selects that provider: in lists and in `[models]`."""
+    may_name_provider: bool  # True if `provider/model` selects that provider: in lists and in `[models]`
 
 
 class UnknownName(ValueError):

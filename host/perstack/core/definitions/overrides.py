@@ -17,46 +17,33 @@ from perstack.core.definitions.keys import wrong_budget
 from perstack.core.definitions.permissions import Widening
 from perstack.errors import UsageError
 
-RECORDED = "recorded"
-"""Provider that plays recordings."""
-NOT_RECORDED = "NotRecorded"
-"""Name of the error for a call that the played recording does not contain."""
+RECORDED = "recorded"  # provider that plays recordings
+NOT_RECORDED = "NotRecorded"  # name of the error for a call that the played recording does not contain
 
 
 @dataclass(frozen=True, config=ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True))
 class Overrides:
-    """Caller's settings, which take precedence over the definitions; None leaves a setting to them.
+    """Caller's settings over the definitions; None leaves a setting to them. Excluded fields are not recorded."""
 
-    Iterations record them, except the excluded fields, which hold for one process only.
-    """
-
-    model: str | tuple[str, ...] | None = None
-    """One model, or several as fallbacks."""
+    model: str | tuple[str, ...] | None = None  # several are fallbacks
     provider: str | None = None
     reasoning_budget: ReasoningBudget | None = None
     max_steps: int | None = None
     max_retries: int | None = None
     timeout: int | None = None
-    unattended: bool = Field(default=False, exclude=True)
-    """True to decline every question of a tool at once."""
+    unattended: bool = Field(default=False, exclude=True)  # True to decline every question of a tool at once
     strict_skills: bool = Field(default=False, exclude=True)
-    widening: Widening | None = Field(default=None, exclude=True)
-    """Permission rules applied over those in force, in every Run that is started or resumed."""
-    widened_by: By | None = Field(default=None, exclude=True)
-    """Person who asked for the widening; None for this process's user."""
-    runtime: str | None = None
-    """Runtime in which tools' programs run; overrides the definitions."""
+    widening: Widening | None = Field(default=None, exclude=True)  # over the rules of every started or resumed Run
+    widened_by: By | None = Field(default=None, exclude=True)  # person who asked for it; None for this process's user
+    runtime: str | None = None  # runtime in which tools' programs run; overrides the definitions
     max_cost: float | None = None
     max_tokens: int | None = None
     max_time: int | None = None
     max_tool_calls: int | None = None
     compaction: Compaction | None = None
-    output: JsonObject | None = Field(default=None, exclude=True)
-    """JSON schema that the result of a Job must fit, in place of its Expert's `output`."""
-    recording: str | None = Field(default=None, exclude=True)
-    """Path of a recording, played on provider `recorded` in place of every model."""
-    recorded_tools: JsonValue = Field(default=None, exclude=True)
-    """Choice of tools that run `live` or are `recorded`: one of the two words, or a table of tools."""
+    output: JsonObject | None = Field(default=None, exclude=True)  # JSON schema in place of the Expert's `output`
+    recording: str | None = Field(default=None, exclude=True)  # path; played in place of every model
+    recorded_tools: JsonValue = Field(default=None, exclude=True)  # `live` or `recorded`, or a table of tools
     recorded_definition: Literal["same", "any"] | None = Field(default=None, exclude=True)
     """`any` accepts an instruction that changed since the recording."""
 

@@ -25,11 +25,9 @@ from perstack.dataclass import dataclass
 
 # Approval of one call: its digest, its scope, and what the model is shown.
 
-VERSION = "v1"
-"""Version of the hashed form; another form needs another version."""
+VERSION = "v1"  # version of the hashed form; another form needs another version
 
-UNATTENDED = "unattended"
-"""Door of a decision made without a person, because nobody is present."""
+UNATTENDED = "unattended"  # door of a decision made without a person, because nobody is present
 
 ApprovalDecision = Literal["once", "job", "no"]
 """`once`: this call. `job`: calls of this Job with an equal digest, or calls that a rule names. `no`: do not run it."""
@@ -41,10 +39,8 @@ class Approval(Fact):
     """Person's answer to a call that waits for approval."""
 
     decision: ApprovalDecision
-    rule: str = Field(default="", exclude_if=falsy)
-    """Chosen rule of a `job` decision; empty for calls with an equal digest."""
-    text: str = Field(default="", exclude_if=falsy)
-    """Additional words for the model."""
+    rule: str = Field(default="", exclude_if=falsy)  # chosen rule of a `job` decision; empty: calls of an equal digest
+    text: str = Field(default="", exclude_if=falsy)  # additional words for the model
 
     @property
     def denies(self) -> bool:
@@ -55,8 +51,7 @@ class Approval(Fact):
 class Standing(Fact):
     """Approval that holds for a whole Job."""
 
-    id: str
-    """Id of the event that gave the approval."""
+    id: str  # id of the event that gave the approval
     call_digest: str
     leads_to: tuple[str, ...] = ()
     rule: str = ""
@@ -102,8 +97,7 @@ class PermissionRule:
     """Parsed permission rule."""
 
     text: str
-    tool: Glob
-    """Glob of the tool's name, or of an Expert's key for a delegate."""
+    tool: Glob  # glob of the tool's name, or of an Expert's key for a delegate
     skill: Glob | None = None
     is_delegate: bool = False
     bare: Glob | None = None
@@ -201,20 +195,16 @@ class Permissions(Fact):
 class RuleSet(Fact):
     """Permissions in force for a Run, with their origin."""
 
-    source: str
-    """File and table for display: `perstack.toml [permissions]`."""
-    expert: str = Field(default="", exclude_if=falsy)
-    """Key of the Expert that owns the table. Empty for the project's, which alone can open protected paths."""
+    source: str  # file and table for display: `perstack.toml [permissions]`
+    expert: str = Field(default="", exclude_if=falsy)  # empty for the project's, which alone opens protected paths
     permissions: Permissions
 
 
 class Widening(Fact):
     """Rules that a person applies over all that are in force."""
 
-    source: str
-    """File that they were read from, for display."""
-    default: Decision | None = None
-    """Default decision; None keeps the defaults in force."""
+    source: str  # file that they were read from, for display
+    default: Decision | None = None  # default decision; None keeps the defaults in force
     deny: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     ask: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     allow: tuple[str, ...] = Field(default=(), exclude_if=falsy)
@@ -273,11 +263,7 @@ def under(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:
 def begun_under(
     above: tuple[RuleSet, ...], today: Iterable[RuleSet], widenings: Sequence[Widening]
 ) -> tuple[RuleSet, ...]:
-    """Return the rules of a new Run: the parent Run's, and today's that are missing there.
-
-    A Job's widenings apply to the rules of its Experts as they start; project rules that are new since then apply as
-    written.
-    """
+    """Return a new Run's rules: the parent's, and today's missing there; widenings apply to an Expert's."""
     added = not_in_force(today, above, widenings)
     return (*above, *(under(one, widenings) if one.expert else one for one in added))
 

@@ -38,17 +38,13 @@ from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.sandbox import Sandbox
 from perstack.errors import DefinitionError, Problem
 
-MAX_FILE_SIZE = 16 << 20
-
-
-"""Default maximum size of a recorded file, in bytes."""
+MAX_FILE_SIZE = 16 << 20  # default maximum size of a recorded file, in bytes
 
 
 class SnapshotPolicy(Fact):
     """Settings of workspace snapshots; a Run without a policy takes none."""
 
-    max_file_size: int = MAX_FILE_SIZE
-    """Bytes: a larger file is listed, but its contents are not recorded."""
+    max_file_size: int = MAX_FILE_SIZE  # bytes: a larger file is listed, but its contents are not recorded
 
 
 class Audit(Fact):
@@ -63,13 +59,12 @@ class Audit(Fact):
             " as a list"
         ),
     ] = None
-    signing_key: Annotated[
+    signing_key: Annotated[  # reference to the key, never the key itself
         str | None,
         NOT_EMPTY,
         Rule(wrong_key),
         Key("the Ed25519 key, in PEM, that signs them: `file:PATH` or `env:NAME`"),
     ] = None
-    """Reference to the key, never the key itself."""
 
 
 def _unknown_status(names: Iterable[str]) -> str | None:
@@ -98,8 +93,7 @@ LONGEST_NAME = 64
 _NAME = rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{LONGEST_NAME - 1}}}"
 _FIELDS = 5
 
-Overlap = Literal["skip", "queue"]
-"""Treatment of an occurrence while the Job of the previous one is still running."""
+Overlap = Literal["skip", "queue"]  # while the previous occurrence's Job is running
 
 
 def wrong_schedule_name(name: str) -> str | None:
@@ -205,16 +199,14 @@ class Project(ContextKeys):
     storage_setting: Annotated[JsonObject, Key("settings of that storage, as the page on storages names them")] = Field(
         default_factory=dict
     )
-    workspace: Annotated[
+    workspace: Annotated[  # absolute after reading; None leaves the folder to the caller
         Annotated[str, NOT_EMPTY] | Workspace | None,
         Key("the folder that Experts work in, from this file's; by default where you are; a table, see `workspace`"),
     ] = None
-    """Absolute after reading; None leaves the folder to the caller."""
-    includes: Annotated[
+    includes: Annotated[  # absolute after reading
         tuple[NonEmptyText, ...],
         Key("further files, or patterns of them, whose Experts are taken in", name="include"),
     ] = ()
-    """Absolute after reading."""
     audit: Annotated[
         Audit | None, Key("where the heads of logs are kept besides, and how they are signed, see `[audit]`")
     ] = None
@@ -237,14 +229,10 @@ class Project(ContextKeys):
         tuple[Schedule, ...], Key("Jobs that are started by a cron line, by the schedule's name, see `[schedules]`")
     ] = ()
     experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
-    recorded_permissions: Permissions | None = None
-    """Permissions that iterations were started with; they hold in addition to today's."""
-    path: str | None = None
-    """File that it was read from, absolute; None for a project made in Python."""
-    files: tuple[str, ...] = ()
-    """The definition file and its includes, absolute."""
+    recorded_permissions: Permissions | None = None  # of the start of iterations; they hold in addition to today's
+    path: str | None = None  # file that it was read from, absolute; None for a project made in Python
+    files: tuple[str, ...] = ()  # the definition file and its includes, absolute
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
-    """Problems by key of Experts that are declared but cannot run."""
 
     @property
     def folder(self) -> str | None:

@@ -1,7 +1,4 @@
-"""Definitions that iterations and queued Jobs record, and their reconstruction as a project.
-
-As in a Run's log, secrets are left out and come from today's perstack.toml.
-"""
+"""Definitions that iterations and queued Jobs record, without secrets, and their reconstruction as a project."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ _Definition = TypeVar("_Definition", bound="SeriesDefinition")
 class SeriesDefinition(ContextKeys):
     """Expert with all Experts that it may delegate to, and the project's settings that hold for them."""
 
-    experts: tuple[Expert, ...]
-    """The Expert to run comes first."""
+    experts: tuple[Expert, ...]  # the Expert to run comes first
     model: str | tuple[str, ...] | None = None
     models: dict[str, str | tuple[str, ...]] = Field(default_factory=dict, exclude_if=falsy)
     provider: str | None = None
@@ -40,13 +36,11 @@ class SeriesDefinition(ContextKeys):
     tool_search: ToolSearch | None = None
     runtime: str | None = None
     sandbox: Sandbox | None = None
-    permissions: Permissions | None = None
-    """Permissions of the project when this was recorded; they hold in addition to today's. Experts have their own."""
+    permissions: Permissions | None = None  # the project's at that time; they hold in addition to today's
     budget: Budget | None = None
     agents_md: bool | None = None
     mask_secrets: bool | None = Field(default=None, exclude_if=lambda value: value is None)
-    prices: tuple[Price, ...] = Field(default=(), exclude_if=falsy)
-    """Prices that take precedence over today's."""
+    prices: tuple[Price, ...] = Field(default=(), exclude_if=falsy)  # prices that take precedence over today's
     chosen: Overrides = Overrides()
 
 
@@ -94,10 +88,7 @@ def for_begun(definition: SeriesDefinition) -> SeriesDefinition:
 
 
 def for_queued(definition: _Definition) -> _Definition:
-    """Return the definition without limits that a Job's Runs share, for a delegate of a Coordinator that has begun.
-
-    The Job's log has the shared limits, and they may have been raised since.
-    """
+    """Return the definition without the limits that a Job's Runs share: its log has them, and may have raised them."""
     chosen = replace(definition.chosen, **_NO_SHARED_LIMITS)
     return definition.model_copy(update={"chosen": chosen})
 

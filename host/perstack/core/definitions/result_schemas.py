@@ -27,10 +27,8 @@ from perstack.core.base.json_schema import (
 from perstack.core.base.records import JsonObject, layers, read_json
 from perstack.dataclass import dataclass
 
-LONGEST_SCHEMA = 65_536
-"""Maximum characters of a schema, because every generation's instruction contains it."""
-LONGEST_RESULT = 4_000_000
-"""Maximum characters of a result to examine."""
+LONGEST_SCHEMA = 65_536  # maximum characters of a schema, because every generation's instruction contains it
+LONGEST_RESULT = 4_000_000  # maximum characters of a result to examine
 
 _FENCE = "```"
 _NAMES = ("$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
@@ -84,7 +82,6 @@ def schema_fault(schema: JsonObject) -> str | None:
 
 
 def _unknown_reference(schema: JsonObject) -> str | None:
-    """Return a problem about a reference that is resolved only during a check, or not at all; None without one."""
     names = {f"#{name}" for one in objects(schema) if isinstance(name := one.get("$anchor"), str)}
     for one in objects(schema):
         for keyword in ("$dynamicRef", "$recursiveRef"):
@@ -131,10 +128,7 @@ def judged(text: str, schema: JsonObject) -> Judged: ...
 @overload
 def judged(text: str, schema: JsonObject, steps: int) -> Judged | None: ...
 def judged(text: str, schema: JsonObject, steps: int = FULL) -> Judged | None:
-    """Check a result against a schema. Deterministic; never raises.
-
-    It can take seconds for a hostile text or schema. Return None if `steps` are not enough.
-    """
+    """Check a result against a schema; never raises. Return None if `steps` are not enough: it can take seconds."""
     try:
         value = _found(text)
     except NotJson as error:
@@ -165,7 +159,6 @@ def _found(text: str) -> JsonValue:
 
 
 def _fenced(text: str) -> list[str]:
-    """Return the contents of blocks between lines that begin with ```."""
     blocks: list[str] = []
     block: list[str] | None = None
     for line in text.splitlines():
@@ -204,7 +197,6 @@ def _once_each(pairs: list[tuple[str, JsonValue]]) -> None:
 
 @lru_cache(maxsize=16)
 def _checker(schema: str) -> Checker:
-    """Return a cached checker, because many delegates share few schemas."""
     return Checker(json.loads(schema))
 
 

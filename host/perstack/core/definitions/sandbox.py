@@ -13,8 +13,7 @@ from perstack.core.base.records import Fact, falsy
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_domain
 from perstack.errors import UsageError
 
-LOCAL = "local"
-"""Runtime that confines nothing: programs have the rights of the host's user."""
+LOCAL = "local"  # runtime that confines nothing: programs have the rights of the host's user
 
 _SIZE = r"(\d{1,15})\s?([KMGT]i?B|B)?"
 _PORT = r"[1-9][0-9]{0,4}"
@@ -131,14 +130,11 @@ class SandboxPolicy(Fact):
     readable: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     env: tuple[str, ...] = Field(default=(), exclude_if=falsy)
     network: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    memory: int | None = None
-    """Bytes for all programs of the Job together."""
+    memory: int | None = None  # bytes for all programs of the Job together
     processes: int | None = None
     cpu: float | None = None
-    time: int | None = None
-    """Milliseconds."""
-    tmp: int | None = None
-    """Bytes."""
+    time: int | None = None  # milliseconds
+    tmp: int | None = None  # bytes
 
     @property
     def limited(self) -> tuple[str, ...]:
@@ -216,14 +212,10 @@ def _within(own: Iterable[str], caller: Iterable[str]) -> tuple[str, ...]:
 
 
 def _inner(one: str, other: str) -> str | None:
-    """Return the first path if it is the second or below it, else None."""
     return one if is_below(one, (other,)) else None
 
 
-_ALSO_LOCAL = "perstack"
-
-
-"""Earlier name of `local` in the original."""
+_ALSO_LOCAL = "perstack"  # earlier name of `local` in the original
 
 
 OF_THE_ORIGINAL = ("docker", "cursor", "claude-code", "gemini")

@@ -133,11 +133,7 @@ def secrets_of(skill: AnySkill) -> list[str]:
 def _refilled(
     recorded: tuple[str, ...], today: tuple[str, ...], masked_today: tuple[str, ...], secrets: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return recorded texts with their secrets restored.
-
-    A secret that today's skill still has is restored by its digest. If some are missing and the texts have today's
-    form, today's texts are returned instead.
-    """
+    """Restore secrets by digest; if some are unknown and the texts have today's form, return today's texts."""
     if not has_masked(recorded):
         return recorded
     known = {digest_of_secret(secret): secret for secret in secrets}

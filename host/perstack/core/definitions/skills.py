@@ -19,14 +19,11 @@ ToolKind = Literal["tool", "todo", "clearTodo", "attemptCompletion", "delegate",
 """Part that answers a call: a skill, the loop itself (todo, clearTodo, attemptCompletion), another Run, or a person.
 `refused`: nobody; the call is invalid, and the model sees why."""
 
-Effect = Literal["readOnly", "idempotent", "sideEffect"]
-"""Effect of repeating a call. Only the first two kinds are repeated after a crash."""
+Effect = Literal["readOnly", "idempotent", "sideEffect"]  # only calls of the first two are repeated after a crash
 
-COUNTED_CALLS: frozenset[ToolKind] = frozenset(("tool", "delegate"))
-"""Kinds of calls that count against a budget."""
+COUNTED_CALLS: frozenset[ToolKind] = frozenset(("tool", "delegate"))  # kinds of calls that count against a budget
 
 LOOP_KINDS: frozenset[ToolKind] = frozenset(("todo", "clearTodo", "attemptCompletion", "interactive", "refused"))
-"""Kinds of calls that the loop or a person answers."""
 
 NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
@@ -47,8 +44,7 @@ class Subject(Fact):
     arguments: Annotated[_Argument, Key("the list of that program's arguments")] = ""
     folder: Annotated[_Argument, Key("where it runs: a path in the workspace, which `paths` are seen from")] = ""
     variables: Annotated[_Argument, Key("the object of variables that the program gets besides")] = ""
-    is_nothing: Annotated[bool, Field(exclude_if=falsy)] = False
-    """True if the tool does nothing, so that no rule applies to it."""
+    is_nothing: Annotated[bool, Field(exclude_if=falsy)] = False  # True if the tool does nothing: no rule applies to it
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,20 +56,16 @@ class Subject(Fact):
 class ToolSpec(Fact):
     """Tool that a model may be offered."""
 
-    name: str
-    """Name as the model sees it: legal for every provider, unique within one Run."""
+    name: str  # name as the model sees it: legal for every provider, unique within one Run
     description: str = ""
     input_schema: JsonObject = Field(default_factory=lambda: NO_ARGUMENTS)
     skill_name: str = ""
     kind: ToolKind = "tool"
     effect: Effect = "sideEffect"
     approval: bool = Field(default=False, exclude_if=falsy)
-    polling: bool = Field(default=False, exclude_if=falsy)
-    """True for a tool made for waiting: repeated calls are not a loop."""
-    pin: bool = Field(default=False, exclude_if=falsy)
-    """True if its results are always kept when the context is nearly full."""
-    target: str | None = None
-    """Expert's key, for a delegate; the server's own name of the tool, if `name` had to differ."""
+    polling: bool = Field(default=False, exclude_if=falsy)  # True for a tool that waits: repeated calls are no loop
+    pin: bool = Field(default=False, exclude_if=falsy)  # True if its results are never left out of a full context
+    target: str | None = None  # Expert's key, for a delegate; the server's name of the tool, if `name` had to differ
     subject: Subject | None = None
 
 
@@ -86,19 +78,13 @@ class DecidedCall(Fact):
     kind: ToolKind = Field(default="tool", exclude_if=lambda value: value == "tool")
     effect: Effect = Field(default="sideEffect", exclude_if=lambda value: value == "sideEffect")
     polling: bool = Field(default=False, exclude_if=falsy)
-    """True for a tool made for waiting: repeated calls are not a loop."""
     pin: bool = Field(default=False, exclude_if=falsy)
-    """True if its result is always kept when the context is nearly full."""
-    problem: str | None = None
-    """Text that the model sees for `refused`."""
+    problem: str | None = None  # text that the model sees for `refused`
     target: str | None = None
     rule: str = Field(default="", exclude_if=falsy)
-    asks: bool = Field(default=False, exclude_if=falsy)
-    """True if a person must approve the call before it runs."""
-    opens: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Protected paths that a rule names and this call may use, relative to the workspace."""
-    approved_by: str = Field(default="", exclude_if=falsy)
-    """Id of the event with a Job-wide approval that covers the call."""
+    asks: bool = Field(default=False, exclude_if=falsy)  # True if a person must approve the call before it runs
+    opens: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # protected paths that a rule names (relative)
+    approved_by: str = Field(default="", exclude_if=falsy)  # id of the event with the Job-wide approval that covers it
     ways: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]], exclude_if=falsy)
     """Resolved paths by the path as written, for paths that rules were asked about and that a link led to other
     places."""
@@ -195,10 +181,9 @@ class OAuth(Fact):
         Key("the client's id, or the address of its metadata; registered at login if not given"),
     ] = None
     client_secret: Annotated[str | None, NOT_EMPTY, Key("the client's secret: name a variable, `${NAME}`")] = None
-    private_key: Annotated[
+    private_key: Annotated[  # key that signs an assertion used instead of the secret (RFC 7523)
         str | None, NOT_EMPTY, Key("for `clientCredentials` without a secret: a key in PEM, `${NAME}`")
     ] = None
-    """Key that signs an assertion used instead of the secret (RFC 7523)."""
     issuer: Annotated[
         str | None,
         NOT_EMPTY,
@@ -271,12 +256,9 @@ class AgentSkill(Fact):
 
     type: Annotated[Literal["agentSkill"], _KIND] = "agentSkill"
     name: Annotated[str, Rule(wrong_skill_name)]
-    path: Annotated[_Filled, Key("the folder with its SKILL.md, from this file's folder")]
-    """Absolute after reading."""
-    description: str = Field(default="", exclude_if=falsy)
-    """Purpose, as the SKILL.md said when the Run started."""
-    digest: str = Field(default="", exclude_if=falsy)
-    """Digest of the files at that time, see `core.definitions.agent_skills`."""
+    path: Annotated[_Filled, Key("the folder with its SKILL.md, from this file's folder")]  # absolute after reading
+    description: str = Field(default="", exclude_if=falsy)  # purpose, as the SKILL.md said when the Run started
+    digest: str = Field(default="", exclude_if=falsy)  # of its files at that time, see `core.definitions.agent_skills`
 
 
 Skill = Annotated[McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill, Field(discriminator="type")]

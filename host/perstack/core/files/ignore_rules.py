@@ -14,12 +14,10 @@ from functools import lru_cache
 from perstack.core.base.patterns import Pattern, compiled_bytes
 from perstack.dataclass import dataclass
 
-LONGEST_RULES = 256 << 10
-"""Maximum bytes read of one file of rules."""
+LONGEST_RULES = 256 << 10  # maximum bytes read of one file of rules
 _MOST_RULES = 2_000
 _LONGEST_RULE = 1_000
-_TOGETHER = 50
-"""Number of patterns that are tried as one combined pattern first."""
+_TOGETHER = 50  # number of patterns that are tried as one combined pattern first
 
 _DIRECTORY = "(?P<ps_d>/)"
 _EITHER = f"(?:{_DIRECTORY}|$)"
@@ -28,14 +26,12 @@ _EITHER = f"(?:{_DIRECTORY}|$)"
 @dataclass(frozen=True, slots=True)
 class _Rule:
     pattern: Pattern
-    ignores: bool
-    """False for a rule that re-includes what earlier rules ignore."""
+    ignores: bool  # False for a rule that re-includes what earlier rules ignore
 
 
 @dataclass(frozen=True, slots=True)
 class _RuleFile:
-    groups: tuple[tuple[Pattern | None, tuple[_Rule, ...]], ...]
-    """Groups of rules, the last rules first, each with a combined pattern; None if it could not be compiled."""
+    groups: tuple[tuple[Pattern | None, tuple[_Rule, ...]], ...]  # last rules first, each group with a combined pattern
 
     def verdict(self, path: bytes) -> bool | None:
         """Return whether a path relative to the file's folder is ignored; None if no rule matches."""
@@ -60,10 +56,8 @@ class _Layer:
 class Rules:
     """Ignore rules of one folder."""
 
-    place: bytes = b""
-    """Path of the folder from the top of the repository, ending in a slash; empty for the top."""
-    layers: tuple[_Layer, ...] = ()
-    """Files of rules, the strongest first."""
+    place: bytes = b""  # path of the folder from the top of the repository, ending in a slash; empty for the top
+    layers: tuple[_Layer, ...] = ()  # files of rules, the strongest first
     first: _Layer | None = None
 
     def inside(self, name: bytes, gitignore: bytes | None) -> Rules:

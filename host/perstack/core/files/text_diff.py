@@ -18,10 +18,8 @@ from perstack.core.files.tree_diff import Change, ChangeKind
 from perstack.core.files.trees import Below, Entry, File, LeftOut, Link
 from perstack.dataclass import dataclass
 
-CONTEXT = 3
-"""Number of unchanged lines that a hunk shows around a change."""
-_MOST_EDITS = 500
-"""Maximum edits between two anchors; memory for the search grows with the square."""
+CONTEXT = 3  # number of unchanged lines that a hunk shows around a change
+_MOST_EDITS = 500  # maximum edits between two anchors; memory for the search grows with the square
 
 
 class Effort:
@@ -48,13 +46,11 @@ class Match(NamedTuple):
 class Hunk(NamedTuple):
     """Changes that are close together, with the lines around them."""
 
-    old: int
-    """First line of the old text that it shows, from 1; the line before if it shows none."""
+    old: int  # first line of the old text that it shows, from 1; the line before if it shows none
     old_size: int
     new: int
     new_size: int
-    lines: tuple[tuple[str, bytes], ...]
-    """Lines with their signs: a space, `-` or `+`."""
+    lines: tuple[tuple[str, bytes], ...]  # lines with their signs: a space, `-` or `+`
 
     @property
     def head(self) -> str:
@@ -125,8 +121,7 @@ def _anchors(a: Sequence[int], a0: int, a1: int, b: Sequence[int], b0: int, b1: 
 
 def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the longest subsequence in which the second elements increase too; `pairs` are sorted by the first."""
-    ends: list[int] = []
-    """Smallest last element of a chain, by its length."""
+    ends: list[int] = []  # smallest last element of a chain, by its length
     at: list[int] = []
     before: list[int | None] = []
     for number, (_, j) in enumerate(pairs):
@@ -238,8 +233,7 @@ def _range(first: int, size: int) -> str:
     return str(first) if size == 1 else f"{first},{size}"
 
 
-_LOOKED_AT = 8_000
-"""Bytes: a file with a NUL among the first of them is binary, as in git."""
+_LOOKED_AT = 8_000  # bytes: a file with a NUL among the first of them is binary, as in git
 
 
 def is_text(data: bytes) -> bool:
@@ -248,10 +242,7 @@ def is_text(data: bytes) -> bool:
 
 
 def changed_lines(old: bytes, new: bytes) -> tuple[int, int] | None:
-    """Count the lines that only the new text has and the lines that only the old one has; None if either is binary.
-
-    Linear time. A line that only moved counts as unchanged.
-    """
+    """Count lines that only the new and only the old text has, moved ones excluded; None if either is binary."""
     if not is_text(old) or not is_text(new):
         return None
     before, after = Counter(old.splitlines()), Counter(new.splitlines())
@@ -262,10 +253,8 @@ def changed_lines(old: bytes, new: bytes) -> tuple[int, int] | None:
 
 Kind = Literal["file", "program", "link", "folder", "leftOut"]
 
-LARGEST_COMPARED = 4 << 20
-"""Maximum bytes of a file whose lines are compared."""
-EFFORT = 8_000_000
-"""Steps for comparing all files of one diff: some seconds."""
+LARGEST_COMPARED = 4 << 20  # maximum bytes of a file whose lines are compared
+EFFORT = 8_000_000  # steps for comparing all files of one diff: some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,26 +263,22 @@ class Side:
 
     kind: Kind
     size: int = 0
-    target: str = ""
-    """Target of a link, spelled as names are."""
+    target: str = ""  # target of a link, spelled as names are
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
     """Path whose entries in two trees differ."""
 
-    path: str
-    """Spelled as names in trees are: control characters are escaped."""
+    path: str  # spelled as names in trees are: control characters are escaped
     kind: ChangeKind
     old: Side | None
     new: Side | None
     added: int | None = None
-    removed: int | None = None
-    """Number of lines; None for a binary file, or one too large to compare."""
+    removed: int | None = None  # number of lines; None for a binary file, or one too large to compare
     is_binary: bool = False
     hunks: tuple[Hunk, ...] = ()
-    lacks_newline: tuple[bool, bool] = (False, False)
-    """True if the last line of the old and of the new text has no line break."""
+    lacks_newline: tuple[bool, bool] = (False, False)  # True if the old and the new text end without a line break
 
     @property
     def is_file(self) -> bool:

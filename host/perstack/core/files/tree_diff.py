@@ -10,16 +10,14 @@ from perstack.core.base.patterns import Glob
 from perstack.core.files.trees import Below, Entry, File, Folder, LeftOut, Link
 from perstack.dataclass import dataclass
 
-ChangeKind = Literal["added", "removed", "changed", "mode"]
-"""Kind of a change; `mode` if only the executable bit changed."""
+ChangeKind = Literal["added", "removed", "changed", "mode"]  # `mode` if only the executable bit changed
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Path whose entries in two trees differ. At most one of them is a folder; otherwise its contents differ."""
 
-    path: bytes
-    """Relative to the workspace's folder, with slashes."""
+    path: bytes  # relative to the workspace's folder, with slashes
     old: Entry | None
     new: Entry | None
 
@@ -61,8 +59,7 @@ class Counts:
 
     added: int = 0
     removed: int = 0
-    changed: int = 0
-    """Includes changes of the mode only."""
+    changed: int = 0  # includes changes of the mode only
 
 
 def compare(pair: Pair, old: Folder, new: Folder) -> Compared:
@@ -121,16 +118,12 @@ class Kept:
 class RewindPlan:
     """Changes that a rewind applies to a workspace, and paths that it keeps."""
 
-    changes: tuple[Change, ...] = ()
-    """Changes from the present entry to the wanted one, sorted by path."""
+    changes: tuple[Change, ...] = ()  # changes from the present entry to the wanted one, sorted by path
     kept: tuple[Kept, ...] = ()
 
 
 def rewind_plan(changes: Iterable[Change], wanted: Callable[[bytes], bool], ignored_then: Set[bytes]) -> RewindPlan:
-    """Return which of the changes from the present tree to an earlier one to apply.
-
-    `wanted` selects paths. `ignored_then`: paths that the earlier tree ignored; what is there now is kept.
-    """
+    """Return the `wanted` changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
     made: list[Change] = []
     kept: list[Kept] = []
     for change in changes:
@@ -146,10 +139,7 @@ def rewind_plan(changes: Iterable[Change], wanted: Callable[[bytes], bool], igno
 
 
 def wanted_paths(patterns: Iterable[str]) -> Callable[[bytes], bool]:
-    """Return a predicate for paths that match a glob or are in a folder that does; without globs all match.
-
-    `*` matches within a name, `**` across folders. A pattern without a slash matches a name at any depth.
-    """
+    """Return a predicate for paths that match a glob or are below one that does; without globs all match."""
     globs = [Glob(pattern.rstrip("/")) for pattern in patterns]
 
     def wanted(path: bytes) -> bool:

@@ -31,10 +31,8 @@ Reason = Literal["tooLarge", "tooDeep", "unreadable", "changing", "special"]
 """Reason why an entry is not recorded: it is larger than the limit, nested too deep, cannot be read (no permission or a
 failing medium), kept changing while it was read, or is neither file, link nor folder."""
 
-MOST_ENTRIES = 1_000_000
-"""Maximum entries of a tree; further ones are neither read nor recorded."""
-LONGEST_FOLDER = 256 << 20
-"""Maximum bytes of one folder's blob."""
+MOST_ENTRIES = 1_000_000  # maximum entries of a tree; further ones are neither read nor recorded
+LONGEST_FOLDER = 256 << 20  # maximum bytes of one folder's blob
 _VERSION = 1
 _HEX = frozenset("0123456789abcdef")
 _MOST_BYTES = 1 << 63
@@ -52,10 +50,8 @@ class File:
 
     name: bytes
     size: int
-    digest: str
-    """Digest of the blob with its bytes: sha256 in hex."""
-    is_program: bool = False
-    """True if its owner may execute it."""
+    digest: str  # digest of the blob with its bytes: sha256 in hex
+    is_program: bool = False  # True if its owner may execute it
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,8 +264,7 @@ class SeriesSummary(Fact):
     pause_reason: PauseReason | None = None
     resume_at: int | None = None
     message: str | None = None
-    damaged: bool = Field(default=False, exclude_if=falsy)
-    """True if its log cannot be read: `message` says where, and the other fields hold the state before that."""
+    damaged: bool = Field(default=False, exclude_if=falsy)  # True if its log cannot be read: `message` says where
     usage: Usage = NO_USAGE
     started_at: int
     updated_at: int

@@ -40,10 +40,7 @@ class _Words(Fact):
 
 
 def measurement_in(text: str) -> Measurement:
-    """Return the measurement in an output: the whole text, its last line, or the part between its braces.
-
-    Raises ValueError that says what is wrong.
-    """
+    """Return the measurement in an output: in all of it, its last line, or between its braces. Raises ValueError."""
     lines = text.strip().splitlines()
     if not lines:
         raise ValueError("it is empty, and should be a JSON object with metrics")
@@ -79,7 +76,6 @@ def measurement_of(answer: object) -> Measurement:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number as a float, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -58,8 +58,7 @@ class BeginIteration:
     """Command to append the start of the next iteration."""
 
     number: int
-    budget: Budget | None = None
-    """Remaining budget of the series for this Job; None without one."""
+    budget: Budget | None = None  # remaining budget of the series for this Job; None without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,7 @@ class Evaluate:
 
     number: int
     artefact: str
-    attempt: int
-    """Number of unusable answers of the evaluator to this iteration so far."""
+    attempt: int  # number of unusable answers of the evaluator to this iteration so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +117,7 @@ _MOST_CASES = 100
 
 
 def query_of(series: SeriesState) -> str:
-    """Return the query for the current iteration.
-
-    The first one is the series' own query; later ones add the aim, past measurements and results.
-    """
+    """Return the current iteration's query: the series', from the second on with aim, measurements and results."""
     done, settings = series.done, series.settings
     if not done:
         return series.user_input
@@ -150,7 +145,6 @@ def _aim(series: SeriesState) -> str:
 
 
 def _account(one: Iteration) -> str:
-    """Return the text about an iteration, without its result."""
     lines = [f"Iteration {one.number}: {', '.join(f'{name} {value:g}' for name, value in one.metrics.items())}"]
     if one.failed:
         lines.append(f"Cases that fail: {_names(one.failed)}")

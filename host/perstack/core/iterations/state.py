@@ -1,7 +1,4 @@
-"""Events and state of a series of iterations, and the table of allowed transitions.
-
-Times are milliseconds since 1970; durations are milliseconds.
-"""
+"""Events, state (times and durations in milliseconds) and transitions of a series of iterations."""
 
 from __future__ import annotations
 
@@ -35,8 +32,7 @@ class StartSeries(SeriesEvent):
     expert_key: str
     query: str
     iterate: Iterate
-    definition: SeriesDefinition | None = None
-    """Definition that the Expert is run with, without secrets; None in older logs."""
+    definition: SeriesDefinition | None = None  # of the Expert, without secrets; None in older logs
 
 
 class StartIteration(SeriesEvent):
@@ -45,8 +41,7 @@ class StartIteration(SeriesEvent):
     type: Literal["startIteration"] = "startIteration"
     number: int
     job_id: str
-    budget: Budget | None = Field(default=None, exclude_if=falsy)
-    """Remaining budget of the series for this Job; None without one."""
+    budget: Budget | None = Field(default=None, exclude_if=falsy)  # left of the series' budget; None without one
 
 
 class FinishArtefact(SeriesEvent):
@@ -57,8 +52,7 @@ class FinishArtefact(SeriesEvent):
     artefact: str
     duration: int
     usage: Usage = NO_USAGE
-    assumed: Charge | None = Field(default=None, exclude_if=falsy)
-    """Charge assumed where usage was not reported; None without a budget."""
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # for unreported usage; None without a budget
 
 
 class FinishIteration(SeriesEvent):
@@ -70,10 +64,8 @@ class FinishIteration(SeriesEvent):
     analysis: str = Field(default="", exclude_if=falsy)
     cases: tuple[Case, ...] = Field(default=(), exclude_if=falsy)
     duration: int
-    usage: Usage = NO_USAGE
-    """Cost of an Expert that evaluates."""
-    assumed: Charge | None = Field(default=None, exclude_if=falsy)
-    """Charge assumed where usage was not reported; None without a budget."""
+    usage: Usage = NO_USAGE  # cost of an Expert that evaluates
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # for unreported usage; None without a budget
 
 
 class PauseSeries(SeriesEvent):
@@ -82,16 +74,11 @@ class PauseSeries(SeriesEvent):
     type: Literal["pauseSeries"] = "pauseSeries"
     reason: PauseReason
     message: str
-    job_status: JobStatus = "stoppedByInterrupt"
-    """Status of the current Job."""
-    job_id: str | None = Field(default=None, exclude_if=falsy)
-    """Id of the Job, the Expert's or an evaluator's, that has to continue first; None without one."""
-    approval_id: str | None = Field(default=None, exclude_if=falsy)
-    """Id of the question to answer, if that Job waits for an approval."""
-    exceeded: BudgetName | None = Field(default=None, exclude_if=falsy)
-    """Total of the series that is used up."""
-    resume_at: int | None = None
-    """Earliest time to resume, if the pause is for a provider's rate limit."""
+    job_status: JobStatus = "stoppedByInterrupt"  # status of the current Job
+    job_id: str | None = Field(default=None, exclude_if=falsy)  # Job that must continue first, an evaluator's too
+    approval_id: str | None = Field(default=None, exclude_if=falsy)  # question to answer, if that Job waits for one
+    exceeded: BudgetName | None = Field(default=None, exclude_if=falsy)  # total of the series that is used up
+    resume_at: int | None = None  # earliest time to resume, if the pause is for a provider's rate limit
 
 
 class FailSeries(SeriesEvent):
@@ -99,14 +86,11 @@ class FailSeries(SeriesEvent):
 
     type: Literal["failSeries"] = "failSeries"
     error: str
-    invalid_answer: bool = Field(
+    invalid_answer: bool = Field(  # True if the evaluator's answer was unusable and must be asked again
         default=False, exclude_if=falsy, validation_alias="spoilt", serialization_alias="spoilt"
     )
-    """True if the evaluator's answer was unusable and must be asked again."""
-    usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)
-    """Cost of that answer, if an Expert gave it."""
-    assumed: Charge | None = Field(default=None, exclude_if=falsy)
-    """Charge assumed where usage was not reported; None without a budget."""
+    usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)  # of an Expert's answer
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # for unreported usage; None without a budget
 
 
 class ResumeSeries(SeriesEvent):
@@ -114,13 +98,10 @@ class ResumeSeries(SeriesEvent):
 
     type: Literal["resumeSeries"] = "resumeSeries"
     more: int = Field(default=0, exclude_if=falsy)
-    target: float | None = None
-    """New target; None keeps the present one."""
+    target: float | None = None  # new target; None keeps the present one
     max_cost: float | None = Field(default=None, exclude_if=falsy)
-    max_tokens: int | None = Field(default=None, exclude_if=falsy)
-    """Totals for all Jobs of the series; None keeps them."""
-    definition: SeriesDefinition | None = None
-    """New definition of the Expert; None keeps it."""
+    max_tokens: int | None = Field(default=None, exclude_if=falsy)  # totals for all Jobs of the series; None keeps them
+    definition: SeriesDefinition | None = None  # new definition of the Expert; None keeps it
 
 
 class FinishSeries(SeriesEvent):
@@ -178,7 +159,6 @@ def reaches(settings: Iterate, score: float | None) -> bool:
 
 SeriesStatus = Literal["running", "paused", "completed", "failed"]
 Place = Literal["between", "working", "measuring", "paused", "completed", "failed"]
-"""State within the transitions. A running series is between two iterations, runs its Expert, or measures the result."""
 
 
 class Iteration(Fact):
@@ -186,20 +166,15 @@ class Iteration(Fact):
 
     number: int
     job_id: str
-    artefact: str | None = None
-    """Result of the Expert; None until its Job is completed."""
+    artefact: str | None = None  # None until the Job is completed
     metrics: dict[str, float] = Field(default_factory=dict[str, float])
-    score: float | None = None
-    """Compared score; None until measured."""
+    score: float | None = None  # None until measured
     analysis: str = ""
     cases: tuple[Case, ...] = Field(default=(), exclude_if=falsy)
-    regressions: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Cases that fail and passed when last reported."""
-    duration: int = 0
-    """Milliseconds of the Job and the evaluator together, each in the process that finished it."""
+    regressions: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # cases that fail and passed when last reported
+    duration: int = 0  # milliseconds of the Job and the evaluator together, each in the process that finished it
     usage: Usage = NO_USAGE
-    assumed: Charge | None = Field(default=None, exclude_if=falsy)
-    """Charge assumed where usage was not reported; None without a budget."""
+    assumed: Charge | None = Field(default=None, exclude_if=falsy)  # for unreported usage; None without a budget
     started_at: int
     finished_at: int | None = None
 
@@ -216,27 +191,20 @@ class SeriesState(Fact):
     expert_key: str
     user_input: str
     settings: Iterate
-    definition: SeriesDefinition | None = None
-    """Definition that the Expert is run with, without secrets; None in older logs."""
+    definition: SeriesDefinition | None = None  # of the Expert, without secrets; None in older logs
     status: SeriesStatus = "running"
     iterations: tuple[Iteration, ...] = ()
-    best_iteration: int | None = None
-    """Number of the best iteration; of equal ones the first."""
+    best_iteration: int | None = None  # number of the best iteration; of equal ones the first
     current_artefact: str | None = None
     pause_reason: PauseReason | None = None
-    job_status: JobStatus | None = None
-    """Status of the Job that a paused series waits for."""
-    job_id: str | None = Field(default=None, exclude_if=falsy)
-    """Id of that Job; None without one."""
-    approval_id: str | None = Field(default=None, exclude_if=falsy)
-    """Id of its call that waits for a person's approval."""
+    job_status: JobStatus | None = None  # status of the Job that a paused series waits for
+    job_id: str | None = Field(default=None, exclude_if=falsy)  # id of that Job; None without one
+    approval_id: str | None = Field(default=None, exclude_if=falsy)  # id of its call that waits for a person's approval
     exceeded: BudgetName | None = Field(default=None, exclude_if=falsy)
-    resume_at: int | None = None
-    """Earliest time to resume a paused series."""
+    resume_at: int | None = None  # earliest time to resume a paused series
     message: str | None = None
     finish_reason: FinishReason | None = None
     invalid_answers: int = Field(default=0, exclude_if=falsy, validation_alias="spoilt", serialization_alias="spoilt")
-    """Number of unusable answers of the evaluator in the current iteration."""
     started_at: int
     updated_at: int
     finished_at: int | None = None
@@ -286,4 +254,3 @@ TRANSITIONS: dict[str, Transition[Place]] = {
     "resumeSeries": transition(*_ANY, to=_RUNNING),
     "finishSeries": transition("between", to=("completed",)),
 }
-"""Transitions by the type of the event. `startSeries` is missing, because it creates the series."""

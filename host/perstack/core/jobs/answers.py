@@ -47,17 +47,14 @@ NO = frozenset(
         "canceled",
     ]
 )
-_PLAIN = frozenset(("yes", "y", "no", "n"))
-"""Words that a comma may follow too; «ok, not yet» is not a yes."""
+_PLAIN = frozenset(("yes", "y", "no", "n"))  # words that a comma may follow too; «ok, not yet» is not a yes
 
 _BESIDE = re.compile(r"(\w+)\s*([:,])\s*(\S.*)", re.DOTALL)
-_CHOICES = ("options", "choices")
-"""Arguments of an interactive tool in which models list the possible answers."""
+_CHOICES = ("options", "choices")  # arguments of an interactive tool in which models list the possible answers
 
 _ALLOW_OTHER = "allowOther"
 _APPROVED = "approved"
-_CHECK_STEPS = 50_000
-"""Limit for checking a form, whose fields are few and flat: at most a fraction of a second."""
+_CHECK_STEPS = 50_000  # limit for checking a form, whose fields are few and flat: at most a fraction of a second
 _REFUSALS: Mapping[str, Literal["decline", "cancel"]] = {"decline": "decline", "cancel": "cancel"}
 
 
@@ -67,12 +64,9 @@ class Asked:
 
     is_yes_no: bool = False
     options: tuple[str, ...] = ()
-    allows_other: bool = True
-    """True if an answer need not be one of the options."""
-    schema: JsonObject | None = None
-    """JSON schema of a form's content; None if the question is no form."""
-    is_approval: bool = False
-    """True if a call needs approval, which may be given for the whole Job too."""
+    allows_other: bool = True  # True if an answer need not be one of the options
+    schema: JsonObject | None = None  # JSON schema of a form's content; None if the question is no form
+    is_approval: bool = False  # True if a call needs approval, which may be given for the whole Job too
 
     @property
     def is_bound(self) -> bool:
@@ -87,19 +81,16 @@ ANYTHING = Asked()
 ApprovalWord = Literal["yes", "always", "no"]
 
 DENIES: ApprovalWord = "no"
-ALWAYS: ApprovalWord = "always"
-"""Approves a call for the whole Job; followed by a colon and an offered rule, all calls that the rule matches."""
+ALWAYS: ApprovalWord = "always"  # for the whole Job; with a colon and an offered rule: all calls of that rule
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The meaning of an answer."""
 
-    value: JsonValue
-    """True or false for a yes/no question; an option as spelled; a form's content; else the answer itself."""
+    value: JsonValue  # True or False for a yes/no question; an option as spelled; a form's content; else the text
     words: str = ""
-    text: str = ""
-    """The answer as a model reads it."""
+    text: str = ""  # the answer as a model reads it
     action: Literal["accept", "decline", "cancel"] = "accept"
 
 
@@ -129,10 +120,7 @@ def yes_or_no(text: str) -> YesNo | None:
 
 
 def asked_by(asking: OpenQuestion) -> Asked:
-    """Return the answers that a Job's open question accepts.
-
-    Options of an interactive tool accept other answers too, unless they are yes and no, or `allowOther` is false.
-    """
+    """Return the answers that a Job's open question accepts; options of an interactive tool may allow others."""
     if asking.call_digest:
         options = ("yes", ALWAYS, *(f"{ALWAYS}: {rule}" for rule in asking.offers), "no")
         return Asked(options=options, allows_other=False, is_approval=True)
@@ -189,11 +177,7 @@ def read_approval(asking: OpenQuestion, text: str) -> Approval:
 
 
 def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
-    """Return the answer to a Job's open question.
-
-    A text is for the model, an Answer for the running tool that asks, an Approval for a waiting call. Raises UsageError
-    naming what is accepted.
-    """
+    """Return the answer: a text for the model, an Answer for a tool, an Approval for a call. Raises UsageError."""
     if asking.call_digest:
         return read_approval(asking, text)
     reading = read_answer(asked_by(asking), text)
@@ -276,10 +260,7 @@ def _of_options(asked: Asked, said: JsonValue) -> Reading | None:
 
 
 def _of_form(requested_schema: JsonObject, text: str) -> Reading:
-    """Read the answer to a form: `decline`, `cancel`, a JSON object, or the text of its only value.
-
-    A form without fields is accepted by a yes and declined by a no. A missing field has its `default` (SEP-1034).
-    """
+    """Read `decline`, `cancel`, a JSON object, or the only value. Missing fields have a `default` (SEP-1034)."""
     action = _REFUSALS.get(text.strip().lower())
     if action is not None:
         return Reading({}, action=action)
@@ -353,17 +334,11 @@ class Given:
 
     text: str
     by: By
-    question_id: str | None = None
-    """Id of the question it answers; None if it does not say."""
-    signal: str | None = None
-    """Event from outside that brought it; None from a person."""
+    question_id: str | None = None  # id of the question it answers; None if it does not say
+    signal: str | None = None  # event from outside that brought it; None from a person
 
     def to(self, asking: OpenQuestion) -> str | Said | Approval:
-        """Return the meaning of the answer to this question. Raises UsageError if it does not fit.
-
-        An approval is for one call: it must name its question, so that it cannot approve another call, and must come
-        from a person.
-        """
+        """Return its meaning for this question. Raises UsageError; only a person approves, naming the question."""
         if asking.call_digest:
             self._check_approval(asking)
         return read_job_answer(asking, self.text)

@@ -20,18 +20,14 @@ from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run, promised
 from perstack.dataclass import dataclass
 
-LEAST = 256
-"""Fewest tokens of a reply that are worth a generation."""
-LEAST_THINKING = 2_048
-"""Fewest tokens for a model that thinks first: endpoints require 1,024 for thinking alone."""
+LEAST = 256  # fewest tokens of a reply that are worth a generation
+LEAST_THINKING = 2_048  # fewest tokens for a model that thinks first: endpoints require 1,024 for thinking alone
 WANTED = 8_192
 """Maximum tokens of a first reply without a limit of the user. A reply that needs more is repeated with twice as
 many."""
-OF_ENDPOINT = 1_000
-"""Tokens that endpoints add, for example to describe how tools are called."""
+OF_ENDPOINT = 1_000  # tokens that endpoints add, for example to describe how tools are called
 
-JOB = ""
-"""Account of the whole Job; the other accounts are named by Expert keys."""
+JOB = ""  # account of the whole Job; the other accounts are named by Expert keys
 _ENDLESS = 10**30
 
 
@@ -40,12 +36,10 @@ class Bound:
     """The maximum cost of one generation."""
 
     input_tokens: int
-    wanted: int
-    """Maximum tokens of reply to request; `least`: fewest that are worth a generation."""
+    wanted: int  # maximum tokens of reply to request; `least`: fewest that are worth a generation
     least: int
     input_nano: int = 0
-    output_nano: int = 0
-    """Per token of the reply."""
+    output_nano: int = 0  # per token of the reply
 
     def with_reply(self, tokens: int) -> Amount:
         """Return the cost with a reply of so many tokens."""
@@ -134,10 +128,7 @@ def _is_same(run: Run, before: Run) -> bool:
 
 
 class Ledger:
-    """The budget of a Job, and the budgets of Experts within it; each covers its Runs and all Runs below them.
-
-    Call `take` with the state of each Run, a parent before its delegates.
-    """
+    """The budgets of a Job and its Experts. `take` each Run's states, a parent's before its delegates'."""
 
     def __init__(self, limit: Budget | None, root: str = "") -> None:
         """`root`: Run whose time counts as the time of all, if it is not the Coordinator."""
@@ -149,10 +140,7 @@ class Ledger:
         self._held: dict[str, tuple[str, Amount]] = {}
 
     def take(self, run: Run, *, at_rest: bool = False) -> bool:
-        """Record the state of a Run. Return True if the reservations changed, so that waiting Runs may have room.
-
-        `at_rest`: nobody drives the Run, so that what was running when its process ended counts as spent.
-        """
+        """Record a Run's state; True if reservations changed. `at_rest`: no driver, so reservations are spent."""
         run_id, latest = run.start.run_id, self._latest.get(run.start.run_id)
         if latest is None:
             self._enter(run)
@@ -195,10 +183,7 @@ class Ledger:
         return True
 
     def reserve(self, run_id: str, bound: Bound, *, mine: Amount = NOTHING) -> Grant | Wait | Exceeded:
-        """Decide about a generation with a known maximum cost. Nothing is reserved by this call.
-
-        `mine`: amount held for the caller itself, which does not become free while it waits.
-        """
+        """Decide about a generation with a known maximum cost, of which the caller holds `mine` already."""
         tightest, most = JOB, bound.wanted
         for key in self._keys[run_id]:
             fits = bound.fitting(self._accounts[key].left)

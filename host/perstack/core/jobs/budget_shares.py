@@ -18,11 +18,9 @@ from perstack.core.definitions.experts import Budget, Limits
 from perstack.dataclass import dataclass
 
 What = Literal["tokens", "nano", "calls", "steps"]
-Amounts = Mapping[What, int]
-"""Amounts by unit (`nano`: billionths of a dollar); a missing unit has no limit."""
+Amounts = Mapping[What, int]  # amounts by unit (`nano`: billionths of a dollar); a missing unit has no limit
 
-WHOLE = ""
-"""Account of the whole Job; the others belong to Experts with budgets of their own."""
+WHOLE = ""  # account of the whole Job; the others belong to Experts with budgets of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +28,10 @@ class Sharer:
     """The state of one delegate that needs a share."""
 
     run_id: str
-    account: str = WHOLE
-    """Expert account that it spends from in addition."""
-    used: Amounts = field(default_factory=dict[What, int])
-    """Usage of the delegate and all Runs below it, including reservations."""
-    cap: Amounts | None = None
-    """Cap of a running delegate; None if it has not started, or has stopped and shall continue."""
-    needs: Amounts = field(default_factory=dict[What, int])
-    """Least amounts for its next work, if it stopped for lack of them."""
+    account: str = WHOLE  # Expert account that it spends from in addition
+    used: Amounts = field(default_factory=dict[What, int])  # by the delegate and Runs below it, reserved amounts too
+    cap: Amounts | None = None  # None if it has not started, or has stopped and shall continue
+    needs: Amounts = field(default_factory=dict[What, int])  # for its next work, if it stopped for lack of that
 
 
 def granted(left: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[str, Amounts]:

@@ -48,17 +48,14 @@ class _Place(Fact):
     status: str
     step_number: int
     usage: Usage
-    context_tokens: int = Field(default=0, exclude_if=falsy)
-    """Tokens of the last generation, sent and generated."""
-    context_window_usage: float | None = None
-    """Share of the model's context that these fill, from 0 to 1; None if its size is unknown."""
+    context_tokens: int = Field(default=0, exclude_if=falsy)  # tokens of the last generation, sent and generated
+    context_window_usage: float | None = None  # share of the model's context, from 0 to 1; None if its size is unknown
     todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
     open_calls: tuple[OpenCall, ...] = Field(default=(), exclude_if=falsy)
     delegated_by: DelegatedBy | None = None
     continued_from: ContinuedFrom | None = None
     error: ErrorInfo | None = None
-    snapshot: str | None = None
-    """Digest of the tree of the workspace's files, if they are recorded."""
+    snapshot: str | None = None  # digest of the tree of the workspace's files, if they are recorded
 
 
 class CheckpointFile(_Place):

@@ -19,16 +19,14 @@ from perstack.dataclass import dataclass
 _SHOWN_CALLS = 6
 _LONGEST_CALL = 80
 _LONGEST_TEXT = 120
-_Z = 1.959964
-"""Quantile of the normal distribution for 95 %."""
+_Z = 1.959964  # quantile of the normal distribution for 95 %
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
     """A file that is missing or cannot be read."""
 
-    why: str
-    """Words that follow the file's name: `is missing`."""
+    why: str  # words that follow the file's name: `is missing`
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +37,10 @@ class JobFacts:
     result: str = ""
     because: str = ""
     steps: int = 0
-    cost: Cost | None = None
-    """Cost; None if nothing was spent, `unknown` also if only a part is known."""
-    calls: tuple[PolicyCall, ...] = ()
-    """Calls that were made, in the order of the Runs; refused and denied ones are not included."""
+    cost: Cost | None = None  # cost; None if nothing was spent, `unknown` also if only a part is known
+    calls: tuple[PolicyCall, ...] = ()  # calls that ran, in the order of the Runs
     files: Mapping[str, str | Unread] | None = None
-    command_failed: str = ""
-    """Reason why the test's command failed; empty if it passed, or there is none."""
+    command_failed: str = ""  # reason why the test's command failed; empty if it passed, or there is none
 
 
 def judge(expected: Expected, facts: JobFacts) -> tuple[str, ...]:
@@ -54,10 +49,7 @@ def judge(expected: Expected, facts: JobFacts) -> tuple[str, ...]:
 
 
 def matches_call(rule: str, call: PolicyCall) -> bool:
-    """Return True if the rule, as a deny rule, would concern anything that this call does.
-
-    Unlike a permission rule it may also match calls that the loop or a person answers, such as `todo`.
-    """
+    """Return True if the rule concerns this call as a deny rule would, or a call that is exempt from rules."""
     subject = None if call.subject is None or call.subject.is_nothing else call.subject
     seen = PolicyCall(
         tool=call.tool,

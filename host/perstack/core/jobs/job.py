@@ -38,8 +38,7 @@ class Closed(Fact):
 
     by: By
     reason: str = Field(default="", exclude_if=falsy)
-    at: int
-    """Milliseconds since 1970."""
+    at: int  # milliseconds since 1970
 
 
 class Queued(Fact):
@@ -61,18 +60,13 @@ class Job:
     """The sum of the states of a Job's Runs. Call `take` whenever one of them changes."""
 
     id: str
-    runs: dict[str, Run] = field(default_factory=dict[str, Run])
-    """Latest state of each Run, in the order in which they were first taken. Only `take` changes it."""
-    heads: dict[str, Head] = field(default_factory=dict[str, Head])
-    """End of each Run's log, to detect a log that was cut or rewritten."""
+    runs: dict[str, Run] = field(default_factory=dict[str, Run])  # latest states, in the order of first taking
+    heads: dict[str, Head] = field(default_factory=dict[str, Head])  # to detect a log that was cut or rewritten
     total_steps: int = 0
     watch: Callable[[Run], None] = lambda run: None
-    root: int = 0
-    """Number of the Run that this process drives apart from its Job; 0 if it drives the Job itself."""
-    _highest: dict[int, int] = field(default_factory=dict[int, int])
-    """Highest Run number by block; the Job's own block is 0."""
-    _is_distributed: bool = False
-    """True once a delegate was left to another worker, whose Run numbers are in another block."""
+    root: int = 0  # number of the Run that this process drives apart from its Job; 0 if it drives the Job itself
+    _highest: dict[int, int] = field(default_factory=dict[int, int])  # Run number by block; the Job's own block is 0
+    _is_distributed: bool = False  # True once another worker has a delegate, whose Run numbers are in another block
 
     def take(self, run: Run) -> None:
         """Record the state of a Run."""

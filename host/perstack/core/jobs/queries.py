@@ -71,10 +71,8 @@ class JobChoice:
     statuses: frozenset[JobStatus] = frozenset()
     experts: frozenset[str] = frozenset()
     labels: tuple[tuple[str, str], ...] = ()
-    since: int | None = None
-    """Updated at this time or later, in milliseconds since 1970."""
-    before: int | None = None
-    """Last updated before this time, in milliseconds since 1970."""
+    since: int | None = None  # updated at this time or later, in milliseconds since 1970
+    before: int | None = None  # last updated before this time, in milliseconds since 1970
 
     @classmethod
     def of(
@@ -102,11 +100,7 @@ class JobChoice:
 def removable(
     jobs: Iterable[JobSummary], choice: JobChoice, *, keep_last: int = 0, include_waiting: bool = False
 ) -> list[JobSummary]:
-    """Return the chosen Jobs that may be removed; `jobs` must be all Jobs there are.
-
-    Running, queued and damaged Jobs are never included, Jobs that wait for a person only with `include_waiting`. The
-    `keep_last` latest of each Expert, counted among all its Jobs, are kept.
-    """
+    """Return the chosen ones of all `jobs` that may be removed: none at work, queued, damaged or kept."""
     newest: Counter[str] = Counter()
     found: list[JobSummary] = []
     for job in sorted(jobs, key=lambda job: job.updated_at, reverse=True):
@@ -127,8 +121,7 @@ def not_retained(jobs: Iterable[JobSummary], retention: Retention, now: int) -> 
 
 
 By = Literal["expert", "model", "day", "label"]
-NONE = "-"
-"""Key for Jobs without a label, and for a model that an older job.json does not name."""
+NONE = "-"  # key for Jobs without a label, and for a model that an older job.json does not name
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +161,7 @@ class Spent:
 def spent_by(
     jobs: Iterable[JobSummary], by: By, *, since: int, day_of: Callable[[int], str]
 ) -> tuple[list[Spent], Spent]:
-    """Return the costs by group, most expensive first (days in order), and the total.
-
-    Only Runs that started at `since` or later count, in milliseconds since 1970. `day_of` names the day of a time.
-    """
+    """Return the costs by group, highest first (days in order), and the total, of Runs started since then."""
     found: dict[str, Spent] = {}
     total = Spent("total")
     for job in jobs:

@@ -1,7 +1,4 @@
-"""Decide whether a stopped Run may be resumed, for which reason, and with which limits.
-
-The first part serves a person's `resume`, the last part workers that look for Runs without a driver.
-"""
+"""Decide whether a stopped Run may be resumed, by a person or a worker, for which reason, and with which limits."""
 
 from __future__ import annotations
 
@@ -27,14 +24,12 @@ from perstack.next_steps import Answer, Continue, Start
 class UnsettledCall:
     """A call that started, may have had a side effect, and has no result."""
 
-    key: str
-    """Key for `--settle`, which also accepts the call id if it is unique."""
+    key: str  # key for `--settle`, which also accepts the call id if it is unique
     call_id: str
     run_id: str
     expert_key: str
     tool_name: str
-    args: str
-    """Arguments as JSON, shortened."""
+    args: str  # arguments as JSON, shortened
 
 
 def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
@@ -68,10 +63,7 @@ def resumption(
     calls: Sequence[UnsettledCall],
     settled: Mapping[str, Settlement],
 ) -> tuple[ResumeReason, Limits | None]:
-    """Return why a Job's Coordinator is resumed, and its new limits if they change; `calls`: its unsettled calls.
-
-    Raises UsageError with next steps if it cannot be resumed, and Conflict if the signal was accepted before.
-    """
+    """Return why a Job is resumed, and changed limits. Raises UsageError, and Conflict for a signal accepted before."""
     check_signal(job, signal)
     reason = _reason(job.id, run)
     if not run.may_be_redefined:
@@ -82,7 +74,6 @@ def resumption(
 
 
 def _reason(job_id: str, run: Run) -> ResumeReason:
-    """Return why a Run is resumed. Raises UsageError with next steps if it cannot be."""
     match run.status:
         case "completed":
             step = Continue(job_id, run.start.expert_key)
@@ -106,7 +97,6 @@ def _reason(job_id: str, run: Run) -> ResumeReason:
 
 
 def _check_settled(calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement]) -> None:
-    """Raise UsageError if a settlement names no open call."""
     known = {name for call in calls for name in (call.key, call.call_id)}
     for name in settled:
         if name not in known:
@@ -135,7 +125,6 @@ def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
 
 
 def _check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
-    """Raise UsageError if the Run would be resumed with another model."""
     start = run.start
     for word, value, used in (("provider", asked.provider, start.provider), ("model", asked.model, start.model)):
         if value is not None and value != used:
@@ -147,7 +136,6 @@ def _check_same_model(run: Run, asked: Overrides, job_id: str) -> None:
 
 
 def _check_same_runtime(run: Run, asked: Overrides, job_id: str) -> None:
-    """Raise UsageError if the Run's programs would run in another runtime."""
     start = run.start
     used = (start.sandbox or SandboxPolicy()).runtime
     if asked.runtime is not None and asked.runtime != used:
@@ -188,10 +176,7 @@ def limits_of_delegate(run: Run, asked: Overrides) -> Limits | None:
 
 
 def due_of(run: Run, now: int) -> ResumeReason | None:
-    """Return why a worker should resume a Run without a driver; None if it should not.
-
-    Runs stopped by a person, a limit or an error wait for a person.
-    """
+    """Return why a worker should resume a Run without a driver; None if it should not, or a person must."""
     if run.closed is not None:
         return None
     if run.status == "queued":
@@ -203,10 +188,7 @@ def due_of(run: Run, now: int) -> ResumeReason | None:
 
 
 def is_wanted(run: Run, runs: Mapping[str, Run]) -> bool:
-    """Return True if a delegate's result is still awaited.
-
-    Every Run above it must be active or queued, and no later Run may have continued the Job.
-    """
+    """Return True if a delegate's result is awaited: all Runs above are active or queued, and still current."""
     while run.start.delegated_by is not None:
         by = run.start.delegated_by
         above = runs.get(by.run_id)

@@ -33,21 +33,18 @@ class RunSummary(Fact):
     id: str
     expert_key: str
     status: RunStatus
-    model: str = Field(default="", exclude_if=falsy)
-    """Name as `provider/model`; empty if an older version wrote the file."""
+    model: str = Field(default="", exclude_if=falsy)  # `provider/model`; empty if an older version wrote it
     steps: int = 0
     usage: Usage = NO_USAGE
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
-    by_model: dict[str, ModelShare] = Field(default_factory=dict, exclude_if=falsy)
-    """Usage by model, if another model than `model` has generated too."""
+    by_model: dict[str, ModelShare] = Field(default_factory=dict, exclude_if=falsy)  # if several models have generated
     delegated_by: str | None = None
     continued_from: str | None = None
     started_at: int = 0
     updated_at: int = 0
     head_seq: int = Field(default=0, exclude_if=falsy)
     head_hash: str = Field(default="", exclude_if=falsy)
-    job_id: str = Field(default="", exclude_if=falsy)
-    """Only set in a list of the Runs of all Jobs."""
+    job_id: str = Field(default="", exclude_if=falsy)  # only set in a list of the Runs of all Jobs
 
 
 class JobSummary(Fact):
@@ -55,10 +52,8 @@ class JobSummary(Fact):
 
     id: str
     expert_key: str
-    coordinator_expert_key: str = ""
-    """Same as `expert_key`, under the name that programs read."""
-    runtime_version: str = Field(default="", exclude_if=falsy)
-    """Version of perstack that started the Coordinator Run; empty if its log does not say."""
+    coordinator_expert_key: str = ""  # `expert_key` under the name that programs read
+    runtime_version: str = Field(default="", exclude_if=falsy)  # perstack that started the Job; empty if unknown
     query: str
     labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
     status: JobStatus
@@ -66,41 +61,31 @@ class JobSummary(Fact):
     pause_reason: PauseReason | None = None
     closed: Closed | None = Field(default=None, exclude_if=lambda value: value is None)
     """Permanent close of the Job; `status` is the one before it, and nothing continues the Job."""
-    resume_at: int | None = None
-    """Time at which a paused Job may be resumed, in milliseconds since 1970."""
+    resume_at: int | None = None  # time at which a paused Job may be resumed, in milliseconds since 1970
     queued: Queued | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The latest queueing; `status` says whether the Job still waits for a worker."""
     total_steps: int = 0
     max_steps: int | None = None
     budget: Budget | None = None
     exceeded: str | None = None
     exceeded_budget: BudgetName | None = None
     usage: Usage = NO_USAGE
-    cost_usd: Cost | None = None
-    """Cost, or `unknown` if no price was known. With `unpriced_tokens` a lower bound."""
+    cost_usd: Cost | None = None  # cost, or `unknown` if no price was known. With `unpriced_tokens` a lower bound
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
     assumed: Charge | None = Field(default=None, exclude_if=lambda value: value is None)
     """Charges for unreported usage, in addition to `usage`; only with a budget."""
-    usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
-    """`usage` by Expert key, over all its Runs."""
-    usage_by_model: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)
-    """`usage` by `provider/model`, if several models have generated."""
+    usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)  # over all Runs of the Expert
+    usage_by_model: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)  # if several models have generated
     started_at: int = 0
     updated_at: int = 0
     finished_at: int | None = None
-    coordinator_run_id: str
-    """Latest Coordinator Run, which `--continue` and `resume` refer to."""
+    coordinator_run_id: str  # latest Coordinator Run, which `--continue` and `resume` refer to
     question: str | None = None
-    asking: OpenQuestion | None = None
-    """The open question with its origin and the form of the answer."""
+    asking: OpenQuestion | None = None  # the open question with its origin and the form of the answer
     text: str | None = None
-    result: JsonObject | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Result as JSON, if the Expert's `output` or the caller has a schema."""
-    without_effect: bool = Field(default=False, exclude_if=falsy)
-    """True if the Job completed without an effect although its Expert declares one."""
+    result: JsonObject | None = Field(default=None, exclude_if=lambda value: value is None)  # only with a schema
+    without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
     error: str | None = None
-    damaged: bool = Field(default=False, exclude_if=falsy)
-    """True if a log cannot be read to its end; `error` says where. Not stored in job.json."""
+    damaged: bool = Field(default=False, exclude_if=falsy)  # True: `error` says where; not stored in job.json
     runs: tuple[RunSummary, ...] = ()
 
     @property
@@ -218,10 +203,8 @@ class RunPlace:
 
     expert_key: str
     query: str
-    calls: tuple[str, ...] = ()
-    """Ids of the calls that led to the Run, the Coordinator's first; empty for a Coordinator."""
-    number: int = 0
-    """Index among Runs that are otherwise equal, in the order of their start."""
+    calls: tuple[str, ...] = ()  # ids of the calls that led to the Run, outermost first; empty for a Coordinator
+    number: int = 0  # index among Runs that are otherwise equal, in the order of their start
     instruction: str = field(default="", compare=False)
 
 
@@ -253,19 +236,13 @@ class PlacedRun(Fact):
 
     run: RunSummary
     how: How
-    parent: str | None = None
-    """Run that it follows from; None if a person started it, or the parent is missing."""
-    at: str | None = None
-    """Checkpoint of the parent that it starts from."""
-    depth: int = 0
-    """Number of ancestors. A continuation has the depth of the Run that it continues."""
+    parent: str | None = None  # Run that it follows from; None if a person started it, or the parent is missing
+    at: str | None = None  # checkpoint of the parent that it starts from
+    depth: int = 0  # number of ancestors. A continuation has the depth of the Run that it continues
 
 
 def tree_of(runs: Sequence[RunSummary], places: Mapping[str, ContinuedFrom]) -> tuple[PlacedRun, ...]:
-    """Return the Runs, each after its parent. `places` says which checkpoint a Run continues from.
-
-    Every Run is included once, even with contradictory logs: a cycle starts at any of its Runs.
-    """
+    """Return each Run once, after its parent; `places`: checkpoints that Runs continue from. Cycles are cut."""
     known = {run.id: run for run in runs}
     placed = {run.id: _placed(run, known, places.get(run.id)) for run in runs}
     below: dict[str | None, list[str]] = {}

@@ -28,10 +28,7 @@ _LONGEST = 1_000
 def ruled(
     chain: Sequence[RuleSet], standing: Sequence[Standing], decided: DecidedCall, call: PolicyCall
 ) -> DecidedCall:
-    """Return the call as decided by these rules and by approvals for the whole Job.
-
-    It runs, waits for a person's approval or is refused. Raises ValueError for rules that cannot be parsed.
-    """
+    """Return the call to run, to ask about or refused, by these rules and Job-wide approvals. Raises ValueError."""
     ruling = decide_call(chain, call)
     match ruling.decision:
         case "allow":
@@ -102,8 +99,7 @@ class Difference:
     """Recorded decision that differs from the rules."""
 
     words: str
-    is_certain: bool
-    """True if it differs under every reading of the call."""
+    is_certain: bool  # True if it differs under every reading of the call
 
 
 def difference_of(

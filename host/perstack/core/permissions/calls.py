@@ -39,7 +39,6 @@ class Ways:
 
 
 EXEMPT_KINDS: frozenset[ToolKind] = frozenset({"attemptCompletion", "todo", "clearTodo", "interactive", "refused"})
-"""Kinds of calls that no rule applies to: the loop's own tools, questions to a person, and invalid calls."""
 
 
 def as_written(path: str, folder: str) -> Sequence[str]:
@@ -51,18 +50,15 @@ def as_written(path: str, folder: str) -> Sequence[str]:
 class PolicyCall:
     """Properties of a call that a decision depends on."""
 
-    tool: str
-    """Tool's name within its skill; the Expert's key, for a delegate."""
+    tool: str  # tool's name within its skill; the Expert's key, for a delegate
     skill: str = ""
     args: JsonObject = field(default_factory=dict[str, JsonValue])
     kind: ToolKind = "tool"
     effect: Effect = "sideEffect"
     subject: Subject | None = None
-    shown: str = ""
-    """Tool's name as the model sees it, if that differs."""
+    shown: str = ""  # tool's name as the model sees it, if that differs
     resolve: Resolve = as_written
-    root: str = ""
-    """Absolute path of the workspace, for rules with absolute paths."""
+    root: str = ""  # absolute path of the workspace, for rules with absolute paths
 
     @property
     def is_exempt(self) -> bool:
@@ -167,7 +163,6 @@ def _texts(words: Sequence[JsonValue]) -> tuple[str, ...]:
 
 
 def _as_path(text: str) -> str:
-    """Return a path, decoding a `file:` address."""
     if text[:5].casefold() != "file:":
         return text
     from urllib.parse import unquote

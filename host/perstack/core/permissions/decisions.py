@@ -40,17 +40,12 @@ class Ruling:
     """Decision about a call, with its reason."""
 
     decision: Decision
-    rule: str = ""
-    """Text of the rule; empty for a default, and for a line that is asked about because it cannot be parsed."""
+    rule: str = ""  # text; empty for a default, and for a line that is asked about because nothing can parse it
     list: RuleList = "default"
-    source: str = ""
-    """Origin: `perstack.toml [permissions].deny`. Empty without rules."""
-    subject: str = ""
-    """Part of the call that it judges: the path, or the strictest command."""
-    reason: str = ""
-    """Reason why a person is asked about a line without a rule for it."""
-    opens: tuple[str, ...] = ()
-    """Resolved protected paths that a rule names and this call may use once allowed."""
+    source: str = ""  # origin: `perstack.toml [permissions].deny`. Empty without rules
+    subject: str = ""  # part of the call that it judges: the path, or the strictest command
+    reason: str = ""  # reason why a person is asked about a line without a rule for it
+    opens: tuple[str, ...] = ()  # resolved protected paths that a rule names and this call may use once allowed
 
     @property
     def said(self) -> str:
@@ -257,10 +252,7 @@ def _arguments(subject: Subject | None, command: Command) -> JsonObject:
 
 
 def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
-    """Return the decision about a call under all rule sets. Raises ValueError for rules that cannot be parsed.
-
-    `chain`: rule sets of the project, of the Expert, and of every Run above it.
-    """
+    """Return the decision about a call under the rule sets of project, Expert and Runs above. Raises ValueError."""
     if call.is_exempt:
         return Ruling("allow")
     sets = [rules_of(one) for one in chain]

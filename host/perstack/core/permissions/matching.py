@@ -1,7 +1,4 @@
-"""Match permission rules against calls and their targets.
-
-Rules that deny or ask match strictly: any reading of the target is enough. Rules that allow must match all of them.
-"""
+"""Match rules with calls: rules that deny or ask match any reading of a target, rules that allow all readings."""
 
 from __future__ import annotations
 
@@ -117,10 +114,8 @@ class Target:
     shown: str
     path: str | None = None
     url: str | None = None
-    lines: tuple[str, ...] = ()
-    """Command line as written, then equivalent forms, which count for strict rules only."""
-    start: str | None = None
-    """Known beginning of a line whose rest is known only at run time; None for a fully known line."""
+    lines: tuple[str, ...] = ()  # command line as written, then equivalent forms, which count for strict rules only
+    start: str | None = None  # beginning of a line whose rest is known only at run time; None for a fully known one
 
 
 def is_about(rule: PermissionRule, call: PolicyCall) -> bool:

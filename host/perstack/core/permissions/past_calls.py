@@ -1,7 +1,4 @@
-"""Read the calls of a recorded Run: their arguments, decisions and whether they ran.
-
-It scans lines without folding the Run's state, because it reads only these events of up to ten thousand Jobs.
-"""
+"""Read the calls of a recorded Run from its lines, without folding its state: thousands of Jobs are scanned."""
 
 from __future__ import annotations
 
@@ -29,16 +26,13 @@ class PastCall:
 
     id: str
     step: int
-    timestamp: int
-    """Time of the decision, in milliseconds since 1970, UTC."""
-    tool: str
-    """Tool's name as the model saw it."""
+    timestamp: int  # time of the decision, in milliseconds since 1970, UTC
+    tool: str  # tool's name as the model saw it
     skill: str
     kind: ToolKind
     effect: Effect
     target: str | None
-    args: JsonObject | None
-    """Arguments; None if they were redacted from the log."""
+    args: JsonObject | None  # arguments; None if they were redacted from the log
     decision: Decision
     ran: bool
 
@@ -49,8 +43,7 @@ class PastRun:
 
     id: str
     expert: JsonObject = field(default_factory=dict[str, JsonValue])
-    works_for: str | None = None
-    """Id of the calling Run; None for a Coordinator."""
+    works_for: str | None = None  # id of the calling Run; None for a Coordinator
     calls: list[PastCall] = field(default_factory=list[PastCall])
 
 

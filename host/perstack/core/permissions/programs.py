@@ -1,7 +1,4 @@
-"""Programs that run other programs, recognised by their names and arguments.
-
-A rule for a program's name is not enough for these, because their arguments decide what runs.
-"""
+"""Recognise programs that run other programs, by name and arguments: a rule for their names is not enough."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ OTHER_SHELLS = _words(
     """
 )
 
-RUNNERS = _words(
+RUNNERS = _words(  # programs that run what their arguments name or what a person types
     """
     env xargs sudo doas su runuser pkexec nohup nice ionice timeout gtimeout time setsid stdbuf unbuffer chroot unshare
     nsenter flock watch entr parallel strace ltrace gdb lldb valgrind perf script expect ssh sshpass mosh chrt taskset
@@ -39,7 +36,6 @@ RUNNERS = _words(
     eval source . exec command builtin trap alias coproc enable hash bind complete compgen mapfile readarray fc let
     """
 )
-"""Programs that run what their arguments name or what a person types."""
 
 _NODE = r"-(?:[a-z]*[ep][a-z]*|r)|--(?:eval|print|require|import|loader|experimental-loader)(?:=.*)?"
 _AWK = r".*(?:system|getline|\||@load|@include).*|-[lif].*|--(?:load|include|file).*"
@@ -47,7 +43,7 @@ _MAKE = r"SHELL=.*|\.SHELLFLAGS=.*|-E.*|--eval.*"
 _FD = r"-x|-X|--exec.*|--exec-batch.*"
 _GCC = r"-wrapper|-fplugin.*|-specs.*"
 
-INTERPRETERS: Mapping[str, str] = {
+INTERPRETERS: Mapping[str, str] = {  # patterns of interpreters' arguments that are programs
     "python": r"-[A-Za-z]*c.*",
     "pypy": r"-[A-Za-z]*c.*",
     "ipython": r"-c.*",
@@ -70,12 +66,11 @@ INTERPRETERS: Mapping[str, str] = {
     "sqlite3": r".*\.(?:shell|system|load)\b.*|-cmd|-init",
     "psql": r".*\\!.*",
 }
-"""Patterns of interpreters' arguments that are programs."""
 
 READ_INPUT = _words("python pypy ipython perl ruby node nodejs php lua luajit julia groovy deno bun sqlite3")
 """Interpreters that run their standard input if no argument names a file."""
 
-TRAPS: Mapping[str, str] = {
+TRAPS: Mapping[str, str] = {  # patterns of arguments that make a program run another one, or change which one it runs
     "find": r"-(?:exec|execdir|ok|okdir)",
     "fd": _FD,
     "fdfind": _FD,
@@ -121,7 +116,6 @@ TRAPS: Mapping[str, str] = {
     "readonly": r".*=.*",
     "local": r".*=.*",
 }
-"""Patterns of arguments that make a program run another one, or change which one it runs."""
 
 SEEN_THROUGH = _words(
     """

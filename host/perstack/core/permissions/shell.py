@@ -1,7 +1,4 @@
-"""Split shell scripts into simple commands, redirections and unreadable parts.
-
-Only what is understood for certain becomes a command; everything that the tree or a word may hide becomes `Unread`.
-"""
+"""Split shell scripts into simple commands, redirections, and parts that nobody understands for certain."""
 
 from __future__ import annotations
 
@@ -32,14 +29,13 @@ def _names(text: str) -> frozenset[str]:
 _LONGEST = 50_000
 _DEEPEST = 60
 
-_INSIDE = _names(
+_INSIDE = _names(  # node types that only contain statements
     """
     program list pipeline subshell compound_statement do_group negated_command if_statement elif_clause
     else_clause while_statement case_item function_definition variable_assignments command_substitution
     process_substitution
     """
 )
-"""Node types that only contain statements."""
 
 _RESERVED = _names(
     """
@@ -83,7 +79,6 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
 
 
 def _is_same(first: list[Part], second: list[Part]) -> bool:
-    """Return whether two parsers found equal commands and files, in any order."""
 
     def named(parts: list[Part]) -> list[str]:
         return sorted(
@@ -235,7 +230,6 @@ def _heredoc(node: Node, depth: int) -> Iterator[Part]:
 
 
 def _expanded(body: Node, depth: int) -> Iterator[Part]:
-    """Yield the commands that an unquoted here-document runs."""
     text = re.sub(r"\\[\\$`]", "", source(body))
     inner = [child for child in body.named_children if child.type not in ("heredoc_content", "string_content")]
     run = sum(one.type == "command_substitution" for one in descendants(body))
@@ -306,7 +300,6 @@ def _arithmetic(node: Node, depth: int) -> Iterator[Part]:
 
 
 def _substituted(node: Node, depth: int) -> Iterator[Part]:
-    """Yield the commands that run inside of words, anywhere below a node."""
     seen = 0
     for one in descendants(node):
         if one.type in ("command_substitution", "process_substitution"):

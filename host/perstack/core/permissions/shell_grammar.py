@@ -37,8 +37,7 @@ _ENDS = " \t\n;&|<>()"
 _BARE = re.compile(r"[^ \t\n;&|<>()'\"\\$`]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEXT = r"[A-Za-z0-9_./,:@%+ -]*"
-_NO_BLANK = frozenset({0x85, 0xA0})
-"""Bytes that some locales treat as blanks, even within a UTF-8 character."""
+_NO_BLANK = frozenset({0x85, 0xA0})  # bytes that some locales treat as blanks, even within a UTF-8 character
 
 _SIMPLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
 _NUMBER_PARAMETERS = frozenset({"$?", "$#", "$$", "$!"})
@@ -81,24 +80,18 @@ class NotUnderstood(Exception):
     """Construct that shells may read differently; the message says why."""
 
 
-_Piece = tuple[str | None, bool]
-"""Text of a piece of a word, None if known only at run time; True if it is always exactly one argument."""
+_Piece = tuple[str | None, bool]  # text, None if known only at run time; True if it is always one argument
 
 
 @dataclass(frozen=True, slots=True)
 class _Word:
     raw: str
-    text: str | None
-    """Text; None if known only at run time."""
-    is_one: bool
-    """True if it is always exactly one argument; an unquoted expansion may become several or none."""
+    text: str | None  # text; None if known only at run time
+    is_one: bool  # True if it is always exactly one argument; an unquoted expansion may become several or none
 
 
 def understood(script: str, *, is_bash: bool) -> list[Part]:
-    """Return the simple commands and redirections of a script. Raises NotUnderstood unless all of it is certain.
-
-    `is_bash`: bash runs the script, not whichever shell is called `sh`.
-    """
+    """Return a script's commands and redirections. Raises NotUnderstood unless all is certain; see `is_bash`."""
     reader = _Reader(script, is_bash=is_bash)
     reader.script()
     return reader.parts
@@ -112,8 +105,7 @@ class _Reader:
         self._is_bash = is_bash
         self._depth = 0
         self._inside = 0
-        self._heredoc: tuple[str, bool, bool] | None = None
-        """Delimiter of a here-document that begins in the next line, whether it is quoted, and whether tabs are cut."""
+        self._heredoc: tuple[str, bool, bool] | None = None  # delimiter, is quoted, cuts tabs
 
     def script(self) -> None:
         self._lines()
@@ -476,7 +468,6 @@ class _Reader:
         return _Word(raw, _joined(text for text, _ in pieces), all(is_one for _, is_one in pieces))
 
     def _piece(self, start: int) -> _Piece:
-        """Read one piece of the word that starts at `start`."""
         match self._peek():
             case "'":
                 end = self._script.find("'", self._at + 1)
@@ -495,7 +486,6 @@ class _Reader:
                 return self._bare(start)
 
     def _escaped(self) -> str:
-        """Read a backslash and return the character after it."""
         # In a locale such as GBK or Shift_JIS, which a script may set itself, a backslash after a byte of another
         # character is a part of that character: what it seems to escape would end a word or a command.
         if not self._script[max(self._at - 1, 0) : self._at].isascii():
@@ -549,7 +539,6 @@ class _Reader:
         return _joined(texts), is_one
 
     def _dollar(self) -> str:
-        """Skip an expansion, reading the commands in it, and return its text."""
         start = self._at
         found = self._match(_ARITHMETIC) or self._match(_EXPANSION) or self._match(_SIMPLE)
         if found is None and self._is_bash:

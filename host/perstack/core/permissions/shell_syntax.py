@@ -16,14 +16,10 @@ from perstack.dataclass import dataclass
 class Command:
     """Simple command."""
 
-    words: tuple[str | None, ...]
-    """Words; None for a word that is known only at run time and may expand to several."""
-    assignments: tuple[str, ...] = ()
-    """Assignments `NAME=value` for the command that can change what it does."""
-    reason: str = ""
-    """Reason why a person is asked: the command runs more than its name says."""
-    is_around: bool = False
-    """True for a wrapper whose inner commands are parsed too: then only rules that name the wrapper apply."""
+    words: tuple[str | None, ...]  # words; None for a word that is known only at run time and may expand to several
+    assignments: tuple[str, ...] = ()  # assignments `NAME=value` for the command that can change what it does
+    reason: str = ""  # reason why a person is asked: the command runs more than its name says
+    is_around: bool = False  # True for a wrapper whose inner commands are parsed too: only rules that name it apply
 
     @cached_property
     def known(self) -> tuple[str, ...]:
@@ -41,11 +37,9 @@ class Redirect:
     """File that the shell itself reads or writes."""
 
     shown: str
-    path: str | None
-    """Path; None if it is known only at run time."""
+    path: str | None  # path; None if it is known only at run time
     is_read: bool = False
-    text: str = ""
-    """Path as written, if it is relative to a folder that is known only at run time."""
+    text: str = ""  # path as written, if it is relative to a folder that is known only at run time
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +164,7 @@ _EXPANSION = re.compile(r"\$\{#?(?:[A-Za-z_]\w*|\d+|[@*#?$-])(?::?[-+?][^`]*|[#%
 
 _NUMBERS = re.compile(r"\$(?:\(\(|\[)[\s\d+\-*/%()<>=!&|^~\]]*")
 
-Word = tuple[str | None, list[Node], str | None]
-"""Text, None if unknown; substitutions to run in order to expand it; a problem if it cannot be read, or None."""
+Word = tuple[str | None, list[Node], str | None]  # text, None if unknown; substitutions in it; problem or None
 
 
 def word_of(node: Node) -> Word:

@@ -30,8 +30,7 @@ from perstack.dataclass import dataclass
 
 # Jobs and series without a driver.
 
-_TOO_OLD_MS = 7 * 24 * 3_600_000
-"""Maximum age of a pause that is looked for; no rate limit lasts longer."""
+_TOO_OLD_MS = 7 * 24 * 3_600_000  # of a pause: no rate limit lasts longer
 
 
 Paused = JobSummary | SeriesSummary | SeriesState
@@ -60,21 +59,18 @@ def stands(job: JobSummary) -> bool:
     return job.closed is not None or job.status in ("completed", "stoppedByInteractiveTool")
 
 
-MOST_TAKEOVERS = 3
-"""Consecutive workers that may end while driving a Job without progress before it is given up."""
+MOST_TAKEOVERS = 3  # consecutive workers that may end while driving a Job without progress before it is given up
 
-_MOST_IN_ALL = 10
-"""Consecutive takeovers without progress before a Job is given up, for any reason."""
+_MOST_IN_ALL = 10  # consecutive takeovers without progress before a Job is given up, for any reason
 
 _FIRST_PAUSE = 250
-_LONGEST_PAUSE = 4_000
-"""Milliseconds, as is `_FIRST_PAUSE`."""
+_LONGEST_PAUSE = 4_000  # milliseconds, as is `_FIRST_PAUSE`
 
 _BEGINNINGS = frozenset(
     ("resumeRun", "startGeneration", "retry", "switchModel", "startToolCall", "startSample", "startCompaction")
 )
 """Events that a worker records before the work that may end it; each takeover records them again."""
-_BESIDE = frozenset(
+_BESIDE = frozenset(  # events that are no progress of the Job
     (
         "queueRun",
         "stopRunByInterrupt",
@@ -85,13 +81,11 @@ _BESIDE = frozenset(
         "redactEvent",
     )
 )
-"""Events that are no progress of the Job."""
 
 _ENDS: frozenset[JobStatus] = frozenset(("stoppedByError", "stoppedByMaxSteps", "stoppedByBudget"))
 """Stops that need a person."""
 
-Served = JobSummary | SeriesState
-"""The target of an order: a Job, or iterations, whose Jobs the owner of the order drives one after the other."""
+Served = JobSummary | SeriesState  # target of an order: a Job, or iterations with their Jobs
 
 Came = Literal[
     "stopped", "left", "cancelled", "lost", "busy", "unreachable", "unable", "missing", "deleted", "newer", "damaged"
@@ -112,8 +106,7 @@ class Again:
     """The order is queued again."""
 
     due: int
-    refused: str | None = None
-    """Reason why this worker must not get the order again; None if it may."""
+    refused: str | None = None  # reason why this worker must not get the order again; None if it may
 
 
 def needs_nobody(served: Served) -> bool:
@@ -140,10 +133,7 @@ def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, 
 
 
 def after_delegate(came: Came, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
-    """Return what happens to the order of a delegate's Run with this status; None if the Run does not exist any more.
-
-    The Run that awaits the delegate orders it again when it should continue.
-    """
+    """Return what happens to a delegate's order; None: its Run is gone. Who awaits it orders it again."""
     if came == "missing":
         return Again(0, reason)
     if not _is_unseen(came) and status != "queued" and status not in ACTIVE:
@@ -157,7 +147,6 @@ def _is_unseen(came: Came) -> bool:
 
 
 def _after(came: Came, now: int, tries: int, reason: str) -> Done | Again:
-    """Return what happens to the order of a target that has not ended, as far as this worker knows."""
     match came:
         case "left":
             return Again(0)

@@ -18,8 +18,7 @@ from perstack.core.runs.display_events import WaitReason
 from perstack.core.runs.fallbacks import LONGEST_WAIT
 from perstack.dataclass import dataclass
 
-MOST_FAILURES = 10
-"""Consecutive failures over all Runs; more than the default attempts of one Run, which alone opens no circuit."""
+MOST_FAILURES = 10  # in a row, over all Runs; more than one Run's attempts, which alone open no circuit
 CLOSED_FOR = 30.0
 
 NO_LIMITS = ProviderLimits(name="")
@@ -30,21 +29,15 @@ class Pace:
     """The state of an endpoint."""
 
     under_way: int = 0
-    next_request: float = 0.0
-    """Earliest start of the next generation by `requestsPerMinute`; `next_tokens`: by `tokensPerMinute`."""
+    next_request: float = 0.0  # earliest start by `requestsPerMinute`; `next_tokens`: by `tokensPerMinute`
     next_tokens: float = 0.0
-    held_until: float = 0.0
-    """End of the pause that the endpoint asked for."""
-    most: int | None = None
-    """Maximum concurrent generations since the endpoint refused more; None if it never did."""
-    went_well: int = 0
-    """Successes since `most` last changed."""
+    held_until: float = 0.0  # end of the pause that the endpoint asked for
+    most: int | None = None  # maximum concurrent generations since the endpoint refused more; None if it never did
+    went_well: int = 0  # successes since `most` last changed
     failures: int = 0
     latest: str = ""
-    open_until: float = 0.0
-    """End of the time without requests; 0 if the circuit is closed."""
-    is_trying: bool = False
-    """True while a test generation runs that may close the circuit."""
+    open_until: float = 0.0  # end of the time without requests; 0 if the circuit is closed
+    is_trying: bool = False  # True while a test generation runs that may close the circuit
 
     @property
     def is_open(self) -> bool:

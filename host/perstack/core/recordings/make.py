@@ -48,15 +48,11 @@ class Source:
 
     job_id: str
     status: JobStatus
-    logs: Mapping[str, Sequence[StoredEvent]]
-    """Events of each Run in order, by its id."""
+    logs: Mapping[str, Sequence[StoredEvent]]  # events of each Run in order, by its id
     statuses: Mapping[str, str]
-    sent: Mapping[str, int]
-    """Number of messages that each generation was sent, by the id of its `startGeneration`."""
-    tools: Mapping[str, Sequence[JsonObject]]
-    """Tools of each `toolsDigest`, from the Job's blob of that name."""
-    blobs: Mapping[str, bytes]
-    """Images and documents of results, by their sha256."""
+    sent: Mapping[str, int]  # number of messages that each generation was sent, by the id of its `startGeneration`
+    tools: Mapping[str, Sequence[JsonObject]]  # tools of each `toolsDigest`, from the Job's blob of that name
+    blobs: Mapping[str, bytes]  # images and documents of results, by their sha256
 
 
 @dataclass(slots=True)
@@ -148,10 +144,8 @@ class _Reader:
         self._hiding = hiding
         self._first = self._model = full_name(start.provider, start.model)
         self._begun: step_events.StartGeneration | None = None
-        self._tools: dict[str, JsonObject] = {}
-        """Tools of the latest generation, by name."""
-        self._open: dict[str, _Recorded] = {}
-        """Reply of each call, by the call's id."""
+        self._tools: dict[str, JsonObject] = {}  # tools of the latest generation, by name
+        self._open: dict[str, _Recorded] = {}  # reply of each call, by the call's id
         self.replies: dict[tuple[int, str], _Recorded] = {}
         self.tools: list[RecordedTool] = []
 

@@ -41,11 +41,9 @@ from perstack.errors import UsageError
 
 FORMAT: Literal["perstack-recording/1"] = "perstack-recording/1"
 MOST_BYTES = 32 * 1024 * 1024
-MOST_BLOB_BYTES = 12 * 1024 * 1024
-"""Maximum size of all images and documents in a recording, before base64."""
+MOST_BLOB_BYTES = 12 * 1024 * 1024  # maximum size of all images and documents in a recording, before base64
 
-_MANY = 100_000
-"""Maximum length of any list."""
+_MANY = 100_000  # maximum length of any list
 _DEEPEST = 200
 _LONGEST_SHOWN = 160
 _WIDTH = 118
@@ -89,8 +87,7 @@ class RecordedThinking(Piece):
 class RecordedFile(Piece):
     """Image or document of a result; its bytes are in `Recording.blobs`."""
 
-    blob: str
-    """sha256 in hex."""
+    blob: str  # sha256 in hex
     mime_type: str
     size: int = Field(ge=0, le=MOST_BYTES)
     name: str | None = None
@@ -107,8 +104,7 @@ class SaidForm(Piece):
 
     question: Text
     requested_schema: JsonObject = Field(default_factory=dict, exclude_if=falsy)
-    action: Literal["accept", "decline", "cancel"] | None = None
-    """Answer; None if nobody had answered when the Job was recorded."""
+    action: Literal["accept", "decline", "cancel"] | None = None  # None: nobody had answered when the Job was recorded
     content: JsonObject = Field(default_factory=dict, exclude_if=falsy)
 
 
@@ -126,7 +122,6 @@ class SaidApproval(Piece):
 
 
 def _key_of(*keys: str) -> Discriminator:
-    """Return a discriminator by the first of these keys that a part has."""
 
     def kind(value: object) -> str | None:
         if isinstance(value, Mapping):
@@ -155,19 +150,15 @@ class RecordedCall(Piece):
     call: str
     tool: str
     args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
-    raw: str | None = None
-    """Text that the model wrote in place of a JSON object."""
+    raw: str | None = None  # text that the model wrote in place of a JSON object
     skill: str = Field(default="", exclude_if=falsy)
     kind: ToolKind = Field(default="tool", exclude_if=lambda value: value == "tool")
-    said: tuple[Said, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
-    """Answers and decisions of people, in order."""
+    said: tuple[Said, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)  # by people, in order
     result: tuple[ResultPart, ...] | None = Field(default=None, max_length=_MANY)
     """Result of a tool. None without one, and for calls whose result playback makes again: of the loop itself, of
     delegates, and refusals."""
-    failed: bool = Field(default=False, exclude_if=falsy)
-    """True if the model saw an error."""
-    usage: Usage | None = None
-    """Usage of generations that the tool itself asked for."""
+    failed: bool = Field(default=False, exclude_if=falsy)  # True if the model saw an error
+    usage: Usage | None = None  # usage of generations that the tool itself asked for
 
     @property
     def shown(self) -> str:
@@ -189,10 +180,8 @@ class RecordedReply(Piece):
     step: int = Field(ge=0, le=10**9)
     kind: Literal["reply", "result", "summary"] = Field(default="reply", exclude_if=lambda value: value == "reply")
     """`result`: the final generation without tools. `summary`: a summary of older turns, from compaction."""
-    messages: int = Field(default=0, ge=0, le=10**9, exclude_if=falsy)
-    """Number of messages that the model was sent; 0 is not compared."""
-    model: str = Field(default="", exclude_if=falsy)
-    """`provider/model`, if it is not the Run's."""
+    messages: int = Field(default=0, ge=0, le=10**9, exclude_if=falsy)  # that the model was sent; 0: not compared
+    model: str = Field(default="", exclude_if=falsy)  # `provider/model`, if it is not the Run's
     reply: tuple[ReplyPart, ...] = Field(max_length=_MANY)
     finish_reason: FinishReason = Field(default="stop", exclude_if=lambda value: value == "stop")
     usage: Usage = Field(default=NO_USAGE, exclude_if=lambda value: value == NO_USAGE)
@@ -207,8 +196,7 @@ class RecordedReply(Piece):
 class CalledBy(Piece):
     """Call of another Run that a delegate was started by."""
 
-    run: int = Field(ge=0, le=_MANY)
-    """Index of that Run in `runs`, from 0."""
+    run: int = Field(ge=0, le=_MANY)  # index of that Run in `runs`, from 0
     call: str
 
 
@@ -217,13 +205,10 @@ class RecordedRun(Piece):
 
     expert: str
     query: Text
-    called_by: CalledBy | None = None
-    """Id of the parent; None for a Coordinator."""
-    model: str = Field(default="", exclude_if=falsy)
-    """`provider/model`."""
+    called_by: CalledBy | None = None  # id of the parent; None for a Coordinator
+    model: str = Field(default="", exclude_if=falsy)  # `provider/model`
     status: str = "completed"
     attached: tuple[RecordedFile | RecordedText, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
-    """Attachments of the query, by digest; the player of the recording attaches them again."""
     replies: tuple[RecordedReply, ...] = Field(default=(), max_length=_MANY)
 
     def calls(self) -> tuple[tuple[int, RecordedCall], ...]:
@@ -244,10 +229,8 @@ class RecordedTool(Piece):
 class RecordedExpert(Piece):
     """Expert as of the recording."""
 
-    instruction: str
-    """Digest of its instruction."""
-    tools: tuple[RecordedTool, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)
-    """Tools that it called, except the base skill's."""
+    instruction: str  # digest of its instruction
+    tools: tuple[RecordedTool, ...] = Field(default=(), exclude_if=falsy, max_length=_MANY)  # without the base skill's
 
 
 class Recording(Piece):
@@ -255,14 +238,11 @@ class Recording(Piece):
 
     format: Literal["perstack-recording/1"] = FORMAT
     job: str
-    perstack: str = ""
-    """Version of perstack that made the recording."""
-    status: JobStatus = "completed"
-    """Status of the Job when it was recorded."""
+    perstack: str = ""  # version of perstack that made the recording
+    status: JobStatus = "completed"  # status of the Job when it was recorded
     experts: dict[str, RecordedExpert] = Field(default_factory=dict[str, RecordedExpert])
     runs: tuple[RecordedRun, ...] = Field(max_length=_MANY)
-    blobs: dict[str, str] = Field(default_factory=dict[str, str], exclude_if=falsy)
-    """Bytes of images and documents in base64, by their sha256 in hex."""
+    blobs: dict[str, str] = Field(default_factory=dict[str, str], exclude_if=falsy)  # base64, by sha256 in hex
 
     def to_bytes(self) -> bytes:
         """Return the file: indented JSON in a fixed order, so that a Job always gives equal bytes."""
@@ -339,7 +319,6 @@ def _problem(error: ValidationError | RecursionError) -> str:
 
 
 def _disagreement(recording: Recording) -> str | None:
-    """Return a contradiction between parts of a recording, or None."""
     depths: list[int] = []
     for number, run in enumerate(recording.runs):
         above = run.called_by

@@ -22,23 +22,18 @@ class Call:
     part: ToolCallPart
     decided: DecidedCall
     result: ToolResultPart | None = None
-    settlement: Settlement | None = None
-    """Decision about a call that was interrupted by the end of its process and may have had its effect; else None."""
+    settlement: Settlement | None = None  # decision about an interrupted call that may have had its effect
     delegation: Delegation | None = None
-    question: Question | None = None
-    """The tool's question, which a person must answer before the call is repeated."""
+    question: Question | None = None  # the tool's question, which a person must answer before the call is repeated
     answers: tuple[Answer, ...] = ()
     warning: str | None = None
     has_report: bool = False
     requested: str | None = None
-    approval: Approval | None = None
-    """The decision on the request; None before it."""
-    is_unattended: bool = False
-    """True if the approval was refused because nobody could be asked."""
+    approval: Approval | None = None  # the decision on the request; None before it
+    is_unattended: bool = False  # True if the approval was refused because nobody could be asked
     began: bool = False
     leads_to: tuple[str, ...] = ()
-    offers: tuple[str, ...] = ()
-    """Rules that a person may approve for the whole Job instead of this call."""
+    offers: tuple[str, ...] = ()  # rules that a person may approve for the whole Job instead of this call
 
     @property
     def waits_for_approval(self) -> bool:
@@ -129,11 +124,9 @@ class Compact:
 
     first: str
     through: str
-    kept: tuple[str, ...]
-    """Event ids of messages between `first` and `through`, which are event ids too, that stay."""
+    kept: tuple[str, ...]  # event ids of messages between `first` and `through`, which are event ids too, that stay
     tokens_before: int
-    tokens_after: int
-    """Estimate with a summary of the maximum length."""
+    tokens_after: int  # estimate with a summary of the maximum length
 
 
 @dataclass(frozen=True)
@@ -151,8 +144,7 @@ class Fail:
     """Record that the Run failed: its replies are unusable, or its context cannot be made to fit."""
 
     error: ErrorInfo
-    uncharged: bool = False
-    """True if the endpoint refused the failed generation, so that nothing is charged."""
+    uncharged: bool = False  # True if the endpoint refused the failed generation, so that nothing is charged
 
 
 @dataclass(frozen=True)

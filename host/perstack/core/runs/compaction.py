@@ -31,10 +31,8 @@ STANDS_FOR_OLDER = "[Older messages are not shown any more"
 _SUMMARY = "\n\n"
 _TODOS = "\n\nThe todos as they stand: "
 
-_CAPS = (4_000, 1_000, 300, 120)
-"""Maximum characters of each text in the transcript; the first value with which everything fits is used."""
-_SHARE = 0.55
-"""Maximum share of the window that the transcript takes."""
+_CAPS = (4_000, 1_000, 300, 120)  # characters of each text in the transcript; the first with which everything fits
+_SHARE = 0.55  # maximum share of the window that the transcript takes
 
 
 def left_out(run: Run, plan: Compact) -> list[Message]:

@@ -37,21 +37,17 @@ from perstack.core.runs.messages import (
 from perstack.core.runs.state import Changes, ContextState, Run
 from perstack.core.runs.tool_search import SEARCH_TOOL, names_in
 
-HEAD = 400
-"""Characters kept of the beginning of a result that shrinks; `TAIL` of its end."""
+HEAD = 400  # characters kept of the beginning of a result that shrinks; `TAIL` of its end
 TAIL = 200
-OVERFLOW = "ContextOverflow"
-"""Name of the error that an endpoint raises for a request which does not fit."""
+OVERFLOW = "ContextOverflow"  # name of the error that an endpoint raises for a request which does not fit
 RECALL_TOOL = "recallHistory"
 PIN_TOOL = "pin"
 
-_ENOUGH = 1 / 8
-"""Share of the window to free at least; freeing less would invalidate the prompt cache at every step."""
+_ENOUGH = 1 / 8  # share of the window to free at least; freeing less would invalidate the prompt cache at every step
 _SUMMARY_SHARE = 1 / 8
 _LEAST_SUMMARY = 256
 _MOST_SUMMARY = 4_000
-_CERTAIN = 3 / 4
-"""Lower bound of the actual tokens, as a share of their estimate."""
+_CERTAIN = 3 / 4  # lower bound of the actual tokens, as a share of their estimate
 
 
 def policy_of(run: Run) -> ContextPolicy | None:

@@ -1,7 +1,4 @@
-"""Build the events that need no side effect: of commands, questions, answers, stops and resumptions.
-
-Events that record the outcome of a side effect (a reply, a tool's result) are built by the engine modules that have it.
-"""
+"""Build the events that need no side effect: of commands, questions, answers, stops and resumptions."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from perstack.core.runs.results import finished
 from perstack.core.runs.state import Phase, Run, call_key, is_unsettled
 from perstack.dataclass import dataclass
 
-Noted = (
+Noted = (  # commands that have no side effect: their events follow from the state
     commands.RecordResult
     | commands.StartDelegates
     | commands.Complete
@@ -33,7 +30,6 @@ Noted = (
     | commands.Fail
     | commands.StopAtLimit
 )
-"""Commands that have no side effect: their events follow from the state."""
 
 
 def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[events.StoredEvent, ...]:

@@ -91,8 +91,7 @@ class WaitForEndpoint(DisplayEvent):
     provider: str
     reason: WaitReason
     ahead: int
-    delay_ms: int | None = None
-    """Time until the queue advances; None if unknown."""
+    delay_ms: int | None = None  # time until the queue advances; None if unknown
 
 
 class StreamReasoning(DisplayEvent):

@@ -48,12 +48,9 @@ class QueueRun(RunEvent):
 
     type: Literal["queueRun"] = "queueRun"
     by: By
-    definition: str | None = None
-    """SHA-256 (hex) of a blob of the Job with the Experts and settings that every worker uses for it."""
-    due: int = Field(default=0, exclude_if=falsy)
-    """Earliest start, in milliseconds since 1970."""
-    priority: int = Field(default=0, exclude_if=falsy)
-    """Higher values first."""
+    definition: str | None = None  # SHA-256 (hex) of a blob with the Experts and settings that every worker uses
+    due: int = Field(default=0, exclude_if=falsy)  # earliest start, in milliseconds since 1970
+    priority: int = Field(default=0, exclude_if=falsy)  # higher values first
 
     @field_validator("definition")
     @classmethod
@@ -90,10 +87,8 @@ class FinishRun(RunEvent):
     checkpoint_id: str
     text: str
     total_usage: Usage
-    result: JsonObject | None = None
-    """The result as JSON that fits the schema; None without a schema."""
-    without_effect: bool = Field(default=False, exclude_if=falsy)
-    """True if the Expert declares that its work has an effect, but no tool call had one."""
+    result: JsonObject | None = None  # the result as JSON that fits the schema; None without a schema
+    without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
 
 
 # Rewinding the files of a workspace: the intent, and the outcome.
@@ -103,12 +98,9 @@ class StartRewind(RunEvent):
     """The intent to restore files of the workspace. It is on disk before any file is touched."""
 
     type: Literal["startRewind"] = "startRewind"
-    to_checkpoint: str
-    """Event id of the snapshot in a log of the Job whose files are restored."""
-    tree: str
-    """Tree of the files before the rewind: rewinding to this event undoes it."""
-    only: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Globs of the paths to restore; empty for all."""
+    to_checkpoint: str  # event id of the snapshot in a log of the Job whose files are restored
+    tree: str  # tree of the files before the rewind: rewinding to this event undoes it
+    only: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # globs of the paths to restore; empty for all
     by: By
 
 
@@ -117,17 +109,14 @@ class FinishRewind(RunEvent):
 
     type: Literal["finishRewind"] = "finishRewind"
     start: str
-    tree: str | None = None
-    """Tree of the files after the rewind; None if it could not be recorded."""
+    tree: str | None = None  # tree of the files after the rewind; None if it could not be recorded
     files: int
-    kept: int = Field(default=0, exclude_if=falsy)
-    """Number of files that differ from the snapshot and were left alone."""
+    kept: int = Field(default=0, exclude_if=falsy)  # number of files that differ from the snapshot and were left alone
 
 
 # Starting and resuming a Run.
 
-FORMAT = 1
-"""Version of the event shapes in this module; `upgrade` converts older ones."""
+FORMAT = 1  # version of the event shapes in this module; `upgrade` converts older ones
 
 Settlement = Literal["done", "retry", "ask"]
 """Decision about an interrupted call without a result: `done` (it had its effect), `retry` (run it again), `ask` (the
@@ -144,8 +133,7 @@ class StartRun(RunEvent):
     query: str
     model: str
     provider: str
-    instruction: str
-    """The complete rendered instruction."""
+    instruction: str  # complete, as rendered
     expert: Expert
     limits: Limits
     reasoning_budget: ReasoningBudget | None = None
@@ -154,21 +142,14 @@ class StartRun(RunEvent):
     runtime_version: str = Field(default="", exclude_if=falsy)
     labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
     overrides: tuple[Override, ...] = Field(default=(), exclude_if=falsy)
-    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
-    """Rules in force: the project's, the Expert's, and all rules of Runs above it. Empty if nothing is restricted."""
-    depth: int = Field(default=0, exclude_if=falsy)
-    """Number of Runs above this one; unknown and 0 for delegates in logs of earlier versions."""
-    sandbox: SandboxPolicy | None = None
-    """Where programs of its tools run and what they may reach; None to run as the host's user without a sandbox."""
-    output: JsonObject | None = None
-    """JSON schema that the caller requests for the result, instead of the Expert's `output`."""
+    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)  # of project, Expert and all Runs above
+    depth: int = Field(default=0, exclude_if=falsy)  # runs above; 0 for delegates in logs of earlier versions
+    sandbox: SandboxPolicy | None = None  # of its tools' programs; None: they run as the host's user
+    output: JsonObject | None = None  # JSON schema of the result that the caller requests, before the Expert's `output`
     agents_md: tuple[AgentsMdFile, ...] = Field(default=(), exclude_if=falsy)
     attachments: tuple[ResultContent, ...] = Field(default=(), exclude_if=falsy)
-    """Attachments of the query: images and documents, and texts as the model sees them."""
-    fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Fallback models in order, as `provider/model`; `switchModel` says which model is active."""
-    snapshots: SnapshotPolicy | None = None
-    """Policy for recording the workspace; None if it is not recorded."""
+    fallbacks: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # in order, as `provider/model`
+    snapshots: SnapshotPolicy | None = None  # policy for recording the workspace; None if it is not recorded
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
 
 
@@ -178,20 +159,13 @@ class ResumeRun(RunEvent):
     type: Literal["resumeRun"] = "resumeRun"
     reason: ResumeReason
     checkpoint_id: str
-    limits: Limits | None = None
-    """New limits; None if they are unchanged."""
-    settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)
-    """A person's decisions about interrupted calls, by tool call id."""
-    signal: str | None = None
-    """Source and id of the event from outside that resumed the Run; each is accepted once."""
-    by: By | None = None
-    """Actor who gave the new limits; None in logs of earlier versions."""
-    definition: Definition | None = None
-    """Today's definition, for a Run that failed before its first reply: no reply depends on the old one."""
-    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)
-    """Today's rules that are not yet in force; they hold in addition."""
-    worker: str = Field(default="", exclude_if=falsy)
-    """Name of the worker that drives the Run from now on; empty if it is the process that resumed it."""
+    limits: Limits | None = None  # new limits; None if they are unchanged
+    settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)  # by tool call id
+    signal: str | None = None  # source and id of the event from outside that resumed the Run; each is accepted once
+    by: By | None = None  # actor who gave the new limits; None in logs of earlier versions
+    definition: Definition | None = None  # today's, for a Run that failed before its first reply
+    permissions: tuple[RuleSet, ...] = Field(default=(), exclude_if=falsy)  # today's that are not in force yet
+    worker: str = Field(default="", exclude_if=falsy)  # that drives the Run from now on; empty: this process
 
 
 def started_as(start: StartRun, event: ResumeRun) -> StartRun:
@@ -230,8 +204,7 @@ class ErrorRun(RunEvent):
     type: Literal["errorRun"] = "errorRun"
     checkpoint_id: str
     error: ErrorInfo
-    uncharged: bool = Field(default=False, exclude_if=falsy)
-    """With a budget and a failed generation: True if the endpoint refused it, so that nothing is charged."""
+    uncharged: bool = Field(default=False, exclude_if=falsy)  # True if the endpoint refused it: nothing is charged
 
 
 class StopRunByExceededMaxSteps(RunEvent):
@@ -248,12 +221,9 @@ class StopRunByExceededBudget(RunEvent):
     type: Literal["stopRunByExceededBudget"] = "stopRunByExceededBudget"
     checkpoint_id: str
     budget: BudgetName
-    expert: str | None = None
-    """Expert whose budget it is; None for the Job's."""
-    limit: float
-    """Amount in dollars, tokens, milliseconds or calls, as are `spent` and `needed` (by the next call)."""
-    spent: float
-    """Includes the reservations of running calls."""
+    expert: str | None = None  # None for the Job's budget
+    limit: float  # amount in dollars, tokens, milliseconds or calls, as are `spent` and `needed` (by the next call)
+    spent: float  # includes the reservations of running calls
     needed: float
 
     @property
@@ -271,10 +241,8 @@ class StopRunByInterrupt(RunEvent):
 
     type: Literal["stopRunByInterrupt"] = "stopRunByInterrupt"
     checkpoint_id: str
-    reason: Literal["interrupt", "rateLimit"] = "interrupt"
-    """`rateLimit`: the endpoint asked for a pause too long to wait for in a process."""
-    resume_at: int | None = None
-    """Time at which the Run may continue, in milliseconds since 1970; None if unknown."""
+    reason: Literal["interrupt", "rateLimit"] = "interrupt"  # `rateLimit`: a pause too long to wait in a process
+    resume_at: int | None = None  # time at which the Run may continue, in milliseconds since 1970; None if unknown
 
 
 class RedactEvent(RunEvent):
@@ -285,12 +253,9 @@ class RedactEvent(RunEvent):
     event_type: str
     digest: str
     fields: tuple[str, ...]
-    remains: JsonObject
-    """The event without their content; `core/audit/redaction.py` says what may remain."""
-    blobs: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """SHA-256 (hex) of the blobs removed with it."""
-    copies: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Known copies of the text: ids of events, and descriptions of other places."""
+    remains: JsonObject  # the event without their content; `core/audit/redaction.py` says what may remain
+    blobs: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # SHA-256 (hex) of the blobs removed with it
+    copies: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # of the text: ids of events, descriptions of places
     by: By
     reason: str
 

@@ -85,8 +85,7 @@ _RUNNING: frozenset[RunStatus] = frozenset(("running",))
 _LEFT: frozenset[RunStatus] = frozenset(("running", "stoppedByInterrupt"))
 _ALL: frozenset[RunStatus] = frozenset(get_args(RunStatus))
 _OPEN = _ALL - {"completed"}
-_ALWAYS = frozenset(("startRewind", "finishRewind", "redactEvent"))
-"""Events that a person causes in files or logs, not the Run: allowed even in a closed Run."""
+_ALWAYS = frozenset(("startRewind", "finishRewind", "redactEvent"))  # also in a closed Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,7 @@ class Transition:
 
     phases: frozenset[Phase]
     statuses: frozenset[RunStatus]
-    to_phases: frozenset[Phase] = frozenset()
-    """Empty if the phase does not change; a `to_status` of None leaves the status."""
+    to_phases: frozenset[Phase] = frozenset()  # empty if unchanged; a `to_status` of None leaves the status
     to_status: RunStatus | None = None
 
 
@@ -112,7 +110,7 @@ def _transition(
 _READY, _GENERATING, _REPLIED, _CALLING, _SETTLED = Phase
 _ANY = tuple(Phase)
 
-TRANSITIONS: dict[str, Transition] = {
+TRANSITIONS: dict[str, Transition] = {  # transitions by event type. `startRun` is missing because it creates the Run
     "resumeRun": _transition(_ANY, _OPEN, status="running"),
     "startGeneration": _transition((_READY, _GENERATING, _SETTLED), _RUNNING, (_GENERATING,)),
     "finishGeneration": _transition((_GENERATING,), _RUNNING, (_GENERATING, _REPLIED, _SETTLED)),
@@ -149,7 +147,6 @@ TRANSITIONS: dict[str, Transition] = {
     "finishRewind": _transition(_ANY, _ALL),
     "redactEvent": _transition(_ANY, _ALL),
 }
-"""Transitions by event type. `startRun` is missing because it creates the Run."""
 
 
 def check_legal(run: Run, event: events.StoredEvent) -> None:
@@ -170,10 +167,7 @@ _BY_A_PERSON = (events.StartRewind, events.FinishRewind, events.RedactEvent)
 
 
 def evolve(run: Run, event: events.StoredEvent, head: Head) -> Run:
-    """Return the state after one more event. State changes in no other way.
-
-    Raises IllegalFact if the event cannot follow; `run` itself is never changed.
-    """
+    """Return the state after one more event; nothing else changes state. Raises IllegalFact if it cannot follow."""
     check_legal(run, event)
     at = run.updated_at if isinstance(event, _BY_A_PERSON) else max(run.updated_at, event.timestamp)
     # Do not count the time before a resume or a close as work: nobody knows how long the ended process was working.
@@ -378,7 +372,6 @@ def _settled_try(run: Run, *, is_charged: bool) -> Changes:
 
 
 def _settled_samples(run: Run, call_id: str) -> dict[str, Charge]:
-    """Return the reservations without this call's, whose usage is known now."""
     return {one: charge for one, charge in run.sampled.items() if one != call_id}
 
 
@@ -483,7 +476,6 @@ def _replied(run: Run, event: step_events.FinishGeneration) -> Changes:
 
 
 def _problem_of(reply: ExpertMessage, reason: step_events.FinishReason) -> ErrorInfo | None:
-    """Return why a reply cannot be used; None if it can."""
     if reply.tool_calls:
         return None
     if reason == "length":

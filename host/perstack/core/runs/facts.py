@@ -1,7 +1,4 @@
-"""The parts that events of Runs are made of: common fields, delegation, errors, questions, and todos.
-
-They have a module of their own because both event modules need them.
-"""
+"""Parts of Runs' events, for both event modules: common fields, delegation, errors, questions, todos."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ class Question(Fact):
     """A question that a tool needs answered before it can continue."""
 
     message: str
-    requested_schema: JsonObject = Field(default_factory=dict, exclude_if=falsy)
-    """JSON schema of the answer's content, an object of plain values; empty if only yes or no is asked."""
+    requested_schema: JsonObject = Field(default_factory=dict, exclude_if=falsy)  # of the content; empty: yes or no
 
 
 class Answer(Fact):
@@ -32,8 +28,7 @@ class Answer(Fact):
 
     question: Question
     action: Literal["accept", "decline", "cancel"]
-    content: JsonObject = Field(default_factory=dict, exclude_if=falsy)
-    """Content of an `accept`, which fits the question's schema."""
+    content: JsonObject = Field(default_factory=dict, exclude_if=falsy)  # of an `accept`; fits the question's schema
 
 
 class RunEvent(Fact):
@@ -41,8 +36,7 @@ class RunEvent(Fact):
 
     type: str
     id: str
-    timestamp: int
-    """Milliseconds since 1970, UTC."""
+    timestamp: int  # milliseconds since 1970, UTC
     job_id: str
     run_id: str
     expert_key: str
@@ -84,10 +78,8 @@ class ContinuedFrom(Fact):
 
     run_id: str
     checkpoint_id: str
-    answers: bool = Field(default=False, exclude_if=falsy)
-    """True if the Run begins with another answer to the question that was open there, not with its query."""
-    as_it_was: bool = Field(default=False, exclude_if=falsy)
-    """True if the Run begins in the state of that checkpoint, without a query."""
+    answers: bool = Field(default=False, exclude_if=falsy)  # True: it begins with another answer to the open question
+    as_it_was: bool = Field(default=False, exclude_if=falsy)  # True: it begins without a query
 
 
 class Delegation(Fact):
@@ -113,12 +105,9 @@ class DelegateReport(Fact):
 
     outcome: Literal["completed", "failed"]
     steps: int
-    effects: int = Field(default=0, exclude_if=falsy)
-    """Number of calls that had an effect, including calls of the delegate's delegates."""
-    without_effect: bool = Field(default=False, exclude_if=falsy)
-    """True if the Run completed without an effect although its Expert declares one."""
-    text: str
-    """Text that the caller's model sees after the result."""
+    effects: int = Field(default=0, exclude_if=falsy)  # calls that had an effect, of its delegates too
+    without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
+    text: str  # text that the caller's model sees after the result
 
 
 class Definition(Fact):
@@ -146,11 +135,9 @@ class ErrorInfo(Fact):
 class ShrunkResult(Fact):
     """A result of which the model sees only the beginning and the end."""
 
-    at: str
-    """Id of the event with the step's last result, which the message of results belongs to."""
+    at: str  # id of the event with the step's last result, which the message of results belongs to
     tool_call_id: str
-    blob: str
-    """SHA-256 (hex) of the whole text, which is a blob of the Job."""
+    blob: str  # SHA-256 (hex) of the whole text, which is a blob of the Job
 
 
 # The common fields of events, and their source.

@@ -25,8 +25,7 @@ from perstack.dataclass import dataclass
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 60.0
 
-LONGEST_WAIT = 300.0
-"""Longest pause in seconds that an endpoint may ask for while the process waits; for a longer one the Job pauses."""
+LONGEST_WAIT = 300.0  # longest pause in seconds that a process waits for an endpoint; beyond it the Job pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,7 @@ def delay_before(attempt: int, jitter: float, retry_after: float | None) -> floa
     return longest * (1 - jitter / 2)
 
 
-REST = 300_000
-"""Milliseconds until the primary model is tried again."""
+REST = 300_000  # milliseconds until the primary model is tried again
 
 REFUSAL = "Refusal"
 

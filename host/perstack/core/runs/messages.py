@@ -1,8 +1,4 @@
-"""The messages that a model sees, their parts, and the history of a Run.
-
-Names are Perstack's. A provider plugin translates messages into its wire format; `History` shares one list among all
-versions of a Run's messages.
-"""
+"""The messages that a model sees (with Perstack's names), their parts, and the history of a Run."""
 
 from __future__ import annotations
 
@@ -45,8 +41,7 @@ PDF = "application/pdf"
 
 _TILE = 512
 _TILE_TOKENS = 5_667
-_IMAGE_TOKENS_MEDIA = 2_833
-"""Source: OpenAI, «Images and vision», gpt-4o-mini, which counts most tokens per pixel of all known models."""
+_IMAGE_TOKENS_MEDIA = 2_833  # openAI, «Images and vision»: gpt-4o-mini, most tokens per pixel of all models
 
 _MOST_SEGMENTS = 10_000
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -65,10 +60,7 @@ def most_tokens(mime_type: str, data: bytes) -> int | None:
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
-    """Return the width and height in an image's header, without decoding the image.
-
-    None for a GIF, whose frames may be larger than it says, and for data without such a header.
-    """
+    """Return width and height from an image's header; None without one, and for a GIF, whose frames may be larger."""
     match image_type(data):
         case "image/png":
             found = _numbers(data, 16, 4, "big") if data[12:16] == b"IHDR" else None
@@ -148,10 +140,7 @@ class BlobPart(Fact):
 
 
 class ToolCallPart(Fact):
-    """A call that the model requests.
-
-    If the model's arguments are not a JSON object, `raw_args` is their text and `args` is empty.
-    """
+    """A call by the model. `raw_args`: the text in place of a JSON object, `args` is empty then."""
 
     type: Literal["toolCallPart"] = "toolCallPart"
     tool_call_id: str
@@ -235,8 +224,7 @@ def blobs_of(message: Message) -> Sequence[BlobPart]:
 
 NO_MESSAGES = bytes(32)
 
-_BYTES_A_TOKEN = 3
-"""Fewer than most texts have, so that estimates are seldom too low."""
+_BYTES_A_TOKEN = 3  # fewer than most texts have, so that estimates are seldom too low
 _IMAGE_TOKENS = 1_600
 _MOST_DOCUMENT_TOKENS = 50_000
 
@@ -279,9 +267,7 @@ class History(Sequence[Message]):
         self._items = list(items)
         self._length = len(self._items)
         self._places = [""] * self._length if places is None else list(places)
-        self._digests: list[bytes] = []
-        """Digests of the first 1, 2, … messages, computed on demand; so are sizes, estimated tokens and numbers of
-        blobs."""
+        self._digests: list[bytes] = []  # of the first 1, 2, … messages, computed on demand
         self._sizes: list[int] = []
         self._tokens: list[int] = []
         self._blobs: list[int] = []
@@ -340,11 +326,7 @@ class History(Sequence[Message]):
         return digests[length - 1] if length else NO_MESSAGES
 
     def size(self, length: int) -> int:
-        """Return the bytes of the first `length` messages as JSON, with blobs in base64.
-
-        This is an upper bound of a request's tokens, except for images and documents, which may have more tokens than
-        bytes.
-        """
+        """Return the first `length` messages' bytes as JSON: at least their tokens, but for images and documents."""
         self.digest(length)
         return self._sizes[length - 1] if length else 0
 
@@ -399,8 +381,7 @@ def text_of(contents: Iterable[ResultContent]) -> str:
 
 MOST = 20
 _MEBIBYTE = 1 << 20
-LARGEST = 30 * _MEBIBYTE
-"""Maximum bytes of a PDF, which is the highest limit of all types."""
+LARGEST = 30 * _MEBIBYTE  # maximum bytes of a PDF, which is the highest limit of all types
 _LARGEST_IMAGE = 15 * _MEBIBYTE
 _LARGEST_TEXT = 256 << 10
 _LARGEST_TOGETHER = 60 * _MEBIBYTE
@@ -423,10 +404,7 @@ class Attached:
 
 
 def attached_of(name: str, data: bytes) -> Attached:
-    """Return an attachment whose type is determined by its bytes, not by its name.
-
-    Raises UsageError for a type that is not sent to models, or if it is too large.
-    """
+    """Return an attachment; its bytes tell its type. Raises UsageError for an unsupported type, or one too large."""
     name = "".join(sign if sign.isprintable() else "\ufffd" for sign in name)[:_LONGEST_NAME] or "attachment"
     image = image_type(data)
     kind = image or pdf_type(data)
@@ -462,10 +440,7 @@ def _check_size(name: str, data: bytes, most: int) -> None:
 
 
 def usable_reply(reply: ExpertMessage) -> ExpertMessage:
-    """Return the reply; a call whose arguments cannot be stored is refused, with the reason as its arguments.
-
-    Raises ValueError if any other part of the reply cannot be stored.
-    """
+    """Return the reply with calls refused whose arguments cannot be stored. Raises ValueError for other such parts."""
     if any(_problem(part.opaque) for part in reply.contents if not isinstance(part, TextPart) and part.opaque):
         raise ValueError("the reply is nested too deep to be kept")
     problems = {

@@ -39,10 +39,7 @@ def begins_step(run: Run, command: commands.Command) -> bool:
 
 
 def pending(run: Run, limit: int | None = None) -> commands.Command | None:
-    """Return the next command; None if the Run has stopped or is closed.
-
-    `limit`: the Job's step limit, if the Job has used all of its steps; None if steps are left.
-    """
+    """Return the next command; None if stopped or closed. `limit`: the Job's step limit, once it is reached."""
     if run.closed is not None or run.status not in ("running", "stoppedByDelegate"):
         return None
     match run.phase:
@@ -68,10 +65,7 @@ def pending(run: Run, limit: int | None = None) -> commands.Command | None:
 
 
 def _pending_while_calling(run: Run) -> commands.Command:
-    """Return the next command in phase CALLING.
-
-    With snapshots, changes that people make while the Run waits must be recorded apart from those of the calls.
-    """
+    """Record the changes that people make while the Run waits apart from those of the calls."""
     if run.snapshot_due == "before":
         return commands.Snapshot()
     command = _pending_call(run)
@@ -95,11 +89,7 @@ def _pending_step(run: Run, limit: int | None) -> commands.Command:
 
 
 def _pending_call(run: Run) -> commands.Command:
-    """Return the next command for the calls without a result.
-
-    The order: ordinary calls, questions of tools, delegates, approvals and questions to a person one at a time,
-    completion. An approved call counts as an ordinary call or as a delegate.
-    """
+    """Order: ordinary and approved calls, tools' questions, delegates, people's approvals and answers, completion."""
     open_calls = run.open_calls
     recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)
     if recordable is not None:

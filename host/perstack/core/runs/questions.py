@@ -8,8 +8,7 @@ from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
 from perstack.core.base.text import approvable_text, counted_blanks
 from perstack.core.runs.step_events import CallInteractiveTool, RequestApproval
 
-_LONGEST = 2_000
-"""Maximum characters of a call's arguments in one line; `args` has them complete."""
+_LONGEST = 2_000  # maximum characters of a call's arguments in one line; `args` has them complete
 _EXEC = "exec"
 _MOST_COMMANDS = 50
 
@@ -25,15 +24,11 @@ class OpenQuestion(Fact):
     skill_name: str = ""
     text: str
     args: JsonObject = Field(default_factory=dict, exclude_if=falsy)
-    requested_schema: JsonObject | None = None
-    """JSON schema of the answer's content, for a running tool's question; None if the answer is text."""
-    approval: bool = Field(default=False, exclude_if=falsy)
-    """True if it asks for approval rather than for information."""
-    call_digest: str = Field(default="", exclude_if=falsy)
-    """Digest of the call that needs approval by a rule; empty if no rule asks."""
+    requested_schema: JsonObject | None = None  # of the content, for a tool's question; None: a text
+    approval: bool = Field(default=False, exclude_if=falsy)  # True if it asks for approval rather than for information
+    call_digest: str = Field(default="", exclude_if=falsy)  # of a call that needs approval by a rule
     rule: str = Field(default="", exclude_if=falsy)
-    offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Rules that a person may approve for the whole Job instead of this call."""
+    offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # that a person may approve for the whole Job
     asked_at: int = 0
 
     @property

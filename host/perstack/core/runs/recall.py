@@ -1,7 +1,4 @@
-"""Search what a Run's model has seen: the tool `recallHistory`, a bounded search over the events of the Run's logs.
-
-It finds texts as the model saw them, with their steps: queries, replies, calls and results.
-"""
+"""Tool `recallHistory`: a bounded search over a Run's logs for texts as the model saw them, with their steps."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ from perstack.core.runs.step_events import AttemptCompletion, CallTools, FinishG
 from perstack.dataclass import dataclass
 
 MOST_FOUND = 10
-MOST_CHARACTERS = 6_000
-"""Maximum characters of one answer, over all of its entries."""
+MOST_CHARACTERS = 6_000  # maximum characters of one answer, over all of its entries
 _EXCERPT = 600
 _LONGEST_QUERY = 500
 
@@ -166,15 +162,12 @@ class Visibility:
 
     def __init__(self) -> None:
         """Start before the first event."""
-        self._events: dict[str, list[str]] = {}
-        """Ids of the events whose content a message has, by the id of the message's event."""
-        self._results: dict[str, str] = {}
-        """Event ids by call, of results that are not in a message yet."""
+        self._events: dict[str, list[str]] = {}  # ids of the events that a message shows, by the message's event id
+        self._results: dict[str, str] = {}  # event ids by call, of results that are not in a message yet
         self._calls: dict[tuple[str, str], str] = {}
         self._reply = ""
         self._shown: set[str] = set()
-        self.shortened: set[str] = set()
-        """Event ids of results of which the model sees only the beginning and end."""
+        self.shortened: set[str] = set()  # event ids of results of which the model sees only the beginning and end
 
     def observe(self, event: StoredEvent, run: Run) -> None:
         """Process the next event."""

@@ -1,8 +1,4 @@
-"""Detect a model that repeats itself: consecutive steps with equal calls and equal results.
-
-Only consecutive steps count: another call in between may be progress. The calls of one reply were requested together
-and count as one step. Waiting is no loop: polling tools and questions to a person are exempt.
-"""
+"""Detect consecutive steps with equal calls and results, but for polling tools and questions to a person."""
 
 from __future__ import annotations
 

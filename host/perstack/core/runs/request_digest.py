@@ -21,12 +21,10 @@ from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import StartGeneration
 from perstack.dataclass import dataclass
 
-VERSION = "v1"
-"""Version of the hashed form. A changed form gets another version, and this one must stay computable."""
+VERSION = "v1"  # version of the hashed form. A changed form gets another version, and this one must stay computable
 
 _TOOLS = re.compile(r"v1:([0-9a-f]{64})")
-_HINT = 6
-"""Characters per part that tell which part differs; the digest itself is complete and covers all parts."""
+_HINT = 6  # characters per part that tell which part differs; the digest itself is complete and covers all parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +126,4 @@ def _settings(run: Run, event: StartGeneration) -> JsonObject:
 
 @lru_cache(maxsize=256)
 def _text_digest(text: str) -> bytes:
-    """Return the digest of a text; cached, because a Run's long instruction does not change between steps."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()

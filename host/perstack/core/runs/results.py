@@ -46,8 +46,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-MOST_REJECTED = 2
-"""The model sees the problem of the first rejected result; at the second the Run fails."""
+MOST_REJECTED = 2  # the model sees the problem of the first rejected result; at the second the Run fails
 
 
 def decided(run: Run, text: str, found: Judged, stamp: Stamps) -> FinishRun | RejectResult:

@@ -64,26 +64,17 @@ def wanted_schema(expert: Expert, output: JsonObject | None, *, is_coordinator: 
 class ContextState:
     """The part of a Run's state about its context; messages are named by their event ids."""
 
-    learned: int | None = None
-    """Tokens that the context can hold, as learned from an endpoint's refusal; None if none has refused."""
-    overhead: int = 0
-    """Estimated tokens of a request apart from its messages; 0 if unknown."""
-    freed: int = 0
-    """Estimated tokens left out since the endpoint last counted."""
+    learned: int | None = None  # tokens that the context can hold, by an endpoint's refusal; None without one
+    overhead: int = 0  # estimated tokens of a request apart from its messages; 0 if unknown
+    freed: int = 0  # estimated tokens left out since the endpoint last counted
     overflow: ErrorInfo | None = None
-    is_relieved: bool = False
-    """True if content was left out because the current generation did not fit: it is repeated only once."""
-    summarising: str = ""
-    """Id of a `startCompaction` without its summary; empty if there is none."""
+    is_relieved: bool = False  # True if content was left out because the generation did not fit: once only
+    summarising: str = ""  # id of a `startCompaction` without its summary; empty if there is none
     has_dropped: bool = False
-    summaries: frozenset[str] = frozenset()
-    """Event ids of messages that replace others."""
-    read_only: frozenset[str] = frozenset()
-    """Names of called tools that only read."""
-    pinned: frozenset[str] = frozenset()
-    """Names of called tools whose results are never left out."""
-    revealed: tuple[str, ...] = ()
-    """Names of tools found by searches in messages that are left out."""
+    summaries: frozenset[str] = frozenset()  # event ids of messages that replace others
+    read_only: frozenset[str] = frozenset()  # names of called tools that only read
+    pinned: frozenset[str] = frozenset()  # names of called tools whose results are never left out
+    revealed: tuple[str, ...] = ()  # names of tools found by searches in messages that are left out
 
 
 EMPTY_CONTEXT = ContextState()
@@ -101,8 +92,7 @@ RunStatus = Literal[
     "queued",
 ]
 
-SnapshotDue = Literal["no", "before", "after"]
-"""Time to record the workspace: `before` any call runs, or `after` all running calls have ended."""
+SnapshotDue = Literal["no", "before", "after"]  # before any call runs, or after all running ones
 
 
 class Phase(Enum):
@@ -143,8 +133,7 @@ class Sent:
 
     messages: int
     tools_digest: str | None
-    tokens: int = 0
-    """0 if unknown."""
+    tokens: int = 0  # 0 if unknown
 
 
 @dataclass(frozen=True)
@@ -152,104 +141,67 @@ class Run:
     """The state of one Run; a pure function of its log, and of the log that it continues from."""
 
     start: StartRun
-    head: Head = EMPTY_LOG
-    """End of the log that this state was folded from."""
+    head: Head = EMPTY_LOG  # end of the log that this state was folded from
     limits: Limits = field(default_factory=Limits)
     messages: History = field(default_factory=History)
     phase: Phase = Phase.READY
     status: RunStatus = "running"
-    step: int = 0
-    """The current step; in phase READY the last finished one."""
+    step: int = 0  # the current step; in phase READY the last finished one
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     todos: tuple[Todo, ...] = ()
     usage: Usage = field(default_factory=Usage)
     step_usage: Usage = field(default_factory=Usage)
-    unpriced_tokens: int = 0
-    """Tokens of `usage` whose price is unknown."""
-    context_tokens: int = 0
-    """Tokens of the last generation, sent and generated: how full the context is."""
-    guidance: str = ""
-    """Texts of skills about their tools; they follow the instruction."""
+    unpriced_tokens: int = 0  # tokens of `usage` whose price is unknown
+    context_tokens: int = 0  # tokens of the last generation, sent and generated: how full the context is
+    guidance: str = ""  # texts of skills about their tools; they follow the instruction
     provider_settings: JsonObject = field(default_factory=dict[str, JsonValue])
-    accepted: bool = False
-    """True if the Run has declared itself done, and no todo remained."""
-    final: bool = False
-    """True if the current generation only writes the result."""
+    accepted: bool = False  # True if the Run has declared itself done, and no todo remained
+    final: bool = False  # True if the current generation only writes the result
     result: str | None = None
-    asked: str | None = None
-    """Id of the call that a person is being asked about."""
-    unusable: ErrorInfo | None = None
-    """Reason why the latest reply, though complete, is unusable: it is neither a result nor calls tools."""
+    asked: str | None = None  # id of the call that a person is being asked about
+    unusable: ErrorInfo | None = None  # why the latest complete reply is unusable: neither a result nor calls
     error: ErrorInfo | None = None
-    context_window: int | None = None
-    """Tokens that the model's context can hold; None if unknown."""
-    resume_at: int | None = None
-    """Time at which a paused Run may continue, in milliseconds since 1970."""
+    context_window: int | None = None  # tokens that the model's context can hold; None if unknown
+    resume_at: int | None = None  # time at which a paused Run may continue, in milliseconds since 1970
     has_generated: bool = False
-    touched: int = 0
-    """Time of the last start or resumption, in milliseconds since 1970."""
-    updated_at: int = 0
-    """Time of the Run's last own event, in milliseconds since 1970; redactions and rewinds do not count."""
-    questions: dict[str, OpenQuestion] = field(default_factory=dict[str, OpenQuestion])
-    """Unanswered questions by call id; the latest one is put to a person."""
-    waits_for_limit: bool = False
-    """True if the provider's rate limit caused the last interrupt."""
-    signals: frozenset[str] = frozenset()
-    """Events from outside that the Run has accepted."""
-    last_number: int = 0
-    """Highest number of a delegate Run that it has assigned."""
+    touched: int = 0  # time of the last start or resumption, in milliseconds since 1970
+    updated_at: int = 0  # last own event, in milliseconds since 1970; redactions and rewinds do not count
+    questions: dict[str, OpenQuestion] = field(default_factory=dict[str, OpenQuestion])  # unanswered, by call id
+    waits_for_limit: bool = False  # True if the provider's rate limit caused the last interrupt
+    signals: frozenset[str] = frozenset()  # events from outside that the Run has accepted
+    last_number: int = 0  # highest number of a delegate Run that it has assigned
     permissions: tuple[RuleSet, ...] = ()
     widenings: tuple[Widening, ...] = ()
-    is_tightened: bool = False
-    """True if rules were added since the current calls were decided."""
-    standing: tuple[Standing, ...] = ()
-    """Approvals for the whole Job that were given in this Run."""
+    is_tightened: bool = False  # True if rules were added since the current calls were decided
+    standing: tuple[Standing, ...] = ()  # approvals for the whole Job that were given in this Run
     repeats: Repeats = NO_REPEATS
-    reserved: Charge | None = None
-    """Maximum cost of the current generation; only with a budget."""
-    sampled: dict[str, Charge] = field(default_factory=dict[str, Charge])
-    """Maximum cost of generations that tools requested, by call id; only with a budget."""
-    assumed: Charge | None = None
-    """Charges for generations whose usage nobody reported; only with a budget."""
-    max_tokens: int | None = None
-    """Maximum tokens of the current reply that the budget allows; None if it does not limit it."""
-    cut_at: int | None = None
-    """Maximum tokens of the latest reply, if only the budget truncated it: it is repeated with more, or not at all."""
+    reserved: Charge | None = None  # maximum cost of the current generation; only with a budget
+    sampled: dict[str, Charge] = field(default_factory=dict[str, Charge])  # of tools' own generations, by call id
+    assumed: Charge | None = None  # charges for generations whose usage nobody reported; only with a budget
+    max_tokens: int | None = None  # of the current reply, by the budget; None if that does not limit it
+    cut_at: int | None = None  # tokens of the latest reply, if only the budget cut it
     sending: Sent | None = None
     counted: Sent | None = None
     context: ContextState = EMPTY_CONTEXT
-    tool_calls: int = 0
-    """Number of decided calls of tools and delegates."""
-    worked_ms: int = 0
-    """Milliseconds of work, including time spent waiting for delegates."""
+    tool_calls: int = 0  # number of decided calls of tools and delegates
+    worked_ms: int = 0  # milliseconds of work, including time spent waiting for delegates
     exceeded: StopRunByExceededBudget | None = None
-    schema: JsonObject | None = None
-    """JSON schema that the result must fit; None if any text is a result."""
+    schema: JsonObject | None = None  # JSON schema that the result must fit; None if any text is a result
     value: JsonObject | None = None
-    secrets: int = 0
-    """Highest N of an assigned `[secret:N]`, if tool results are masked."""
-    effects: int = 0
-    """Number of calls that had an effect, including calls of delegates."""
-    without_effect: bool = False
-    """True if the Run completed without an effect although its Expert declares one."""
+    secrets: int = 0  # highest N of an assigned `[secret:N]`, if tool results are masked
+    effects: int = 0  # number of calls that had an effect, including calls of delegates
+    without_effect: bool = False  # True if the Run completed without an effect although its Expert declares one
     closed: CloseRun | None = None
-    queued: QueueRun | None = None
-    """The latest queueing, even after a worker has claimed the Run: its definition holds from then on."""
-    rejections: int = 0
-    """Number of results that did not fit the schema. A resumed Run may try once more after the second."""
+    queued: QueueRun | None = None  # latest queueing, also after a claim: its definition holds from then on
+    rejections: int = 0  # results that did not fit the schema; after the second a resumed Run has one more try
     rejected_for: str = ""
-    stand_in: str = ""
-    """Active fallback model, as `provider/model`; empty if the primary model is active."""
-    left_for: ErrorInfo | None = None
-    """Failure of the model that the fallback replaces."""
-    back_at: int = 0
-    """Time at which the primary model is tried again, in milliseconds since 1970."""
-    is_switched: bool = False
-    """True if the current generation started on another model, whose context may have been larger."""
+    stand_in: str = ""  # active fallback model, as `provider/model`; empty if the primary model is active
+    left_for: ErrorInfo | None = None  # failure of the model that the fallback replaces
+    back_at: int = 0  # time at which the primary model is tried again, in milliseconds since 1970
+    is_switched: bool = False  # True if the current generation began on a model whose context may be larger
     snapshot: str | None = None
     snapshot_due: SnapshotDue = "no"
-    by_model: dict[str, ModelShare] = field(default_factory=dict[str, ModelShare])
-    """Usage by `provider/model`, if the Run has several models."""
+    by_model: dict[str, ModelShare] = field(default_factory=dict[str, ModelShare])  # if it has several models
 
     @property
     def on(self) -> str:

@@ -1,7 +1,4 @@
-"""The events within a step: generations, tool calls, questions, approvals, compactions, model switches, and snapshots.
-
-An event that says it is «on disk before» something is synced first, so that a crash cannot lose it.
-"""
+"""Events within a step; one that is «on disk before» something is synced first, so that a crash cannot lose it."""
 
 from __future__ import annotations
 
@@ -28,10 +25,7 @@ from perstack.core.runs.facts import (
 )
 from perstack.core.runs.messages import ExpertMessage, ReplyPart, ResultContent
 
-UNKNOWN = "unknown"
-
-
-"""Model and provider of a Run whose log, written by another program, does not name them."""
+UNKNOWN = "unknown"  # model and provider of a Run whose log, written by another program, does not name them
 
 
 FinishReason = Literal["stop", "toolCalls", "length", "refusal", "other"]
@@ -41,22 +35,14 @@ class StartGeneration(RunEvent):
     """The start of a call of the model."""
 
     type: Literal["startGeneration"] = "startGeneration"
-    final: bool = Field(default=False, exclude_if=falsy)
-    """True if the model gets no tools and only writes the result."""
-    guidance: str | None = None
-    """Texts of skills about their tools, or why one has none, for the model; None if unchanged."""
-    unreachable: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
-    """Skills that cannot be reached and why, if the guidance mentions them."""
-    provider_settings: JsonObject | None = None
-    """Provider settings that affect replies, without secrets; None if unchanged."""
-    tools_digest: str | None = None
-    """Digest of the offered tools, which are a blob of the Job: `request_digest.py`."""
-    request_digest: str | None = None
-    """Digest of the whole request: `request_digest.py`. None in logs of earlier versions."""
-    max_tokens: int | None = None
-    """Maximum tokens of the reply that the budget allows, if that is less than the user's setting."""
-    reserved: Charge | None = None
-    """Maximum cost of this attempt, charged until the actual cost is known; only with a budget."""
+    final: bool = Field(default=False, exclude_if=falsy)  # True if the model gets no tools and only writes the result
+    guidance: str | None = None  # texts of skills about their tools, or why one has none; None if unchanged
+    unreachable: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)  # skill to reason, if guidance says so
+    provider_settings: JsonObject | None = None  # those that affect replies, without secrets; None if unchanged
+    tools_digest: str | None = None  # digest of the offered tools, which are a blob of the Job: `request_digest.py`
+    request_digest: str | None = None  # of the whole request: `request_digest.py`. None in earlier logs
+    max_tokens: int | None = None  # of the reply, by the budget, if less than the user's setting
+    reserved: Charge | None = None  # most that this attempt may cost, until the cost is known; only with a budget
 
 
 class FinishGeneration(RunEvent):
@@ -64,16 +50,12 @@ class FinishGeneration(RunEvent):
 
     type: Literal["finishGeneration"] = "finishGeneration"
     usage: Usage
-    reply: tuple[ReplyPart, ...]
-    """Text, thinking and tool calls, in the model's order."""
+    reply: tuple[ReplyPart, ...]  # text, thinking and tool calls, in the model's order
     finish_reason: FinishReason
-    context_window: int | None = None
-    """Tokens that the model's context can hold; None if unknown."""
+    context_window: int | None = None  # tokens that the model's context can hold; None if unknown
     duration_ms: int = Field(default=0, exclude_if=falsy)
-    unreported: bool = Field(default=False, exclude_if=falsy)
-    """True if the endpoint reported no usage, so that the whole reservation is charged; only with a budget."""
-    over_reserved: Charge | None = None
-    """Amount by which `usage` exceeds the reservation; only with a budget."""
+    unreported: bool = Field(default=False, exclude_if=falsy)  # True: the whole reservation is charged
+    over_reserved: Charge | None = None  # amount by which `usage` exceeds the reservation; only with a budget
 
     @property
     def message(self) -> ExpertMessage:
@@ -86,14 +68,11 @@ class Retry(RunEvent):
 
     type: Literal["retry"] = "retry"
     error: ErrorInfo
-    attempt: int
-    """Number of the failed attempt, from 1."""
+    attempt: int  # number of the failed attempt, from 1
     delay_ms: int
     usage: Usage | None = None
-    uncharged: bool = Field(default=False, exclude_if=falsy)
-    """True if the endpoint refused the attempt; otherwise the reservation is charged; only with a budget."""
-    overflow: int | None = None
-    """Tokens that the model's context holds, if the request exceeded it; old content is then shortened. Else None."""
+    uncharged: bool = Field(default=False, exclude_if=falsy)  # True if the endpoint refused it: nothing is charged
+    overflow: int | None = None  # tokens that the model's context holds, if the request exceeded it
 
 
 class CallTools(RunEvent):
@@ -113,17 +92,12 @@ class FinishToolCall(RunEvent):
     is_error: bool = Field(default=False, exclude_if=falsy)
     duration_ms: int = Field(default=0, exclude_if=falsy)
     delegate: DelegateHead | None = None
-    report: DelegateReport | None = None
-    """The outcome of a delegate's Run; None in logs of earlier versions."""
-    usage: Usage | None = None
-    """Usage of the generations that the tool itself requested."""
-    assumed: Charge | None = None
-    """Additional charge for generations whose endpoint reported no usage; only with a budget."""
-    by: By | None = None
-    """Actor who answered, if a person gave this result; None in logs of earlier versions."""
+    report: DelegateReport | None = None  # the outcome of a delegate's Run; None in logs of earlier versions
+    usage: Usage | None = None  # usage of the generations that the tool itself requested
+    assumed: Charge | None = None  # charge for generations whose endpoint reported no usage; only with a budget
+    by: By | None = None  # actor who answered, if a person gave this result; None in logs of earlier versions
     warning: str | None = None
-    secrets: int = Field(default=0, exclude_if=falsy)
-    """Highest N of the `[secret:N]` that the process had assigned by then, if results are masked."""
+    secrets: int = Field(default=0, exclude_if=falsy)  # highest N of an assigned `[secret:N]`
 
 
 class CallDelegate(RunEvent):
@@ -141,10 +115,8 @@ class CallInteractiveTool(RunEvent):
     tool_name: str
     skill_name: str
     args: JsonObject
-    approval: bool = Field(default=False, exclude_if=falsy)
-    """True if the person is asked to approve something rather than for information."""
-    question: Question | None = None
-    """Question of a tool that has been called, and is called again with the answer."""
+    approval: bool = Field(default=False, exclude_if=falsy)  # True: an approval is asked, no information
+    question: Question | None = None  # question of a tool that has been called, and is called again with the answer
     usage: Usage | None = None
     assumed: Charge | None = None
 
@@ -155,8 +127,7 @@ class AnswerQuestion(RunEvent):
     type: Literal["answerQuestion"] = "answerQuestion"
     tool_call_id: str
     answer: Answer
-    by: By | None = None
-    """Actor who answered; None in logs of earlier versions."""
+    by: By | None = None  # actor who answered; None in logs of earlier versions
 
 
 class RequestApproval(RunEvent):
@@ -167,13 +138,10 @@ class RequestApproval(RunEvent):
     tool_name: str
     skill_name: str = Field(default="", exclude_if=falsy)
     args: JsonObject
-    call_digest: str
-    """Digest of skill, tool and arguments that the approval is bound to."""
+    call_digest: str  # digest of skill, tool and arguments that the approval is bound to
     rule: str
-    leads_to: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Resolved paths of the arguments, relative to the workspace; the approval holds for these only."""
-    offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Rules matching this call that a person may approve for the whole Job."""
+    leads_to: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # resolved paths, the only ones approved
+    offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # that may be approved for the whole Job
 
 
 class DecideApproval(RunEvent):
@@ -184,8 +152,7 @@ class DecideApproval(RunEvent):
     call_digest: str
     decision: ApprovalDecision
     by: By
-    rule: str = Field(default="", exclude_if=falsy)
-    """For `job`: the chosen rule; if empty, the approval holds for calls with an equal digest."""
+    rule: str = Field(default="", exclude_if=falsy)  # for `job`; empty: calls of an equal digest
     text: str = Field(default="", exclude_if=falsy)
 
     @property
@@ -199,8 +166,7 @@ class StartToolCall(RunEvent):
 
     type: Literal["startToolCall"] = "startToolCall"
     tool_call_id: str
-    call_digest: str
-    """Digest computed again from the call right before it runs."""
+    call_digest: str  # digest computed again from the call right before it runs
 
 
 class StartSample(RunEvent):
@@ -208,8 +174,7 @@ class StartSample(RunEvent):
 
     type: Literal["startSample"] = "startSample"
     tool_call_id: str
-    reserved: Charge
-    """Maximum cost, charged until the call has its result or asks a question."""
+    reserved: Charge  # maximum cost, charged until the call has its result or asks a question
 
 
 class AttemptCompletion(RunEvent):
@@ -237,8 +202,7 @@ class ShrinkResults(RunEvent):
 
     type: Literal["shrinkResults"] = "shrinkResults"
     results: tuple[ShrunkResult, ...]
-    head: int
-    """Characters kept of the beginning of each result; `tail`: of its end."""
+    head: int  # characters kept of the beginning of each result; `tail`: of its end
     tail: int
 
 
@@ -249,8 +213,7 @@ class StartCompaction(RunEvent):
     first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
     through: str
     model: str
-    reserved: Charge | None = None
-    """Maximum cost, as in `StartGeneration`; only with a budget."""
+    reserved: Charge | None = None  # maximum cost, as in `StartGeneration`; only with a budget
 
 
 class CompactHistory(RunEvent):
@@ -259,23 +222,18 @@ class CompactHistory(RunEvent):
     type: Literal["compactHistory"] = "compactHistory"
     first: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "first"))
     through: str
-    kept: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Event ids of messages between the two that stay."""
+    kept: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # event ids of messages between the two that stay
     text: str
-    model: str = Field(default="", exclude_if=falsy)
-    """Author of the summary, as `provider/model`; empty if no model wrote it."""
+    model: str = Field(default="", exclude_if=falsy)  # `provider/model`; empty if no model wrote the text
     usage: Usage | None = None
-    assumed: Charge | None = None
-    """Additional charge if no usage was reported; only with a budget."""
-    tokens_before: int = 0
-    """Estimated tokens of the next request without the compaction; `tokens_after`: with it."""
+    assumed: Charge | None = None  # additional charge if no usage was reported; only with a budget
+    tokens_before: int = 0  # estimated tokens of the next request without the compaction; `tokens_after`: with it
     tokens_after: int = 0
     duration_ms: int = Field(default=0, exclude_if=falsy)
-    error: ErrorInfo | None = None
-    """Reason why no model wrote the summary although one was asked."""
+    error: ErrorInfo | None = None  # reason why no model wrote the summary although one was asked
 
 
-SwitchReason = Literal[
+SwitchReason = Literal[  # reasons for a switch of models; `triedAgain`: the pause of the primary model is over
     "overloaded",
     "rateLimit",
     "quota",
@@ -287,7 +245,6 @@ SwitchReason = Literal[
     "notConfigured",
     "triedAgain",
 ]
-"""Reasons for a switch of models; `triedAgain`: the pause of the primary model is over."""
 
 
 class SwitchModel(RunEvent):
@@ -297,11 +254,9 @@ class SwitchModel(RunEvent):
     before: str = Field(serialization_alias="from", validation_alias=AliasChoices("from", "before"))
     to: str
     reason: SwitchReason
-    error: ErrorInfo | None = Field(default=None, exclude_if=falsy)
-    """Failure of the previous model in its endpoint's words."""
+    error: ErrorInfo | None = Field(default=None, exclude_if=falsy)  # failure of the previous model
     context_window: int | None = Field(default=None, exclude_if=falsy)
-    uncharged: bool = Field(default=False, exclude_if=falsy)
-    """With a budget and a failed attempt: True if the endpoint refused it; otherwise the reservation is charged."""
+    uncharged: bool = Field(default=False, exclude_if=falsy)  # True if the endpoint refused the attempt
 
 
 # Snapshots of the workspace.
@@ -312,32 +267,23 @@ MOST_NAMED = 20
 class NotRecorded(Fact):
     """An entry of the workspace that a snapshot leaves out."""
 
-    path: str
-    """Relative to the workspace, spelled as in trees."""
+    path: str  # relative to the workspace, spelled as in trees
     reason: Reason
     size: int | None = None
 
 
 class RecordSnapshot(RunEvent):
-    """A snapshot of the workspace's files: at the Run's start, and after calls that may have changed files.
-
-    Its blobs are on disk before it is.
-    """
+    """A snapshot of the workspace, at the start and after calls that may change files; its blobs are on disk before."""
 
     type: Literal["recordSnapshot"] = "recordSnapshot"
-    tree: str | None = None
-    """Digest of the tree, a blob of the Job; None if the snapshot failed, for the reason in `problem`."""
-    base: str | None = None
-    """Tree of the Run's previous snapshot, which the counts compare with; None for the first."""
+    tree: str | None = None  # digest of the tree, a blob of the Job; None if it failed, see `problem`
+    base: str | None = None  # tree of the Run's previous snapshot, which the counts compare with; None for the first
     files: int = 0
     added: int | None = None
     removed: int | None = None
-    changed: int | None = None
-    """Files and links that differ from `base`; None if unknown."""
+    changed: int | None = None  # files and links that differ from `base`; None if unknown
     lines_added: int | None = None
-    lines_removed: int | None = None
-    """Lines of text that only one of the two has; None if unknown or too many to count."""
-    left_out: tuple[NotRecorded, ...] = Field(default=(), exclude_if=falsy)
-    """First `MOST_NAMED` of the `left_out_count` entries that were left out."""
+    lines_removed: int | None = None  # lines of text that only one of the two has; None if unknown or too many to count
+    left_out: tuple[NotRecorded, ...] = Field(default=(), exclude_if=falsy)  # first `MOST_NAMED` of them
     left_out_count: int = Field(default=0, exclude_if=falsy)
     problem: str = Field(default="", exclude_if=falsy)

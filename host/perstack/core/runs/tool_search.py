@@ -1,7 +1,4 @@
-"""Choose which tools a model sees at once, and which it finds by a search, if there are many.
-
-Tools that searches have found are read from the messages, so that a resumed or continued Run has them too.
-"""
+"""Choose which tools a model sees at once; others it finds by a search, whose results are read from the messages."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from perstack.dataclass import dataclass
 
 SEARCH_TOOL = "searchTools"
 
-AUTO_BUDGET = 10_000
-"""Tokens that the tools of all skills except the base skill may cost before some are deferred."""
+AUTO_BUDGET = 10_000  # tokens that the tools of all skills except the base skill may cost before some are deferred
 
 MOST_FOUND = 5
 _MOST_NAMED = 60
@@ -40,10 +36,7 @@ class Deferral:
 
 
 def divide(specs: Iterable[tuple[ToolSpec, bool]], choice: ToolSearch) -> Deferral:
-    """Divide tools into shown and deferred ones; the bool of each says whether it may be deferred.
-
-    `auto` shows tools in order until `AUTO_BUDGET` is used up; `on` defers all that may be deferred.
-    """
+    """Divide tools into shown and deferred ones (bool: may be deferred), by `AUTO_BUDGET`, or `on` all that may be."""
     shown: list[ToolSpec] = []
     deferred: list[ToolSpec] = []
     left = AUTO_BUDGET if choice == "auto" else 0

@@ -34,11 +34,9 @@ from perstack.core.schedules.schedule import (
 from perstack.dataclass import dataclass
 
 MINUTE = 60_000
-STILLBORN = 30_000
-"""Milliseconds after which the process that was to begin a Job counts as dead."""
+STILLBORN = 30_000  # milliseconds after which the process that was to begin a Job counts as dead
 
-_ENDED = ("completed", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
-"""Statuses from which a Job does not continue by itself."""
+_ENDED = ("completed", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")  # a Job does not continue by itself
 
 Did = Literal["started", "resumed", "skipped", "queued"]
 
@@ -59,10 +57,8 @@ class Times(Protocol):
 class Known:
     """Observations that a decision needs."""
 
-    jobs: Mapping[str, JobSummary | None] = field(default_factory=dict[str, JobSummary | None])
-    """Jobs by id; None for one without a Run."""
-    resumes: bool = True
-    """True if the caller resumes interrupted Jobs; otherwise an interrupted Job was stopped by a person."""
+    jobs: Mapping[str, JobSummary | None] = field(default_factory=dict[str, JobSummary | None])  # None: it has no Run
+    resumes: bool = True  # True if the caller resumes interrupted Jobs; else a person has stopped them
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +74,7 @@ class Record:
 
     events: tuple[StoredScheduleEvent, ...]
     did: Did | None = None
-    at: int | None = None
-    """Time of the step's occurrence."""
+    at: int | None = None  # time of the step's occurrence
     starts: str | None = None
 
 
@@ -124,10 +119,7 @@ def next_step(state: ScheduleState | None, schedule: Schedule, times: Times, kno
 
 
 def settled(state: ScheduleState, schedule: Schedule, times: Times, job: JobSummary | None, now: int) -> Record | None:
-    """Return the end of the current Job, or None while it has not ended.
-
-    With `overlap = "skip"`, occurrences during the Job are skipped.
-    """
+    """Return the end of the current Job, or None; with `overlap = "skip"` its occurrences meanwhile are skipped."""
     current = state.current
     if current is None or (outcome := _outcome(current, job)) is None:
         return None

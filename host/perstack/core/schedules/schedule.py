@@ -14,8 +14,7 @@ from perstack.errors import UsageError
 
 # Events of a schedule's log. An occurrence is identified by its time `at`, the minute that the cron line names.
 
-Outcome = JobStatus | Literal["deleted"]
-"""Final status of an occurrence's Job; `deleted` if the Job is gone."""
+Outcome = JobStatus | Literal["deleted"]  # final status of an occurrence's Job; `deleted` if the Job is gone
 
 
 class ScheduleEvent(Fact):
@@ -29,8 +28,7 @@ class SetSchedule(ScheduleEvent):
     """A cron line is in force for the first time; its occurrences count from now on."""
 
     type: Literal["setSchedule"] = "setSchedule"
-    line: str
-    """Time zone and cron line."""
+    line: str  # time zone and cron line
 
 
 class StartOccurrence(ScheduleEvent):
@@ -81,8 +79,7 @@ parse_schedule_event = EventParser[StoredScheduleEvent](
 )
 
 
-LABEL = "schedule"
-"""Label of a schedule's Jobs; its value is the schedule's name."""
+LABEL = "schedule"  # label of a schedule's Jobs; its value is the schedule's name
 
 Place = Literal["idle", "working", "queued", "next"]
 """No Job is running; one is; one is, and an occurrence waits for its end; that occurrence is to start."""
@@ -102,15 +99,11 @@ state."""
 class Occurrence(Fact):
     """Started occurrence of a schedule."""
 
-    at: int
-    """Time that the cron line names."""
+    at: int  # time that the cron line names
     job_id: str
-    decided_at: int
-    """Time of the decision to start it."""
-    begun: bool = Field(default=False, exclude_if=falsy)
-    """True once its Job was observed."""
-    outcome: Outcome | None = None
-    """Last observed outcome of its Job; None while it runs."""
+    decided_at: int  # time of the decision to start it
+    begun: bool = Field(default=False, exclude_if=falsy)  # True once its Job was observed
+    outcome: Outcome | None = None  # last observed outcome of its Job; None while it runs
 
 
 class ScheduleState(Fact):
@@ -118,18 +111,13 @@ class ScheduleState(Fact):
 
     name: str
     version: int
-    lines: dict[str, int]
-    """Each cron line that was ever in force, with the time up to which its occurrences are decided."""
-    current: Occurrence | None = None
-    """Occurrence whose Job is running, as last observed."""
-    waiting: int | None = None
-    """Time of the occurrence that waits for its end."""
+    lines: dict[str, int]  # cron lines that were ever in force, each with the time up to which it is decided
+    current: Occurrence | None = None  # occurrence whose Job is running, as last observed
+    waiting: int | None = None  # time of the occurrence that waits for its end
     last: Occurrence | None = None
-    skipped: int | None = None
-    """Time of the last skipped occurrence."""
+    skipped: int | None = None  # time of the last skipped occurrence
     updated_at: int
-    damaged: bool = Field(default=False, exclude_if=falsy)
-    """True if its log cannot be read: `error` says where, and the other fields hold the state before that."""
+    damaged: bool = Field(default=False, exclude_if=falsy)  # True if its log cannot be read: `error` says where
     error: str | None = None
 
     @property

@@ -15,13 +15,11 @@ from perstack.core.base.text import LATEST
 from perstack.core.tasks.events import TaskConfig, WaitingFor
 from perstack.errors import UsageError
 
-MOST_STATE = 1 << 20
-"""Maximum bytes of JSON for each of a task's state, checkpoint data, input and result."""
+MOST_STATE = 1 << 20  # maximum bytes of JSON for each of a task's state, checkpoint data, input and result
 
 FirstStatus = Literal["created", "running"]
 
-_WRAPPERS = 16
-"""Levels of nesting that writing and sending add to a value, within which it must stay readable."""
+_WRAPPERS = 16  # levels of nesting that writing and sending add to a value, within which it must stay readable
 
 _LONGEST_ERROR = 500
 _TIMED = ("scheduled_wait", "rate_limit")
@@ -94,11 +92,7 @@ def starts(*, start: bool | None, status: FirstStatus | None) -> bool | None:
 
 
 def reason_of(said: str | None) -> tuple[PauseReason, str | None]:
-    """Parse a pause reason; return it with a message.
-
-    Text that is no reason is the message of a pause for `checkpoint`. Raises UsageError for a misspelt or missing
-    reason.
-    """
+    """Return pause reason and message; another text is a message for `checkpoint`. Raises UsageError."""
     plain = _letters(said or "")
     if said is None or not plain:
         raise UsageError(f"pause: `reason` is missing: give one of {', '.join(get_args(PauseReason))}, or type a text")

@@ -19,13 +19,10 @@ from perstack.core.tasks.operations import failure
 from perstack.core.tasks.state import TaskState, due_at
 from perstack.dataclass import dataclass
 
-_STILLBORN = 30_000
-"""Milliseconds after which a Job that has not begun counts as lost."""
+_STILLBORN = 30_000  # milliseconds after which a Job that has not begun counts as lost
 
-LABEL = "task"
-"""Label of a task's Job; its value is the task's id."""
-EXPERT_LABEL = "expert"
-"""Label with the Job's Expert, so that workers can select Jobs by labels."""
+LABEL = "task"  # label of a task's Job; its value is the task's id
+EXPERT_LABEL = "expert"  # label with the Job's Expert, so that workers can select Jobs by labels
 
 Action = Literal["resumed", "worked", "timedOut", "failed", "deleted"]
 
@@ -42,11 +39,9 @@ class PollResult:
 class Known:
     """Observations that a decision needs."""
 
-    is_expert: bool
-    """True if the task's agent is an Expert that can run here."""
+    is_expert: bool  # True if the task's agent is an Expert that can run here
     poll: PollResult | None = None
-    jobs: Mapping[str, JobSummary | None] = field(default_factory=dict[str, JobSummary | None])
-    """Jobs by id; None for one without a Run."""
+    jobs: Mapping[str, JobSummary | None] = field(default_factory=dict[str, JobSummary | None])  # None: it has no Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +71,7 @@ class GoOn:
 
     events: tuple[task_events.StoredTaskEvent, ...]
     did: Action
-    job_id: str | None = None
-    """Job to continue if one works on the task then; None for a new one."""
+    job_id: str | None = None  # Job to continue if one works on the task then; None for a new one
 
     def needs_job(self, task: TaskState, known: Known) -> bool:
         """Return whether one of the Expert's Jobs works on the task after the events."""
@@ -95,7 +89,6 @@ def next_step(task: TaskState, known: Known, now: int) -> Step | None:
 
 
 def _resumed(task: TaskState, known: Known, now: int) -> Step | None:
-    """Resume a paused task if the event that it waits for has occurred."""
     if task.blocked_by:
         return None
     due, events = due_at(task), list[task_events.StoredTaskEvent]()

@@ -18,11 +18,9 @@ class TaskConfig(Fact):
     """Settings for the treatment of a task."""
 
     max_retries: int = Field(default=3, ge=0)
-    timeout: int | None = Field(default=None, ge=1)
-    """Milliseconds without a write after which a running task is failed; None without a timeout."""
+    timeout: int | None = Field(default=None, ge=1)  # milliseconds without a write, then a running task fails
     on_failure: OnFailure = "fail"
-    checkpoint_interval: int | None = Field(default=None, ge=1)
-    """Milliseconds until the agent's next checkpoint is overdue; it is only reported as overdue."""
+    checkpoint_interval: int | None = Field(default=None, ge=1)  # milliseconds; overdue ones are only reported
 
 
 class WaitingFor(Fact):
@@ -84,28 +82,21 @@ class AnswerTask(TaskEvent):
 
     type: Literal["answerTask"] = "answerTask"
     input: JsonValue = None
-    input_text: str = Field(default="", exclude_if=falsy)
-    """Text in addition to a yes or no."""
-    signal: str | None = None
-    """Id of the external event; None for an answer by a person."""
-    by: By | None = None
-    """Person who answered; None in logs of earlier versions."""
+    input_text: str = Field(default="", exclude_if=falsy)  # text in addition to a yes or no
+    signal: str | None = None  # id of the external event; None for an answer by a person
+    by: By | None = None  # person who answered; None in logs of earlier versions
 
 
 class ResumeTask(TaskEvent):
     """The task continues."""
 
     type: Literal["resumeTask"] = "resumeTask"
-    checkpoint_id: str | None = None
-    """Checkpoint that it returns to, with that one's `state` and `data`; None to continue as it is."""
-    state: JsonObject | None = None
-    """New state; None keeps the present one."""
+    checkpoint_id: str | None = None  # to return to, with its `state` and `data`; None to continue as it is
+    state: JsonObject | None = None  # new state; None keeps the present one
     data: JsonObject | None = None
     input: JsonValue = None
-    input_text: str = Field(default="", exclude_if=falsy)
-    """Text in addition to a yes or no."""
-    by: By | None = None
-    """Person who answered, if there is an input."""
+    input_text: str = Field(default="", exclude_if=falsy)  # text in addition to a yes or no
+    by: By | None = None  # person who answered, if there is an input
 
 
 class CompleteTask(TaskEvent):

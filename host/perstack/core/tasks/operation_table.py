@@ -53,16 +53,11 @@ class Operation:
 
     name: str
     command: type[operations.Command[Any]]  # Any: each operation has another result type
-    method: Method
-    """HTTP method; GET for operations that only read."""
-    path: str
-    """Path below /v1/execution; `{taskId}` is an argument."""
-    tool: str
-    """Name among the tools of an Expert."""
-    gives: type[Fact] = TaskState
-    """Model of the result as doors show it."""
-    shown: Callable[[Any, Any], Fact] = _itself
-    """Convert the command and its result to that model."""
+    method: Method  # HTTP method; GET for operations that only read
+    path: str  # path below /v1/execution; `{taskId}` is an argument
+    tool: str  # name among the tools of an Expert
+    gives: type[Fact] = TaskState  # model of the result as doors show it
+    shown: Callable[[Any, Any], Fact] = _itself  # convert the command and its result to that model
     callers: frozenset[operations.Caller] = operations.EVERYONE
 
     @property
@@ -98,10 +93,8 @@ class Argument:
     """Argument of an operation, for one kind of caller."""
 
     name: str
-    type: object
-    """Type with its description, as pydantic reads it."""
-    default: object
-    """`...` if it is required."""
+    type: object  # type with its description, as pydantic reads it
+    default: object  # `...` if it is required
 
 
 def _argument(one: DataclassField[Any], hint: object, caller: operations.Caller) -> Argument | None:

@@ -55,8 +55,7 @@ from perstack.errors import Conflict, NotAllowed, UsageError
 
 R = TypeVar("R", covariant=True)
 
-Caller = Literal["program", "expert"]
-"""Caller through a door: a program, or a person using one, over HTTP, MCP or the command line; or an Expert."""
+Caller = Literal["program", "expert"]  # `program`: also a person who uses one
 
 EVERYONE: frozenset[Caller] = frozenset(("program", "expert"))
 PROGRAMS: frozenset[Caller] = frozenset(("program",))
@@ -77,8 +76,7 @@ class Through:
 
 
 NOT_FOR_EXPERTS = Only(PROGRAMS)
-_FOR_TASKS: PauseReason = "external_dependency"
-"""Default reason of a pause that waits for other tasks."""
+_FOR_TASKS: PauseReason = "external_dependency"  # default reason of a pause that waits for other tasks
 _ANSWERABLE = ("human_approval", "human_input", "external_dependency")
 
 TaskId = Annotated[
@@ -98,10 +96,8 @@ class Given:
 
     now: int
     by: By
-    depends_on: tuple[str, ...] = ()
-    """Ids of tasks to wait for, checked."""
-    token_hash: str | None = None
-    """Hash of a new token, for an operation that needs one."""
+    depends_on: tuple[str, ...] = ()  # ids of tasks to wait for, checked
+    token_hash: str | None = None  # hash of a new token, for an operation that needs one
     back_to: TaskCheckpoint | None = None
 
 
@@ -484,6 +480,5 @@ _NOTHING = _Told(input=None, input_text="", by=None)
 
 
 def _told(task: TaskState, value: JsonValue, given: Given) -> _Told:
-    """Return the parsed answer and who gave it. Raises UsageError that names the accepted forms."""
     reading = read_answer(asked_of(task), value)
     return _Told(input=reading.value, input_text=reading.words, by=given.by)

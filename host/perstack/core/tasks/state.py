@@ -29,8 +29,7 @@ class Dependency(Fact):
     status: Literal["created", "running", "paused", "failed", "deleted", "damaged"]
     archived: bool = Field(default=False, exclude_if=falsy)
     error: str | None = None
-    circle: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Path from the waiting task back to itself, if they wait for each other; lists and the inbox show it."""
+    circle: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # path back to the waiting task, if there is one
 
     @property
     def is_stuck(self) -> bool:
@@ -53,8 +52,7 @@ def in_words(dependencies: Iterable[Dependency]) -> str:
 TaskStatus = Literal["created", "running", "paused", "completed", "failed"]
 
 
-CANCELLED = "cancelled"
-"""Error of a cancelled task; `cancelled: why` with a reason."""
+CANCELLED = "cancelled"  # error of a cancelled task; `cancelled: why` with a reason
 
 
 _LONGEST_SHOWN = 500
@@ -68,40 +66,30 @@ class TaskState(Fact):
     description: str = ""
     agent_id: str = ""
     status: TaskStatus = "created"
-    version: int = 0
-    """Number of its events. A caller that expects another version has not seen all of them."""
+    version: int = 0  # number of its events
     config: TaskConfig = TaskConfig()
     state: JsonObject = Field(default_factory=dict[str, JsonValue])
-    checkpoint_data: JsonObject | None = None
-    """Data of the latest checkpoint, or of the one returned to, in addition to the state."""
+    checkpoint_data: JsonObject | None = None  # of the latest checkpoint, or of the one returned to
     checkpoints: int = 0
-    checkpoint_id: str | None = None
-    """Checkpoint that the state continues from."""
+    checkpoint_id: str | None = None  # checkpoint that the state continues from
     pause_reason: PauseReason | None = None
     pause_message: str | None = None
     resume_at: int | None = None
     waiting_for: WaitingFor | None = None
     depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)
-    """Dependencies that are not completed, as of the latest look; not from the log."""
-    token: str | None = None
-    """Token that allows its holder to signal the awaited event. Only in the result of `pause`."""
+    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)  # as of the latest look; not from the log
+    token: str | None = None  # allows its holder to signal the awaited event; only in the result of `pause`
     token_hash: str | None = None
-    answered: bool = Field(default=False, exclude_if=falsy)
-    """True if the awaited event of a paused task has occurred; `input` has it."""
-    input: JsonValue = None
-    """Answer of a person or an external event since the latest pause began; true or false for an approval."""
-    input_text: str = Field(default="", exclude_if=falsy)
-    """Text in addition to a yes or no."""
+    answered: bool = Field(default=False, exclude_if=falsy)  # True if a paused task's event has occurred
+    input: JsonValue = None  # answer of a person or an event since the latest pause; a boolean for an approval
+    input_text: str = Field(default="", exclude_if=falsy)  # text in addition to a yes or no
     input_by: By | None = None
     result: JsonValue = None
     error: str | None = None
     error_details: JsonObject | None = None
     retry_count: int = 0
-    job_id: str | None = None
-    """Job that works on it, if its agent is an Expert that was started."""
-    signals: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    """Ids of the latest external events, so that none is applied twice."""
+    job_id: str | None = None  # Job that works on it, if its agent is an Expert that was started
+    signals: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # latest external event ids: none is applied twice
     created_at: int = 0
     started_at: int | None = None
     updated_at: int = 0
@@ -123,8 +111,7 @@ class TaskCheckpoint(Fact):
     version: int
     state: JsonObject
     checkpoint_data: JsonObject | None = None
-    data: JsonObject | None = None
-    """Same as `checkpoint_data`, under its old name."""
+    data: JsonObject | None = None  # same as `checkpoint_data`, under its old name
 
 
 def check_task_id(task_id: str) -> str:
@@ -186,8 +173,7 @@ def dependency_of(task: TaskState) -> Dependency | None:
 
 # Which event may follow in which state, and which operations are allowed there: one table for both.
 
-Place = TaskStatus | Literal["archived"]
-"""State within the transitions; `archived` replaces the status of an archived task."""
+Place = TaskStatus | Literal["archived"]  # `archived` replaces the status of an archived task
 
 Operation = Literal[
     "start", "checkpoint", "pause", "answer", "resume", "complete", "fail", "retry", "cancel", "archive", "delete"
@@ -206,10 +192,8 @@ TRANSITIONS: dict[str, Transition[Place]] = {
     "wakeTask": transition("running"),
     "archiveTask": transition("completed", "failed", to=("archived",)),
 }
-"""Transitions by the type of the event. `createTask` is missing, because it creates the task."""
 
-_OF_CREATION: tuple[Operation, ...] = ("checkpoint", "pause")
-"""Operations that only `create` performs on a task that is not started."""
+_OF_CREATION: tuple[Operation, ...] = ("checkpoint", "pause")  # only by `create`
 
 
 def _operations_at(place: Place) -> tuple[Operation, ...]:
@@ -223,7 +207,6 @@ def _operations_at(place: Place) -> tuple[Operation, ...]:
 
 
 ALLOWED: dict[TaskStatus, tuple[Operation, ...]] = {one: _operations_at(one) for one in get_args(TaskStatus)}
-"""Operations allowed in each status. An archived task can only be deleted."""
 
 
 def place_of(task: TaskState) -> Place:

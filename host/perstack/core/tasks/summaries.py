@@ -76,17 +76,13 @@ class TaskSummary(Fact):
     pause_reason: PauseReason | None = None
     pause_message: str | None = None
     resume_at: int | None = None
-    due_at: int | None = None
-    """Time at which something is due without its agent: resume it, or fail it."""
-    polls: bool = Field(default=False, exclude_if=falsy)
-    """True if a command must be asked whether the task may continue."""
+    due_at: int | None = None  # time at which something is due without its agent: resume it, or fail it
+    polls: bool = Field(default=False, exclude_if=falsy)  # True: a command is asked whether it may continue
     depends_on: tuple[str, ...] = Field(default=(), exclude_if=falsy)
-    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)
-    """Dependencies that are not completed, as of the latest look; empty in storage."""
+    blocked_by: tuple[Dependency, ...] = Field(default=(), exclude_if=falsy)  # as of the latest look; not stored
     answered: bool = Field(default=False, exclude_if=falsy)
     error: str | None = None
-    damaged: bool = Field(default=False, exclude_if=falsy)
-    """True if its log cannot be read: `error` says where, and the other fields hold the state before that."""
+    damaged: bool = Field(default=False, exclude_if=falsy)  # True if its log cannot be read: `error` says where
     retry_count: int = 0
     checkpoints: int = 0
     checkpoint_due_at: int | None = None

@@ -1,7 +1,4 @@
-"""The HTTP client of providers: POST requests whose replies are event streams.
-
-Importing this module imports httpx; providers import it when they generate for the first time.
-"""
+"""The HTTP client of providers, for replies that are event streams; importing it imports httpx."""
 
 from __future__ import annotations
 
@@ -38,16 +35,13 @@ def _whole(found: re.Match[str]) -> str:
 
 _CONNECT_TIMEOUT_S = 15.0
 _DRAIN_TIMEOUT_S = 1.0
-_KEEP_ALIVE_S = 60.0
-"""Seconds that an idle connection is kept: a step's tools often take longer than httpx's default of 5 s."""
+_KEEP_ALIVE_S = 60.0  # of an idle connection: tools often take longer than httpx's default of 5 s
 _MAX_ERROR_BYTES = 65_536
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 
-OnData = Callable[[str], bool]
-"""Receives the data of one event; returns whether it was the last."""
+OnData = Callable[[str], bool]  # receives the data of one event; returns whether it was the last
 
-ReadEvents = Callable[[httpx.Response], AsyncGenerator[str]]
-"""Splits a response's body into the data of its events."""
+ReadEvents = Callable[[httpx.Response], AsyncGenerator[str]]  # splits a response's body into the data of its events
 
 
 async def server_sent_events(response: httpx.Response) -> AsyncGenerator[str]:
@@ -140,10 +134,7 @@ async def receive(
     read_events: ReadEvents = server_sent_events,
     stall_seconds: float | None = None,
 ) -> None:
-    """Pass on a response's events until `on_data` returns True.
-
-    Raises ProviderError if the response is too large, or is silent for longer than `stall_seconds` after it has begun.
-    """
+    """Pass on a response's events until `on_data` returns True. Raises ProviderError if too large or too silent."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         document = b"".join([part async for part in _limited_body(response, stall_seconds)])

@@ -23,8 +23,7 @@ _PUBLIC_HEADERS = frozenset(
     {"accept", "anthropic-beta", "anthropic-version", "content-type", "user-agent", "x-amz-date"}
 )
 _MIN_SECRET_CHARS = 6
-_STALL_TIMEOUT_MS = 60_000
-"""Maximum milliseconds of silence within a reply."""
+_STALL_TIMEOUT_MS = 60_000  # maximum milliseconds of silence within a reply
 _SALT = os.urandom(32)
 
 
@@ -34,19 +33,14 @@ class EndpointSettings(Fact, extra="forbid"):
     CHANGE_REPLIES: ClassVar[frozenset[str]] = frozenset({"max_tokens", "temperature", "top_p", "structured_output"})
     """Fields that are recorded in logs: they influence replies and are not secret."""
 
-    base_url: str | None = None
-    """Replaces the vendor's address: a proxy, or a compatible server."""
-    headers: dict[str, str] = Field(default_factory=dict)
-    """Sent with every request; they override our own headers."""
+    base_url: str | None = None  # replaces the vendor's address: a proxy, or a compatible server
+    headers: dict[str, str] = Field(default_factory=dict)  # sent with every request; they override our own headers
     max_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    structured_output: bool | None = None
-    """True to send the schema of the result in the format's native form. None: if the model is known to support it."""
-    read_timeout: int = Field(default=300_000, ge=1)
-    """Milliseconds of silence before a reply begins, after which the connection is closed."""
-    stall_timeout: int | None = Field(default=None, ge=1)
-    """Milliseconds of silence within a reply. None: a minute, or `read_timeout` where thinking is silent."""
+    structured_output: bool | None = None  # True: send the schema; None: if the model is known to take it
+    read_timeout: int = Field(default=300_000, ge=1)  # milliseconds of silence before a reply begins
+    stall_timeout: int | None = Field(default=None, ge=1)  # milliseconds of silence within a reply
 
     def silences(self, *, thinks_silently: bool = False) -> tuple[float, float]:
         """Return the maximum seconds of silence before a reply begins, and within it."""
@@ -72,10 +66,8 @@ class Endpoint:
 
     base_url: str
     headers: Mapping[str, str]
-    read_seconds: float = 300.0
-    """Maximum seconds of silence before a reply begins."""
-    stall_seconds: float = 60.0
-    """Maximum seconds of silence within a reply."""
+    read_seconds: float = 300.0  # maximum seconds of silence before a reply begins
+    stall_seconds: float = 60.0  # maximum seconds of silence within a reply
 
     @property
     def is_plain(self) -> bool:
@@ -90,10 +82,7 @@ class Endpoint:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values to remove from errors, longest first.
-
-        They are the values of headers that may be credentials, and the secret parts of the base URL.
-        """
+        """Values to remove from errors, longest first: possible credentials in headers and base URL."""
         values = {value for name, value in self.headers.items() if _is_private(name)}
         values |= {value.removeprefix("Bearer ") for value in values}
         values |= set(secrets_in(lambda stand: masked_words(self.base_url, stand)))

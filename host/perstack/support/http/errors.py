@@ -45,14 +45,13 @@ _QUOTA = re.compile(
 Source: OpenAI documentation, «Error codes», section «API errors»; Anthropic's message for an account without credit.
 """
 _NUMBER = r"(\d[\d,_]{2,11})"
-_WINDOW = re.compile(
+_WINDOW = re.compile(  # the model's context size in tokens, in the wording of documented errors
     rf"(?:context|prompt) (?:length|window|size)(?: of this model| allowed)?(?: is| of|:)+ ?{_NUMBER}"
     rf"|with {_NUMBER} maximum context|> {_NUMBER}|allowed \({_NUMBER}\)|configured limit of {_NUMBER}"
     rf"|token limit:? {_NUMBER}|less than {_NUMBER} tokens|must be <= {_NUMBER}|should be \[\d+, ?{_NUMBER}\]"
     rf'|"n_ctx" ?: ?{_NUMBER}',
     re.IGNORECASE,
 )
-"""The model's context size in tokens, in the wording of documented errors."""
 _OVERFLOW_CODE = re.compile(r'"(?:code|type)"\s*:\s*"(?:context_length_exceeded|exceed_context_size_error)"')
 """Error codes of OpenAI's format and of llama.cpp's server: some servers report an overflow only by code."""
 _MAX_MESSAGE_CHARS = 2000
@@ -99,10 +98,7 @@ def error_from_status(
     is_quota: bool = False,
     body: str = "",
 ) -> ProviderError:
-    """Return an error for a status, also for one inside a stream. A context overflow is named `ContextOverflow`.
-
-    `body` is the endpoint's complete answer, if that is more than the message.
-    """
+    """Return an error for a status, also one inside a stream; `body`: the whole answer, if longer."""
     name, window = error_name(status), None
     if status in (400, 402, 403, 429) and (is_quota or _QUOTA.search(body) or _QUOTA.search(message)):
         name, retryable = "QuotaExceeded", bool(retryable)
@@ -139,10 +135,7 @@ def bad_response(detail: str, *, retryable: bool) -> ProviderError:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return the seconds that the endpoint asks us to wait, or None.
-
-    Source: RFC 9110 section 10.2.3 (seconds or a date), and `retry-after-ms` as the vendors' SDKs read it.
-    """
+    """Return the seconds that an endpoint asks to wait, or None (RFC 9110 section 10.2.3; SDKs: `retry-after-ms`)."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -159,10 +152,7 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def delay_in(body: str) -> float | None:
-    """Return the seconds that an error's body asks us to wait, or None.
-
-    Source: google.rpc `RetryInfo`, whose `retryDelay` is a duration as protobuf writes it in JSON: `34.5s`.
-    """
+    """Return the seconds that a body asks to wait, or None (google.rpc `RetryInfo`: `retryDelay`, such as `34.5s`)."""
     found = _DELAY.search(body) if _RETRY_INFO in body else None
     return None if found is None else _number(found[1])
 

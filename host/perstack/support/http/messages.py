@@ -48,13 +48,11 @@ from perstack.support.http.errors import bad_response
 
 # Parts of messages: encoding and decoding that the vendors' formats share.
 
-IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""Image types that every vendor supports."""
+IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # of every vendor
 
 PDF = "application/pdf"
 
-Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
-"""A text that compatible servers may send as null."""
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]  # servers may send null
 
 
 class Wire(BaseModel):
@@ -84,8 +82,7 @@ def finish_reason(reason: FinishReason, reply: ExpertMessage) -> FinishReason:
     return "toolCalls" if reason == "stop" and reply.tool_calls else reason
 
 
-BUDGET_TOKENS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}
-"""Thinking tokens for each word of a reasoning budget."""
+BUDGET_TOKENS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}  # thinking tokens
 
 
 def budget_word(budget: ReasoningBudget, *, medium: int = BUDGET_TOKENS["medium"]) -> str:
@@ -116,11 +113,9 @@ def is_common_media(mime_type: str) -> bool:
 
 
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
-TOO_DEEP = f"(they have more than {DEEPEST} levels)"
-"""Replacement for arguments that are nested too deep."""
+TOO_DEEP = f"(they have more than {DEEPEST} levels)"  # replacement for arguments that are nested too deep
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
-_MAX_ID_CHARS = 64
-"""Source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`."""
+_MAX_ID_CHARS = 64  # source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`
 
 
 def to_bytes(body: JsonObject) -> bytes:
@@ -206,15 +201,11 @@ def _blobs_of(message: Message) -> Iterator[BlobPart]:
             assert_never(message)
 
 
-Write = Callable[[Message, Mapping[str, bytes]], Iterable[JsonObject]]
-"""Encodes one message as objects of a format; the mapping has the bytes of the message's blobs."""
+Write = Callable[[Message, Mapping[str, bytes]], Iterable[JsonObject]]  # encode one message; the mapping has its blobs
 
 
 class MessageEncoder(ABC):
-    """Encoded bytes, in one format, of a list of messages that grows at its end.
-
-    It belongs to one Run and is kept in the memo of the Run's requests: see `message_encoder`.
-    """
+    """One Run's growing list of messages, encoded in one format; kept in the memo of its requests."""
 
     def __init__(self, write: Write) -> None:
         """Start with no message."""
@@ -268,8 +259,7 @@ class TurnEncoder(MessageEncoder):
     def __init__(self, write: Write) -> None:
         """Start without turns."""
         super().__init__(write)
-        self._past = bytearray()
-        """All turns but the latest, with a comma after each."""
+        self._past = bytearray()  # all turns but the latest, with a comma after each
         self._role = ""
         self._blocks: list[bytes] = []
 
@@ -284,10 +274,7 @@ class TurnEncoder(MessageEncoder):
         self._blocks += written
 
     def parts(self, end: Callable[[list[bytes]], list[bytes]]) -> tuple[bytes | bytearray, ...]:
-        """Return the content between the list's brackets, in pieces to be joined.
-
-        `end` converts the latest turn's blocks for this request, for example to mark or to add some.
-        """
+        """Return the list's content in pieces to be joined; `end` converts the latest turn's blocks."""
         return (self._past, _turn(self._role, end(self._blocks))) if self._blocks else ()
 
 

@@ -27,17 +27,13 @@ class EndpointProviderFactory(ProviderFactory):
     """Factory of a provider that is configured by environment variables."""
 
     name: str
-    priority: int
-    """Position among configured providers when the user names none; lowest first."""
+    priority: int  # position among configured providers when the user names none; lowest first
     how_to_configure: str
-    needs: tuple[tuple[str, ...], ...]
-    """Groups of variables. The provider is configured if at least one variable of each group is set."""
-    make: Callable[[ProviderConfig], Provider]
-    """Function that creates the provider. It must import the rest of the plugin itself."""
+    needs: tuple[tuple[str, ...], ...]  # of each group of variables at least one must be set
+    make: Callable[[ProviderConfig], Provider]  # create the provider; must import the rest of the plugin itself
     default_model: str | None = None
     prices: PriceSource | None = None
-    libraries: tuple[str, ...] = ()
-    """Modules of optional dependencies, without which the provider is not configured."""
+    libraries: tuple[str, ...] = ()  # modules of optional dependencies, without which the provider is not configured
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Return whether the environment has the required variables, and the libraries are installed."""
