@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from perstack.version import VERSION
 
 if TYPE_CHECKING:
-    from perstack.core.base.actor import By
+    from perstack.core.base.ids import By
     from perstack.core.definitions.experts import Expert
     from perstack.core.definitions.overrides import Overrides
     from perstack.core.definitions.project import Project
@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "perstack.core.base.actor": ("By",),
+    "perstack.core.base.ids": ("By",),
     "perstack.core.definitions.experts": ("Expert",),
     "perstack.core.definitions.overrides": ("Overrides",),
     "perstack.core.definitions.project": ("Project",),

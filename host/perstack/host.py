@@ -40,7 +40,7 @@ from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
-    from perstack.core.base.actor import By
+    from perstack.core.base.ids import By
     from perstack.core.jobs.resuming import UnsettledCall
     from perstack.core.jobs.summary import JobSummary
     from perstack.core.runs.events import Settlement, StoredEvent

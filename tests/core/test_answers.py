@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.jobs.answers import APPROVAL, NO, YES, accepted, asked_by, read_answer, read_job_answer, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
 from perstack.errors import UsageError

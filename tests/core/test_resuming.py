@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulation import Simulation
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import lifecycle_of
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.overrides import Overrides

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import perstack.core.iterations.evolve as series_evolve
 import perstack.core.runs.state as run_changes
 import perstack.core.tasks.evolve as task_evolve
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.definitions.experts import Iterate
 from perstack.core.iterations.evolve import begin_series, evolve_series

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of
 from perstack.core.jobs.job import Closed
 from perstack.core.jobs.summary import JobSummary

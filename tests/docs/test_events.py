@@ -14,7 +14,7 @@ import pytest
 from pages import fenced, first_cells, page, rows, run_line, section
 from pydantic import BaseModel
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.experts import Budget, ContextPolicy, Limits
 from perstack.core.definitions.instruction import AgentsMdFile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosting import Bench, expert, wait_for
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.jobs.summary import JobSummary
 from perstack.host import Host

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hosting import OPENED, QUESTION, Bench, project_of, wait_for
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.definitions.experts import Expert, ProviderSetting
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.permissions import Permissions

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.text import one_line
 
 # Notices on stderr.

@@ -12,8 +12,8 @@ from damaging import reseal
 from terminal import Terminal, reply
 
 from golden import CASES, GOLDEN
-from perstack.core.base.actor import By
 from perstack.core.base.chain import EMPTY_LOG, line_of, open_line, seal
+from perstack.core.base.ids import By
 from perstack.engine.audit.redact import redact_event
 from perstack_filesystem.storage import FilesystemStorage
 

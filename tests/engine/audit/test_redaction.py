@@ -9,8 +9,8 @@ from damaging import replace_line
 from hosting import Bench, Seen, expert, results, wait_for
 
 from perstack.core.audit.verification import Report
-from perstack.core.base.actor import By
 from perstack.core.base.chain import Head, line_of, open_line, seal, without_payload
+from perstack.core.base.ids import By
 from perstack.engine.audit.redact import redact_event
 from perstack.errors import Conflict, Damaged, NotFound, UsageError
 from perstack.ports.storage import RunRef

@@ -10,7 +10,7 @@ import pytest
 from damaging import kept_in
 from hosting import Bench, expert, wait_for
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.definitions.skills import PluginSkill
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosting import Bench, Seen, expert, recording, wait_for
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.files.trees import Below, File, digest_of, folder_blob, folder_of
 from perstack.engine.files.trees import SnapshotBlob, Trees, blobs_of_trees
 from perstack.host import Host

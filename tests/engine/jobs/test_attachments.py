@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminal import Terminal, reply
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.runs.messages import BlobPart, TextPart, attached_of
 from perstack.engine.audit.redact import redact_event
 from perstack.errors import UsageError

@@ -8,8 +8,8 @@ import pytest
 from approving import ASK_WRITE, TEAM, files, hosted
 from hosting import Bench, crashing, expert, until_it_crashes, wait_for
 
-from perstack.core.base.actor import By
 from perstack.core.base.chain import Head, open_line, seal
+from perstack.core.base.ids import By
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.cloud_events import CloudEvent
 from perstack.core.jobs.summary import JobSummary

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import McpStdioSkill, PluginSkill
 from perstack.core.jobs.summary import JobSummary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hosting import Bench, Seen, expert, results, wait_for
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
 from perstack.core.jobs.answers import Asked, read_answer
 from perstack.core.runs.facts import Question

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hosting import Bench, Seen, expert, results, until_it_crashes, wait_for
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.runs.context import kept_always
 from perstack.core.runs.messages import text_of
 from perstack.engine.audit.redact import redact_event

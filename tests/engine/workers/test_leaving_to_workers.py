@@ -10,7 +10,7 @@ import pytest
 from approving import ASK_WRITE, TEAM, files
 from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.jobs.cloud_events import CloudEvent
 from perstack.engine.jobs.inbox import waiting_jobs
 from perstack.errors import Conflict, UsageError

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Budget, Compaction, ProviderSetting, ReasoningBudget
 from perstack.core.definitions.keys import wrong_budget

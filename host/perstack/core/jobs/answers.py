@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.json_schema import Checker, Meter
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Approval

@@ -20,9 +20,8 @@ from functools import reduce
 
 from pydantic import Field
 
-from perstack.core.base.actor import By
 from perstack.core.base.chain import Head
-from perstack.core.base.ids import BLOCK, OWN, block_of, number_of_run
+from perstack.core.base.ids import BLOCK, OWN, By, block_of, number_of_run
 from perstack.core.base.records import Fact, falsy
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
 from perstack.core.definitions.experts import Limits

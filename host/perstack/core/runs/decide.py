@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from perstack.core.base.actor import By
-from perstack.core.base.ids import event_id_of, run_id_of
+from perstack.core.base.ids import By, event_id_of, run_id_of
 from perstack.core.base.usage import Charge, Exceeded, Usage
 from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.instruction import names_directory

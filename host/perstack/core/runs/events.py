@@ -12,8 +12,7 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, TypeAdapter, field_validator
 
-from perstack.core.base.actor import By
-from perstack.core.base.ids import event_id_of
+from perstack.core.base.ids import By, event_id_of
 from perstack.core.base.records import EventParser, JsonObject, falsy
 from perstack.core.base.usage import BudgetName, Usage, amount
 from perstack.core.definitions.experts import Expert, Limits, ReasoningBudget

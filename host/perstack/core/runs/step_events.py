@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.permissions import Approval, ApprovalDecision

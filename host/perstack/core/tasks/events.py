@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, TypeAdapter
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import EventParser, Fact, JsonObject, falsy
 from perstack.core.base.text import argv_of

@@ -7,8 +7,7 @@ from typing import TypedDict, assert_never
 
 from pydantic import JsonValue
 
-from perstack.core.base.actor import By
-from perstack.core.base.ids import event_id_of
+from perstack.core.base.ids import By, event_id_of
 from perstack.core.base.lifecycle import IllegalFact, PauseReason, check_follows
 from perstack.core.base.records import JsonObject
 from perstack.core.tasks import events as task_events

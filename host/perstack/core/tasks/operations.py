@@ -18,7 +18,7 @@ from typing import Annotated, Generic, Literal, TypedDict, TypeVar
 
 from pydantic import Field, JsonValue
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import read_answer

@@ -7,8 +7,7 @@ from typing import Literal, get_args
 
 from pydantic import Field, JsonValue
 
-from perstack.core.base.actor import By
-from perstack.core.base.ids import check_job_id
+from perstack.core.base.ids import By, check_job_id
 from perstack.core.base.lifecycle import PauseReason, Transition, transition
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.jobs.answers import ANYTHING, APPROVAL, Asked

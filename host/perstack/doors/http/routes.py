@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from perstack.core.base.actor import By
-from perstack.core.base.ids import check_job_id, place_of
+from perstack.core.base.ids import By, check_job_id, place_of
 from perstack.core.base.records import Fact, JsonObject, read_json
 from perstack.core.jobs.cloud_events import is_cloud_event, read_cloud_event
 from perstack.core.jobs.summary import JobSummary

@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from perstack.config.project import find_config
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.ids import place_of as place_of_event
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, Guard

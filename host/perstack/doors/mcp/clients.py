@@ -11,7 +11,7 @@ from mcp.server.connection import Connection
 from mcp.server.session import ServerSession
 from starlette.requests import Request
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.doors.mcp.elicitation import Context
 from perstack.system.user import this_user
 

@@ -17,7 +17,7 @@ from perstack.doors.operations.arguments import Arguments
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
-    from perstack.core.base.actor import By
+    from perstack.core.base.ids import By
     from perstack.engine.log.emitter import OnEvent
     from perstack.host import Host
 

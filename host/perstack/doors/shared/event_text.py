@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, assert_never
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.permissions import DECISION_WORDS
 from perstack.core.runs import events, step_events

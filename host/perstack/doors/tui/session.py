@@ -13,9 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from contextlib import suppress
 from typing import Literal, Protocol, TypeAlias
 
-from perstack.core.base.actor import By
 from perstack.core.base.chain import open_line
-from perstack.core.base.ids import place_of
+from perstack.core.base.ids import By, place_of
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import events, step_events

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.core.audit.verification import Checked, Finding, Report, Unchecked, against, against_head
-from perstack.core.base.actor import By
 from perstack.core.base.chain import Sealed
-from perstack.core.base.ids import OwnerKind, place_of
+from perstack.core.base.ids import By, OwnerKind, place_of
 from perstack.core.base.records import Fact
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project

@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from perstack.core.audit.redaction import Redaction, check_fields, fields_taken, redaction_of, remains_of, texts_taken
-from perstack.core.base.actor import By, cleaned
 from perstack.core.base.chain import BrokenSeal, open_line, taken_out, without_payload
-from perstack.core.base.ids import event_id_of, number_of_run, place_of
+from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
 from perstack.core.jobs.summary import summarize
 from perstack.core.runs.events import QueueRun, RedactEvent, StoredEvent, contents_of
 from perstack.core.runs.messages import BlobPart

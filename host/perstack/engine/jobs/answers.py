@@ -6,8 +6,7 @@ and return how the Job starts; they write nothing.
 
 from __future__ import annotations
 
-from perstack.core.base.actor import By
-from perstack.core.base.ids import event_id_of
+from perstack.core.base.ids import By, event_id_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.overrides import RECORDED, Overrides
 from perstack.core.definitions.permissions import Approval

@@ -7,8 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.core.base.actor import By
-from perstack.core.base.ids import check_id, is_place, job_of_run, place_of
+from perstack.core.base.ids import By, check_id, is_place, job_of_run, place_of
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.messages import REDACTED

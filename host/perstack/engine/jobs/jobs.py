@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.settings import with_one_model
-from perstack.core.base.actor import By, cleaned
-from perstack.core.base.ids import Owner, check_job_id, event_id_of, place_of
+from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_labels, not_retained
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls

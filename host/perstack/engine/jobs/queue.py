@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.jobs.queries import check_labels
 from perstack.core.jobs.resuming import due_of
 from perstack.core.jobs.summary import JobSummary, RunSummary

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pydantic import Field, ValidationError
 
 from perstack.config.lock import NO_LOCK, Lock
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.base.records import falsy
 from perstack.core.definitions.recorded_definition import SeriesDefinition, for_queued
 from perstack.core.definitions.skills import agent_skills

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.core.base.actor import By
 from perstack.core.base.file_names import spelled, unspelled
+from perstack.core.base.ids import By
 from perstack.core.files.ignore_rules import Rules, rules_at
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.files.tree_diff import Change, KeptWhy, RewindPlan, rewind_plan, wanted_paths

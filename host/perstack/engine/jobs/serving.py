@@ -13,8 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from perstack.core.base.actor import cleaned
-from perstack.core.base.ids import check_id, check_job_id, number_of_run
+from perstack.core.base.ids import check_id, check_job_id, cleaned, number_of_run
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.sandbox import LOCAL

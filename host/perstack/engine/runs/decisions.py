@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from perstack.core.base.actor import By
+from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Approval
 from perstack.core.runs.events import Settlement
 from perstack.core.runs.facts import Answer
