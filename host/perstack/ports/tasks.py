@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
 
-from perstack.core.base.call_arguments import read_call
+from perstack.core.base.validation_errors import read_call
 from perstack.core.tasks.operations import (
     Answer,
     Archive,

@@ -26,8 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from perstack.core.base.call_arguments import checked
 from perstack.core.base.ids import By
+from perstack.core.base.validation_errors import checked
 from perstack.core.tasks.arguments import Json, Text
 from perstack.core.tasks.events import StoredTaskEvent
 from perstack.core.tasks.evolve import Changes, checkpoints_in
