@@ -8,8 +8,7 @@ from functools import partial
 from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory
-from perstack.support.http.provider import EndpointProviderFactory
-from perstack.support.prices import PublishedPrices
+from perstack.support.http.provider import EndpointProviderFactory, PublishedPrices
 
 PLUGIN_API = 1
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
-from perstack.support.http.provider import EndpointProviderFactory
-from perstack.support.prices import PublishedPrices
+from perstack.support.http.provider import EndpointProviderFactory, PublishedPrices
 from perstack_bedrock import KEYS, LIBRARIES, PROFILE, REGIONS
 
 PLUGIN_API = 1
