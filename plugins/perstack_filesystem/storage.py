@@ -54,7 +54,7 @@ from perstack.support.storage import (
     stale,
 )
 from perstack.system.concurrency import LatencyMonitor, uninterrupted
-from perstack.system.file_locks import hold_file_lock, lock_holder
+from perstack.system.files import hold_file_lock, lock_holder
 from perstack_filesystem.blobs import BlobFolders, remove_unfinished
 from perstack_filesystem.directories import Folder, OpenFolders, explained, read_below
 from perstack_filesystem.entry_index import EntryIndex, entry_names, forgotten, put_entry, read_entries

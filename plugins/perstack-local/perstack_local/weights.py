@@ -23,8 +23,7 @@ from typing import Protocol
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.environment import inherited
-from perstack.system.file_locks import try_lock
-from perstack.system.files import sync, sync_directory
+from perstack.system.files import sync, sync_directory, try_lock
 from perstack.system.processes import ISOLATED
 from perstack.system.user import user_directory
 

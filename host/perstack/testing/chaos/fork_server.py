@@ -93,7 +93,7 @@ _AHEAD = (
     "perstack.engine.audit.audit",
     "perstack.engine.audit.audit",
     "perstack.engine.runs.job_context",
-    "perstack.system.file_locks",
+    "perstack.system.files",
     "perstack.system.processes",
     "perstack.testing.plugin",
     "perstack_base.tool_io",
