@@ -6,13 +6,13 @@ import os
 import re
 from collections.abc import Generator
 from fnmatch import translate
-from glob import has_magic
 from pathlib import Path, PurePath
 
 MOST_LOOKED_AT = 500_000  # maximum number of names of files and folders
 MOST_LEVELS = 100  # maximum nesting of folders for `**`: a program may have created a thousand levels
 
 _HERE = ""
+_WILDCARD = re.compile(r"[*?[]")
 
 
 class TooMuch(ValueError):
@@ -43,7 +43,7 @@ class _Looking:
             for name, is_folder in () if is_deep else self._names(place):
                 if is_folder and not name.startswith("."):
                     yield from self.below(os.path.join(place, name), parts)  # noqa: PTH118 - seen from the folder
-        elif not has_magic(first):
+        elif _WILDCARD.search(first) is None:
             found = os.path.join(place, first)  # noqa: PTH118
             if os.path.lexists(self._folder / found):
                 yield from self.below(found, rest)
