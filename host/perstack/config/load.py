@@ -196,7 +196,7 @@ class DefinitionFile:
     def _take_include(self, pattern: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter) -> None:
         from glob import has_magic  # few definitions have includes
 
-        from perstack.config.include_patterns import TooMuch, matches
+        from perstack.config.source import TooMuch, matches
 
         folder = chain[-1].parent
         self.includes.append(normpath(folder.absolute() / pattern))

@@ -74,7 +74,7 @@ def _meant(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterato
     """Yield the folders that a pattern matches, if they have a SKILL.md; a plain name gives its folder in any case."""
     from glob import has_magic
 
-    from perstack.config.include_patterns import TooMuch, matches
+    from perstack.config.source import TooMuch, matches
 
     if not has_magic(pattern):
         yield _seen_from(folder, pattern)

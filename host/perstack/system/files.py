@@ -96,9 +96,9 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-# Leases of storages whose users share a machine: an OS lock (`flock`) on an open file. The kernel frees the lock when the
-# last descriptor of that opening closes, so the death of the holder frees it at once. Child programs do not inherit
-# descriptors that Python opens, so they never keep a lease alive.
+# Leases of storages whose users share a machine: an OS lock (`flock`) on an open file. The kernel frees the lock when
+# the last descriptor of that opening closes, so the death of the holder frees it at once. Child programs do not
+# inherit descriptors that Python opens, so they never keep a lease alive.
 _LOCK_ATTEMPTS = 5
 _MAX_HOLDER_BYTES = 1000
 

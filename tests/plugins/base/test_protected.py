@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.include_patterns import matches
+from perstack.config.source import matches
 from perstack.core.base.file_names import matches_pattern
 
 SECRET = "the canary sings"

@@ -194,7 +194,7 @@ class HostContext:
 
     def _included(self) -> list[Path]:
         """Return the files that patterns of `include` match now; none, with a notice, for too many matches."""
-        from perstack.config.include_patterns import TooMuch, matches  # few definitions have includes
+        from perstack.config.source import TooMuch, matches  # few definitions have includes
 
         folders = sorted({str(Path(name).absolute().parent) for name in self.project.files}, key=len, reverse=True)
         found: list[Path] = []

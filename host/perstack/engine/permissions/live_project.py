@@ -12,8 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
-from perstack.config.include_patterns import TooMuch, matches
 from perstack.config.load import LoadedProject, load_usable
+from perstack.config.source import TooMuch, matches
 from perstack.config.trust import Item, TrustStore, digests_of, executed, folder_of
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError
