@@ -13,10 +13,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from definition_schema import definition_schema
 from pages import ROOT
 from terminal import Terminal
 
-from perstack.config.json_schema import definition_schema
 from perstack.config.project import templates
 
 SCHEMA = definition_schema()

@@ -11,7 +11,8 @@ line and a key; lines are computed only when there is a problem (toml_lines.py).
 
 Other modules of this package: settings.py resolves what one Run gets from options and definitions, trust.py decides
 what a person has to agree to, lock.py keeps what skills offered. A new key needs its field with a `Key` in
-`perstack.core.definitions`; error messages, docs and the schema (json_schema.py) follow from that.
+`perstack.core.definitions`; error messages and docs follow from that, and the schema for editors once
+`python tests/support/definition_schema.py` has written it anew.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def check_workspace(project: Project, workspace: Path) -> None:
 DEFINITION = "perstack.toml"
 SCHEMA = ".perstack.schema.json"  # schema file for editors, next to perstack.toml; hidden, because only editors read it
 _FOLDER = Path(__file__).with_name("starters")
-_SHIPPED_SCHEMA = Path(__file__).with_name("perstack.schema.json")
+SHIPPED_SCHEMA = Path(__file__).with_name("perstack.schema.json")
 _TRY = "# Try it:"
 
 
@@ -168,7 +168,7 @@ class Template:
     def filled(self, model: str) -> Mapping[str, str]:
         """Return the files with lines about the model, and the schema that perstack.toml's first line names."""
         definition = self.files[DEFINITION].replace("{model}", model, 1)
-        schema = _SHIPPED_SCHEMA.read_text(encoding="utf-8")
+        schema = SHIPPED_SCHEMA.read_text(encoding="utf-8")
         return {**self.files, DEFINITION: f"#:schema ./{SCHEMA}\n{definition}", SCHEMA: schema}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from perstack.config.load import DefinitionFile
+from perstack.config.project import SHIPPED_SCHEMA
 from perstack.config.source import describe_problems, problems_to_json
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
@@ -20,7 +20,7 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.tool_search import tokens_of
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
-from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_json, write_json_line
+from perstack.doors.cli.terminal import Screen, print_err, print_out, table, write_bytes, write_json
 from perstack.doors.create.experts import validate_definition
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
@@ -123,9 +123,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
     an Expert cannot start because a skill has no variable or plugin that it needs.
     """
     if json_schema:
-        from perstack.config.json_schema import definition_schema
-
-        write_json_line(json.dumps(definition_schema(), ensure_ascii=False, indent=2))
+        write_bytes(SHIPPED_SCHEMA.read_bytes())
         return
     path = options.find().required()
     project, problems = _checked(path, options)

@@ -1,11 +1,14 @@
 """Generate the JSON schema of perstack.toml for editors, from the models that the file is read into.
 
 Draft 7, because the language servers for TOML read that. Rules that a schema cannot express are checked by `perstack
-validate`. The result is shipped as `perstack.schema.json` next to this module, and on the documentation site.
+validate`. The result ships as `perstack.schema.json` in `perstack.config`, and stands beside the documentation. Write
+both anew with `python tests/support/definition_schema.py`; a test compares them with the models.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import cast, get_args
 
 from perstack.config.check import BESIDE, IGNORED, keys_of
@@ -106,3 +109,9 @@ def _object(value: object) -> JsonObject:
     if not isinstance(value, dict):
         raise TypeError(f"a schema has {type(value).__name__} where an object has to be")
     return cast("JsonObject", value)
+
+
+if __name__ == "__main__":
+    for folder in ("host/perstack/config", "docs"):
+        text = json.dumps(definition_schema(), ensure_ascii=False, indent=2)
+        (Path(__file__).parents[2] / folder / "perstack.schema.json").write_text(text + "\n", encoding="utf-8")
