@@ -27,7 +27,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Effect, ToolSpec
 from perstack.errors import SkillError
 from perstack.ports.skill import Toolset
-from perstack.support.schema_checks import violation_of
+from perstack.system.concurrency import violation_of
 from perstack_mcp.errors import describe
 
 if TYPE_CHECKING:

@@ -10,6 +10,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
+from pydantic import JsonValue
+
+from perstack.core.base.json_schema import FULL, QUICK, Checker, Meter, Violation
+
 # Exception groups: messages for people name only the first error.
 
 
@@ -122,3 +126,11 @@ async def end(task: asyncio.Task[None] | None) -> None:
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=_CANCEL_INTERVAL_S)
+
+
+async def violation_of(checker: Checker, value: JsonValue) -> Violation | None:
+    """Return how a value violates a schema, or None; a check that would take many seconds is one too."""
+    found = checker.violation(value, Meter(QUICK))
+    if found is None or not found.is_unfinished:
+        return found
+    return await asyncio.to_thread(checker.violation, value, Meter(FULL))

@@ -39,7 +39,7 @@ from perstack.core.runs.tool_search import (
 )
 from perstack.dataclass import dataclass
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
-from perstack.support.schema_checks import violation_of
+from perstack.system.concurrency import violation_of
 
 # Sessions without a skill: the host answers the calls itself.
 
