@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic import JsonValue
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
-from perstack.core.base.json_schema import FULL, QUICK, Checker, Meter, Violation
+    from perstack.core.base.json_schema import Checker, Violation
 
 # Exception groups: messages for people name only the first error.
 
@@ -130,6 +131,8 @@ async def end(task: asyncio.Task[None] | None) -> None:
 
 async def violation_of(checker: Checker, value: JsonValue) -> Violation | None:
     """Return how a value violates a schema, or None; a check that would take many seconds is one too."""
+    from perstack.core.base.json_schema import FULL, QUICK, Meter
+
     found = checker.violation(value, Meter(QUICK))
     if found is None or not found.is_unfinished:
         return found

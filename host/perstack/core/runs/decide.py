@@ -1,4 +1,4 @@
-"""Build the events that need no side effect: of commands, questions, answers, stops and resumptions."""
+"""Build the events that need no side effect: of commands, questions, answers, results, stops and resumptions."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from perstack.core.base.ids import By, event_id_of, run_id_of
+from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Charge, Exceeded, Usage
 from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
+from perstack.core.definitions.result_schemas import Judged, correction
 from perstack.core.runs import commands, events, step_events
 from perstack.core.runs.context import summary_tokens, window_of
 from perstack.core.runs.evolve import ACTIVE
-from perstack.core.runs.facts import Answer, Definition, Delegation, ErrorInfo, Stamp, Stamps, at_checkpoint
+from perstack.core.runs.facts import (
+    Answer,
+    Definition,
+    DelegateReport,
+    Delegation,
+    ErrorInfo,
+    Stamp,
+    Stamps,
+    at_checkpoint,
+)
 from perstack.core.runs.messages import TextPart, estimated_tokens
 from perstack.core.runs.repeats import warned
-from perstack.core.runs.results import finished
 from perstack.core.runs.state import Phase, Run, call_key, is_unsettled
 from perstack.dataclass import dataclass
 
@@ -50,7 +60,7 @@ def noted(run: Run, command: Noted, stamp: Stamps, next_number: int) -> tuple[ev
         case commands.EndStep():
             return (step_events.FinishStep(**at_checkpoint(stamp()), usage=run.step_usage),)
         case commands.EndRun():
-            return (finished(run, command.text, None, stamp),)
+            return (_finished(run, command.text, None, stamp),)
         case commands.Fail():
             return (events.ErrorRun(**at_checkpoint(stamp()), error=command.error, uncharged=command.uncharged),)
         case commands.StopAtLimit():
@@ -222,6 +232,47 @@ def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | 
     if isinstance(answer, str):
         return result_of(call, answer, stamp, by=by)
     return step_events.AnswerQuestion(**stamp(), tool_call_id=call.decided.id, answer=answer, by=by)
+
+
+# --- results ------------------------------------------------------------------------------------------------------
+
+
+def result_event(run: Run, text: str, found: Judged, stamp: Stamps) -> events.FinishRun | events.RejectResult:
+    """Return the event for a checked result."""
+    if found.value is None:
+        return events.RejectResult(**stamp(), problem=found.problem, text=correction(found.problem))
+    return _finished(run, text, found.value, stamp)
+
+
+def _finished(run: Run, text: str, value: JsonObject | None, stamp: Stamps) -> events.FinishRun:
+    return events.FinishRun(
+        **at_checkpoint(stamp()), text=text, total_usage=run.usage, result=value, without_effect=lacks_effect(run)
+    )
+
+
+def lacks_effect(run: Run) -> bool:
+    """Return True if the Run has not had the effect that its Expert declares."""
+    return run.start.expert.effects and not run.effects
+
+
+def report_of(run: Run, tool_name: str) -> DelegateReport:
+    """Return the report of an ended delegate; `tool_name`: the name that the caller knows it by."""
+    is_completed = run.status == "completed"
+    did = f"{_counted(run.step, 'step')}, {_counted(run.effects, 'call')} with an effect"
+    text = f"({tool_name}: {'completed in' if is_completed else 'failed after'} {did})"
+    if run.without_effect:
+        text += " Its work should have an effect, and none of its calls had one: check before you rely on its result."
+    return DelegateReport(
+        outcome="completed" if is_completed else "failed",
+        steps=run.step,
+        effects=run.effects,
+        without_effect=run.without_effect,
+        text=text,
+    )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 # --- stops --------------------------------------------------------------------------------------------------------

@@ -56,11 +56,11 @@ from perstack.core.runs.context import (
 )
 from perstack.core.runs.facts import ErrorInfo, apply_todo, todos_json
 from perstack.core.runs.fallbacks import shared, switched
-from perstack.core.runs.messages import REDACTED, ExpertMessage, TextPart, ToolMessage, ToolResultPart
+from perstack.core.runs.messages import REDACTED, ExpertMessage, TextPart, ToolMessage, ToolResultPart, UserMessage
 from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
 from perstack.core.runs.repeats import counted, shown
-from perstack.core.runs.results import MOST_REJECTED, effects_of, rejected
 from perstack.core.runs.state import (
+    MOST_REJECTED,
     NO_REPEATS,
     Changes,
     Phase,
@@ -274,7 +274,7 @@ def _changes(run: Run, event: events.StoredEvent) -> Changes:  # noqa: C901 - on
         case step_events.FinishStep():
             return Changes(phase=Phase.READY, calls={}, step_usage=NO_USAGE)
         case events.RejectResult():
-            return rejected(run, event)
+            return _rejected(run, event)
         case events.FinishRun():
             return Changes(
                 status="completed", result=event.text, value=event.result, without_effect=event.without_effect
@@ -514,7 +514,7 @@ def _finished_call(run: Run, event: step_events.FinishToolCall) -> Changes:
     changes["snapshot_due"] = due_after(run, call)
     if event.secrets > run.secrets:
         changes["secrets"] = event.secrets
-    effects = effects_of(call, event)
+    effects = _effects_of(call, event)
     if effects:
         changes["effects"] = run.effects + effects
     if run.asked == event.tool_call_id:
@@ -560,4 +560,22 @@ def _with_result(run: Run, call: Call, result: ToolResultPart, place: str) -> Ch
         phase=Phase.SETTLED,
         messages=run.messages.append(ToolMessage(contents=results), place),
         repeats=counted(run, calls.values()),
+    )
+
+
+def _effects_of(call: Call, event: step_events.FinishToolCall) -> int:
+    """Count the calls with an effect that this result stands for: one, or those of a delegate."""
+    is_own = call.decided.kind == "tool" and call.decided.effect != "readOnly" and not event.is_error
+    return int(is_own) + (0 if event.report is None else event.report.effects)
+
+
+def _rejected(run: Run, event: events.RejectResult) -> Changes:
+    """Make the problem the latest message."""
+    return Changes(
+        messages=run.messages.append(UserMessage(contents=(TextPart(text=event.text),)), event.id),
+        result=None,
+        accepted=False,
+        final=False,
+        rejections=run.rejections + 1,
+        rejected_for=event.problem,
     )

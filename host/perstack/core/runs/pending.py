@@ -15,8 +15,7 @@ from perstack.core.runs.events import Settlement
 from perstack.core.runs.facts import ErrorInfo, apply_todo, remaining, todos_json
 from perstack.core.runs.fallbacks import next_model, reason_to_switch
 from perstack.core.runs.repeats import repeated_call
-from perstack.core.runs.results import failure
-from perstack.core.runs.state import Phase, Run, latest_reply
+from perstack.core.runs.state import MOST_REJECTED, Phase, Run, latest_reply
 
 _SETTLED_TEXT: dict[Settlement, str] = {
     "ask": "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: "
@@ -81,7 +80,7 @@ def _after_unusable(run: Run, problem: ErrorInfo) -> commands.Fail | commands.Sw
 def _pending_step(run: Run, limit: int | None) -> commands.Command:
     if run.result is not None:
         return commands.EndRun(run.result) if run.schema is None else commands.JudgeResult(run.result, run.schema)
-    if (failed := failure(run)) is not None:
+    if (failed := _failure(run)) is not None:
         return commands.Fail(failed)
     if limit is not None:
         return commands.StopAtLimit(limit)
@@ -142,3 +141,11 @@ def _completion(run: Run, call: commands.Call) -> commands.Complete:
     given = call.part.args.get("result")
     text = given if isinstance(given, str) and given.strip() else latest_reply(run).text
     return commands.Complete(call, left, None if left or not text.strip() else text)
+
+
+def _failure(run: Run) -> ErrorInfo | None:
+    """Return the error of a Run whose results were rejected too often; None if it may continue."""
+    if run.rejections < MOST_REJECTED:
+        return None
+    words = f"the result does not fit the schema that was asked for, and neither did the one before: {run.rejected_for}"
+    return ErrorInfo(name="InvalidResult", message=words)

@@ -136,6 +136,9 @@ class Sent:
     tokens: int = 0  # 0 if unknown
 
 
+MOST_REJECTED = 2  # the model sees the problem of the first rejected result; at the second the Run fails
+
+
 @dataclass(frozen=True)
 class Run:
     """The state of one Run; a pure function of its log, and of the log that it continues from."""

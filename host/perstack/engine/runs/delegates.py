@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from perstack.config.settings import DEFAULT_RESULT_LIMIT
 from perstack.core.base.text import head_and_tail
 from perstack.core.jobs.resuming import limits_of_delegate
-from perstack.core.runs.decide import has_ended, stopped_with
+from perstack.core.runs.decide import has_ended, report_of, stopped_with
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.messages import TextPart
 from perstack.core.runs.pending import pending
 from perstack.core.runs.repeats import warned
-from perstack.core.runs.results import report_of
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import FinishToolCall
 from perstack.engine.log.run_session import RunSession

@@ -54,12 +54,11 @@ from perstack.core.runs.commands import (
     Switch,
     Work,
 )
-from perstack.core.runs.decide import approval_asked, asked, interrupted, noted, stopped_by_budget
+from perstack.core.runs.decide import approval_asked, asked, interrupted, noted, result_event, stopped_by_budget
 from perstack.core.runs.events import QueueRun
 from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.pending import begins_step, pending
-from perstack.core.runs.results import decided
 from perstack.core.runs.state import Phase
 from perstack.core.runs.step_events import CallTools
 from perstack.engine.log.run_session import RunSession
@@ -175,7 +174,7 @@ class RunLoop:
                 await session.flush()
             case JudgeResult():
                 judged = await judge_result(command.text, command.schema)
-                session.record(decided(session.run, command.text, judged, session.stamp))
+                session.record(result_event(session.run, command.text, judged, session.stamp))
             case Shrink() | Compact():
                 from perstack.engine.runs.compaction import make_room  # few Runs are that long
 
