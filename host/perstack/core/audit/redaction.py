@@ -18,12 +18,13 @@ from pydantic import JsonValue
 from perstack.core.base.chain import TakenOut
 from perstack.core.base.ids import event_id_of, place_of
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs import events, step_events
 from perstack.core.runs.facts import Answer, Definition, ErrorInfo, Question
-from perstack.core.runs.messages import REDACTED, ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.runs.messages import ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.core.runs.repeats import is_warning
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
+REDACTED = "[redacted]"
+
 LATEST = 253_402_000_000_000  # latest time, in milliseconds since 1970, that can be shown: days before the year 10000
 
 

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.secrets import Stand, is_set_secret, masked_args, masked_output, masked_variables
-from perstack.core.runs.messages import REDACTED
+from perstack.core.base.text import REDACTED
 
 _SHORTEST = 8  # minimum characters of a secret value; shorter ones may occur in any text by chance
 

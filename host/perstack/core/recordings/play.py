@@ -16,13 +16,13 @@ from typing import Literal, TypeVar, assert_never, cast
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import REDACTED
 from perstack.core.definitions.overrides import NOT_RECORDED
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
 from perstack.core.recordings import model
 from perstack.core.recordings.make import digest_of_instruction
 from perstack.core.runs.messages import (
-    REDACTED,
     ExpertMessage,
     Message,
     TextPart,

@@ -40,6 +40,7 @@ from typing import assert_never, get_args
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import number_of_run
 from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, together
 from perstack.core.definitions.permissions import UNATTENDED, Standing, all_laid_over
 from perstack.core.definitions.skills import COUNTED_CALLS
@@ -56,7 +57,7 @@ from perstack.core.runs.context import (
 )
 from perstack.core.runs.facts import ErrorInfo, apply_todo, todos_json
 from perstack.core.runs.fallbacks import shared, switched
-from perstack.core.runs.messages import REDACTED, ExpertMessage, TextPart, ToolMessage, ToolResultPart, UserMessage
+from perstack.core.runs.messages import ExpertMessage, TextPart, ToolMessage, ToolResultPart, UserMessage
 from perstack.core.runs.questions import OpenQuestion, approval_question, open_question
 from perstack.core.runs.repeats import counted, shown
 from perstack.core.runs.state import (

@@ -111,9 +111,6 @@ def _size_of_webp(data: bytes) -> tuple[int, int] | None:
             return None
 
 
-REDACTED = "[redacted]"
-
-
 class TextPart(Fact):
     """A text by a person, a model or a tool."""
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from perstack.config.env import read_env
+from perstack.core.base.text import REDACTED
 from perstack.core.recordings.model import FORMAT, Recording
-from perstack.core.runs.messages import REDACTED
 from perstack.doors.cli.log_print import print_damage
 from perstack.doors.cli.options import HostOptions, place_options, run_with
 from perstack.doors.cli.terminal import print_err, write_bytes

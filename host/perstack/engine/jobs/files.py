@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.core.base.ids import By, check_id, is_place, job_of_run, place_of
+from perstack.core.base.text import REDACTED
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.runs.events import StartRun
-from perstack.core.runs.messages import REDACTED
 from perstack.core.runs.state import Run
 from perstack.core.runs.step_events import RecordSnapshot
 from perstack.dataclass import dataclass
