@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.recordings.masking import Hiding, known_secrets
+from perstack.core.base.secrets import Hiding, known_secrets
 from perstack.core.recordings.model import (
     MOST_BYTES,
     CalledBy,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from secret_texts import SECRETS
 
 from perstack.core.base.secrets import (
+    Hiding,
     digest_of_secret,
     is_secret_name,
     masked_address,
@@ -21,7 +22,6 @@ from perstack.core.base.secrets import (
     masked_words,
     secrets_in,
 )
-from perstack.core.recordings.masking import Hiding
 
 LONG = "A1b2C3d4E5f6G7h8I9j0"
 

@@ -12,10 +12,10 @@ from pydantic import JsonValue
 
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import JsonObject
+from perstack.core.base.secrets import Hiding
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import BASE_SKILL, Effect
-from perstack.core.recordings.masking import Hiding
 from perstack.core.recordings.model import (
     MOST_BLOB_BYTES,
     MOST_BYTES,

@@ -1,6 +1,6 @@
 """File format of recordings: one JSON file of a Job, made to be read, reviewed and edited by people.
 
-The package makes a recording from a Job's events (make.py, with secrets masked by masking.py), and plays it in place
+The package makes a recording from a Job's events (make.py, with secrets masked), and plays it in place
 of models, servers and people (play.py), so that a test repeats a Job without a network. Playback runs the ordinary
 engine: only replies and results come from the recording; decisions are made again and compared.
 

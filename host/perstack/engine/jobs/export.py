@@ -10,10 +10,10 @@ from contextlib import suppress
 from pydantic import JsonValue
 
 from perstack.core.base.records import Fact, JsonObject, read_json
+from perstack.core.base.secrets import Hiding, known_secrets
 from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.recordings.make import Source, blobs_in, recording_of
-from perstack.core.recordings.masking import Hiding, known_secrets
 from perstack.core.recordings.model import MOST_BLOB_BYTES, Recording
 from perstack.core.runs.events import StoredEvent, contents_of
 from perstack.core.runs.messages import BlobPart

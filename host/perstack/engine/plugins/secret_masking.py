@@ -18,9 +18,9 @@ from dataclasses import replace
 from threading import Lock
 
 from perstack.core.base.records import JsonObject, texts_in, with_texts
+from perstack.core.base.secrets import Hiding, known_secrets
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.skills import DecidedCall, Subject
-from perstack.core.recordings.masking import Hiding, known_secrets
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import (
     BlobPart,
