@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.base.secrets import Hiding, known_secrets
+from perstack.core.base.secrets import SecretMasker, known_secrets
 from perstack.core.recordings.model import (
     MOST_BYTES,
     CalledBy,
@@ -167,7 +167,7 @@ def test_a_call_is_shown_as_permission_rules_are_written() -> None:
     assert len(shown_call("write", {"text": "x" * 1000})) < 200
 
 
-HIDING = Hiding(
+HIDING = SecretMasker(
     known_secrets({"PWD": "/home/ann/work", "MY_TOKEN": "known-to-the-env", "PATH": "/usr/bin", "SHORT_KEY": "abc"})
 )
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from secret_texts import SECRETS
 
 from perstack.core.base.secrets import (
-    Hiding,
+    SecretMasker,
     digest_of_secret,
     is_secret_name,
     masked_address,
@@ -203,7 +203,7 @@ LOOK_ALIKES = [
 
 
 def masked(text: str) -> str:
-    return Hiding().text(text)
+    return SecretMasker().text(text)
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)

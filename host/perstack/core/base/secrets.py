@@ -548,7 +548,7 @@ def _redacted(secret: str) -> str:
     return REDACTED
 
 
-class Hiding:
+class SecretMasker:
     """Masker of known secrets, and of texts that look like secrets."""
 
     def __init__(self, known: Iterable[str] = (), stand: Stand = _redacted) -> None:

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import JsonObject
-from perstack.core.base.secrets import Hiding
+from perstack.core.base.secrets import SecretMasker
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import BASE_SKILL, Effect
@@ -72,7 +72,7 @@ def digest_of_instruction(instruction: str) -> str:
     return f"sha256:{sha256(instruction.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def recording_of(source: Source, hiding: Hiding, version: str) -> Recording:
+def recording_of(source: Source, hiding: SecretMasker, version: str) -> Recording:
     """Return the recording of a Job, without secrets.
 
     Failed generations that were retried, and replies replaced by a fallback's, are left out. Raises UsageError for a
@@ -120,7 +120,7 @@ def recording_of(source: Source, hiding: Hiding, version: str) -> Recording:
     return recording
 
 
-def _check(source: Source, hiding: Hiding) -> None:
+def _check(source: Source, hiding: SecretMasker) -> None:
     for run_id, events in source.logs.items():
         redacted = next((event for event in events if isinstance(event, RedactEvent)), None)
         if redacted is not None:
@@ -139,7 +139,7 @@ def _check(source: Source, hiding: Hiding) -> None:
 class _Reader:
     """Reader of one Run's log, which builds the Run's replies from its events."""
 
-    def __init__(self, start: StartRun, source: Source, hiding: Hiding) -> None:
+    def __init__(self, start: StartRun, source: Source, hiding: SecretMasker) -> None:
         self._source = source
         self._hiding = hiding
         self._first = self._model = full_name(start.provider, start.model)
@@ -257,7 +257,7 @@ class _Reader:
         self.replies[step, "summary"] = _Recorded(reply)
 
 
-def _tool(shown: JsonObject, skill: str, effect: Effect, hiding: Hiding) -> RecordedTool:
+def _tool(shown: JsonObject, skill: str, effect: Effect, hiding: SecretMasker) -> RecordedTool:
     schema: JsonValue = shown.get("inputSchema")
     return RecordedTool(
         skill=skill,
@@ -268,7 +268,7 @@ def _tool(shown: JsonObject, skill: str, effect: Effect, hiding: Hiding) -> Reco
     )
 
 
-def _result_part(part: messages.ResultContent, hiding: Hiding) -> RecordedText | RecordedFile:
+def _result_part(part: messages.ResultContent, hiding: SecretMasker) -> RecordedText | RecordedFile:
     if isinstance(part, messages.BlobPart):
         return RecordedFile(blob=part.sha256, mime_type=part.mime_type, size=part.size, name=part.name)
     return RecordedText(text=hiding.text(part.text))

@@ -23,7 +23,7 @@ from perstack.doors.cli.terminal import discard_stdout, finish_stderr, finish_st
 from perstack.errors import DefinitionError, PerstackError
 from perstack.version import VERSION
 
-# Hiding the keys in the host's environment from the programs that it starts, which run as its user. Linux shows a
+# SecretMasker the keys in the host's environment from the programs that it starts, which run as its user. Linux shows a
 # process's initial environment in /proc/PID/environ to all processes of its user, and its memory as well. On other
 # systems nothing is done.
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pydantic import JsonValue
 
 from perstack.core.base.records import Fact, JsonObject, read_json
-from perstack.core.base.secrets import Hiding, known_secrets
+from perstack.core.base.secrets import SecretMasker, known_secrets
 from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.recordings.make import Source, blobs_in, recording_of
@@ -108,7 +108,7 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
         blobs=await _blobs(storage, job_id, blobs_in(logs.values())),
     )
     # searching a long Job for secrets would block the event loop
-    return await asyncio.to_thread(recording_of, source, Hiding(known_secrets(env)), VERSION)
+    return await asyncio.to_thread(recording_of, source, SecretMasker(known_secrets(env)), VERSION)
 
 
 async def _tools(

@@ -18,7 +18,7 @@ from dataclasses import replace
 from threading import Lock
 
 from perstack.core.base.records import JsonObject, texts_in, with_texts
-from perstack.core.base.secrets import Hiding, known_secrets
+from perstack.core.base.secrets import SecretMasker, known_secrets
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.skills import DecidedCall, Subject
 from perstack.core.runs.facts import Question
@@ -67,17 +67,17 @@ class SecretVault:
 
     def masked(self, text: str) -> str:
         """Return the text with a placeholder in place of each secret."""
-        return Hiding(self._known(), self._numbered).text(text)
+        return SecretMasker(self._known(), self._numbered).text(text)
 
     def masked_in_passing(self, text: str) -> str:
         """Return a masked text that is not recorded: values without a number, and very long texts, are `[redacted]`."""
         if len(text) > _MAX_INLINE_CHARACTERS:
             return REDACTED
-        return Hiding(self._known(), self._number_of).text(text)
+        return SecretMasker(self._known(), self._number_of).text(text)
 
     def is_in(self, data: bytes) -> bool:
         """Return whether these bytes contain a known secret."""
-        return Hiding(self._known()).is_in(data)
+        return SecretMasker(self._known()).is_in(data)
 
     def filled(self, args: JsonObject, subject: Subject | None) -> JsonObject:
         """Return the arguments with values in place of placeholders.
