@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Iterate
 from perstack.core.iterations.evolve import begin_series, check_resumable, evolve_series, summary_of_series
-from perstack.core.iterations.measurements import Case, measurement_in, measurement_of
 from perstack.core.iterations.next_step import BeginIteration, Evaluate, Finish, RunExpert, pending_series, query_of
 from perstack.core.iterations.state import (
+    Case,
     FailSeries,
     FinishArtefact,
     FinishIteration,
@@ -27,6 +27,8 @@ from perstack.core.iterations.state import (
     StartSeries,
     StoredSeriesEvent,
     is_better,
+    measurement_in,
+    measurement_of,
     parse_series_event,
     reaches,
 )

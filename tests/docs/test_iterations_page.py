@@ -10,8 +10,7 @@ import pytest
 from pages import fenced, page, rows, section
 
 from perstack.config.load import load_project
-from perstack.core.iterations.measurements import measurement_in, measurement_of
-from perstack.core.iterations.state import SeriesEvent, StoredSeriesEvent
+from perstack.core.iterations.state import SeriesEvent, StoredSeriesEvent, measurement_in, measurement_of
 from perstack.doors.cli.main import EXIT_CODES
 from perstack.ports.evaluator import Artifact
 

@@ -12,9 +12,9 @@ from perstack.core.base.records import Fact, falsy
 from perstack.core.base.usage import NO_USAGE, BudgetName, Usage, together
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition
-from perstack.core.iterations.measurements import Case
 from perstack.core.iterations.state import (
     TRANSITIONS,
+    Case,
     FailSeries,
     FinishArtefact,
     FinishIteration,

@@ -1,6 +1,6 @@
 """Run commands and functions of a definition: evaluators, tests, and commands that poll for an event.
 
-Their output is parsed in `core.iterations.measurements`. Commands may run what a model has written, so that each gets
+Their output is parsed in `core.iterations.state`. Commands may run what a model has written, so that each gets
 few variables and runs in the sandbox of its Expert.
 """
 
@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from perstack.core.base.secrets import has_masked, masked_args, masked_command, masked_line
 from perstack.core.base.text import argv_of
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
-from perstack.core.iterations.measurements import Measurement, measurement_in, measurement_of
+from perstack.core.iterations.state import Measurement, measurement_in, measurement_of
 from perstack.core.tasks.arguments import MOST_STATE
 from perstack.core.tasks.due import PollResult
 from perstack.engine.context.evaluator_process import request

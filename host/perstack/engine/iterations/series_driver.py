@@ -14,7 +14,6 @@ from typing import assert_never
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Budget, Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition, for_begun
-from perstack.core.iterations.measurements import Measurement, measurement_in
 from perstack.core.iterations.next_step import (
     BeginIteration,
     Evaluate,
@@ -38,9 +37,11 @@ from perstack.core.iterations.state import (
     FinishArtefact,
     FinishIteration,
     FinishSeries,
+    Measurement,
     SeriesState,
     StartIteration,
     StoredSeriesEvent,
+    measurement_in,
     score_of,
 )
 from perstack.core.jobs.summary import JobSummary
