@@ -17,8 +17,7 @@ from types import TracebackType
 
 from perstack.errors import StorageError
 from perstack.system import files
-from perstack.system.files import FILE_MODE, FOLDER_MODE, make_state_folder
-from perstack.system.regular_files import open_regular
+from perstack.system.files import FILE_MODE, FOLDER_MODE, make_state_folder, open_regular
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 20

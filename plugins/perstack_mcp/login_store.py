@@ -16,8 +16,7 @@ from pydantic import Field, ValidationError
 
 from perstack.core.base.records import Fact, JsonObject
 from perstack.errors import SkillError
-from perstack.system.files import replace_private_file, try_lock
-from perstack.system.regular_files import open_regular, read_regular
+from perstack.system.files import open_regular, read_regular, replace_private_file, try_lock
 from perstack.system.user import user_directory
 
 _LOCK_TIMEOUT_S = 30.0

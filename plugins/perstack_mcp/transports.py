@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from perstack.dataclass import dataclass
-from perstack.system.files import replace_private_file
-from perstack.system.regular_files import read_regular
+from perstack.system.files import read_regular, replace_private_file
 from perstack.system.user import user_directory
 
 if TYPE_CHECKING:

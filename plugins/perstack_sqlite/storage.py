@@ -48,8 +48,7 @@ from perstack.support.storage import (
     verified,
 )
 from perstack.system.concurrency import uninterrupted
-from perstack.system.files import FILE_MODE, FOLDER_MODE, hold_file_lock, lock_holder
-from perstack.system.regular_files import open_regular
+from perstack.system.files import FILE_MODE, FOLDER_MODE, hold_file_lock, lock_holder, open_regular
 from perstack_sqlite.database import SPACE, Database
 
 

@@ -21,7 +21,7 @@ from perstack.core.definitions.agent_skills import (
 )
 from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, Unread, assembled
 from perstack.dataclass import dataclass
-from perstack.system.regular_files import FOLDER, REAL_FOLDER, NotRegular, TooLarge, opened, read_below
+from perstack.system.files import FOLDER, REAL_FOLDER, NotRegular, TooLarge, opened, read_below
 
 # AGENTS.md files, from the top of the repository down to the workspace.
 

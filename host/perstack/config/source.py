@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.errors import Problem
-from perstack.system.regular_files import TooLarge, read_regular
+from perstack.system.files import TooLarge, read_regular
 
 if TYPE_CHECKING:
     from perstack.config.toml_lines import Lines

@@ -36,8 +36,7 @@ from perstack.next_steps import Trust as AgreeTo
 from perstack.ports.environment import Environment, is_address_name
 from perstack.support.variables import variables_in
 from perstack.system.clock import SYSTEM
-from perstack.system.files import replace_private_file
-from perstack.system.regular_files import read_regular
+from perstack.system.files import read_regular, replace_private_file
 from perstack.system.user import user_directory
 
 Kind = Literal[

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from perstack.core.recordings.model import MOST_BYTES, Recording, parse_recording
 from perstack.errors import UsageError
-from perstack.system.regular_files import opened
+from perstack.system.files import opened
 
 
 def read_recording(path: Path) -> Recording:

@@ -38,7 +38,7 @@ from perstack.core.runs.step_events import FinishReason
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderFactory
-from perstack.system.regular_files import read_regular
+from perstack.system.files import read_regular
 
 ANY_EXPERT = "*"
 _FOREVER = 1 << 62

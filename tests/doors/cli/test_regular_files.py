@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, reply
 
-from perstack.system.regular_files import NotRegular, TooLarge, open_regular, read_below, read_regular
+from perstack.system.files import NotRegular, TooLarge, open_regular, read_below, read_regular
 
 PROJECT = """
 include = ["more.toml"]

@@ -19,8 +19,7 @@ from perstack.doors.shared.export import document_of, folders_of, lines_of, writ
 from perstack.doors.shared.text import count
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
-from perstack.system.files import replace_private_file
-from perstack.system.regular_files import opened
+from perstack.system.files import opened, replace_private_file
 
 
 @click.command("export")

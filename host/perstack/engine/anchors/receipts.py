@@ -37,7 +37,7 @@ from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import Clock, iso
-from perstack.system.regular_files import read_regular
+from perstack.system.files import read_regular
 from perstack.version import VERSION
 
 if TYPE_CHECKING:

@@ -16,8 +16,19 @@ from pydantic import Field, ValidationError
 
 from perstack.core.base.records import Fact, falsy
 from perstack.errors import StorageError
-from perstack.system.files import FILE_MODE, FOLDER_MODE, sync, sync_directory
-from perstack.system.regular_files import FOLDER, REAL_FOLDER, TooLarge, open_regular, opened, read_regular, read_rest
+from perstack.system.files import (
+    FILE_MODE,
+    FOLDER,
+    FOLDER_MODE,
+    REAL_FOLDER,
+    TooLarge,
+    open_regular,
+    opened,
+    read_regular,
+    read_rest,
+    sync,
+    sync_directory,
+)
 
 # Paths relative to an open handle of the workspace. No link is followed: programs may put one there at any time.
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from perstack.config.trust import TrustStore
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import Storage
-from perstack.system.files import FILE_MODE, FOLDER_MODE, try_lock
-from perstack.system.regular_files import open_regular
+from perstack.system.files import FILE_MODE, FOLDER_MODE, open_regular, try_lock
 from perstack.system.user import notice
 
 

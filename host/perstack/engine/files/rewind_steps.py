@@ -32,8 +32,7 @@ from perstack.engine.files.rewind_journal import (
     write_file,
 )
 from perstack.errors import Conflict, StorageError
-from perstack.system.files import sync
-from perstack.system.regular_files import REAL_FOLDER
+from perstack.system.files import REAL_FOLDER, sync
 
 _NOT_A_FOLDER_ERRORS = (errno.ENOTDIR, errno.ELOOP)
 

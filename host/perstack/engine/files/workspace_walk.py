@@ -34,7 +34,7 @@ from perstack.core.runs.step_events import MOST_NAMED, NotRecorded
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.system.clock import SYSTEM
-from perstack.system.regular_files import REAL_FOLDER
+from perstack.system.files import REAL_FOLDER
 
 # Reading of files that may change at any time.
 #

@@ -16,7 +16,7 @@ from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.storage import JobBlobs
 from perstack.errors import UsageError
 from perstack.ports.storage import Storage
-from perstack.system.regular_files import read_below, read_regular
+from perstack.system.files import read_below, read_regular
 from perstack.toolkit.context import Blob
 
 Attachable: TypeAlias = "Path | bytes | Blob"

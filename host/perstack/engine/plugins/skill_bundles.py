@@ -23,7 +23,7 @@ from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
-from perstack.system.regular_files import TooLarge, read_below
+from perstack.system.files import TooLarge, read_below
 from perstack.system.user import user_directory
 
 MOST_FILES = 1_000

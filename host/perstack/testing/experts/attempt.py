@@ -30,7 +30,7 @@ from perstack.engine.plugins.registry import EXTRA_MODULES
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
-from perstack.system.regular_files import read_regular
+from perstack.system.files import read_regular
 from perstack.system.user import this_user
 from perstack.testing.recorded import read_recording, recorded
 from perstack.testing.scripted import Script, ScriptedProvider, ScriptLike, load_script
