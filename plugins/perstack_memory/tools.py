@@ -10,7 +10,7 @@ from typing import Any
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import Effect
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
-from perstack.core.tasks.operations import Command, Create, List
+from perstack.core.tasks.operations import CreateCommand, ListCommand, TaskCommand
 from perstack.errors import SkillError
 from perstack.ports.tasks import TaskMemory
 from perstack.toolkit import ToolContext, Toolkit
@@ -54,11 +54,11 @@ def _function(operation: Operation) -> Callable[..., Awaitable[Fact]]:
     return work
 
 
-def _by_expert(command: Command[Any], expert_key: str) -> Command[Any]:
+def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
     match command:
-        case Create():
+        case CreateCommand():
             return replace(command, agent_id=expert_key)
-        case List():
+        case ListCommand():
             return replace(command, limit=_MOST_LISTED)
         case _:
             return command

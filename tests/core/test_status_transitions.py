@@ -35,37 +35,37 @@ from perstack.core.runs.state import Run
 from perstack.core.tasks.events import CreateTask, StoredTaskEvent, TaskConfig
 from perstack.core.tasks.evolve import begin_task, evolve_task
 from perstack.core.tasks.operations import (
-    Answer,
-    Archive,
-    Cancel,
-    Change,
-    Checkpoint,
-    Complete,
-    Create,
-    Fail,
-    Given,
-    Pause,
-    Resume,
-    Retry,
-    Start,
+    AnswerCommand,
+    ArchiveCommand,
+    CancelCommand,
+    ChangeCommand,
+    CheckpointCommand,
+    CompleteCommand,
+    CreateCommand,
+    DecisionInput,
+    FailCommand,
+    PauseCommand,
+    ResumeCommand,
+    RetryCommand,
+    StartCommand,
 )
 from perstack.core.tasks.state import ALLOWED, TRANSITIONS, TaskState, TaskStatus, place_of
 from perstack.errors import Conflict, NotAllowed, UsageError
 
 BY = By(who="a test", door="python")
-NOW = Given(now=5, by=BY)
-CHANGES: list[Change] = [
-    Start("t"),
-    Checkpoint("t", {"n": 1}),
-    Pause("t", "human_approval", "may I?"),
-    Pause("t", "external_dependency", state={"n": 2}),
-    Answer("t", "yes"),
-    Resume("t"),
-    Complete("t", "done"),
-    Fail("t", "broken"),
-    Retry("t"),
-    Cancel("t", "no need"),
-    Archive("t"),
+NOW = DecisionInput(now=5, by=BY)
+CHANGES: list[ChangeCommand] = [
+    StartCommand("t"),
+    CheckpointCommand("t", {"n": 1}),
+    PauseCommand("t", "human_approval", "may I?"),
+    PauseCommand("t", "external_dependency", state={"n": 2}),
+    AnswerCommand("t", "yes"),
+    ResumeCommand("t"),
+    CompleteCommand("t", "done"),
+    FailCommand("t", "broken"),
+    RetryCommand("t"),
+    CancelCommand("t", "no need"),
+    ArchiveCommand("t"),
 ]
 
 
@@ -99,11 +99,11 @@ def test_what_a_fact_may_change_is_a_field_of_the_state_and_of_its_type(changes:
     st.lists(st.sampled_from(CHANGES), max_size=25),
 )
 def test_what_is_decided_of_a_task_follows_and_leads_where_the_table_says(
-    on_failure: str, kept: dict | None, waits: bool, changes: list[Change]
+    on_failure: str, kept: dict | None, waits: bool, changes: list[ChangeCommand]
 ) -> None:
     config = TaskConfig(on_failure=on_failure, max_retries=1)
-    create = Create("t", config=config, checkpoint_data=kept, start=not waits)
-    first, *rest = create.decide(Given(now=1, by=BY, depends_on=("other",) if waits else ()))
+    create = CreateCommand("t", config=config, checkpoint_data=kept, start=not waits)
+    first, *rest = create.decide(DecisionInput(now=1, by=BY, depends_on=("other",) if waits else ()))
     assert isinstance(first, CreateTask)
     task = begin_task(first)
     for event in rest:
@@ -127,7 +127,7 @@ def followed(task: TaskState, event: StoredTaskEvent) -> TaskState:
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("status", get_args(TaskStatus))
 def test_a_fact_that_cannot_follow_is_refused_and_named_with_where_the_task_is(
-    change: Change, status: TaskStatus
+    change: ChangeCommand, status: TaskStatus
 ) -> None:
     before = TaskState(task_id="t", name="t", status=status, pause_reason="human_approval")
     home = next(one for one in ("created", "running", "paused", "failed", "completed") if fits(change, one))
@@ -141,7 +141,7 @@ def test_a_fact_that_cannot_follow_is_refused_and_named_with_where_the_task_is(
         evolve_task(before.model_copy(update={"archived_at": 1}), event)
 
 
-def fits(change: Change, status: TaskStatus) -> bool:
+def fits(change: ChangeCommand, status: TaskStatus) -> bool:
     return type(change).__name__.lower() in ALLOWED[status]
 
 

@@ -12,56 +12,56 @@ from pydantic import TypeAdapter
 
 from perstack.core.base.validation_errors import read_call
 from perstack.core.tasks.operations import (
-    Answer,
-    Archive,
-    Cancel,
-    Checkpoint,
-    Command,
-    Complete,
-    Create,
-    Delete,
-    Fail,
-    Get,
-    List,
-    ListCheckpoints,
-    Pause,
-    Resume,
-    Retry,
-    Start,
+    AnswerCommand,
+    ArchiveCommand,
+    CancelCommand,
+    CheckpointCommand,
+    CompleteCommand,
+    CreateCommand,
+    DeleteCommand,
+    FailCommand,
+    GetCommand,
+    ListCheckpointsCommand,
+    ListCommand,
+    PauseCommand,
+    ResumeCommand,
+    RetryCommand,
+    StartCommand,
+    TaskCommand,
 )
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def read_command(command: type[Command[_R]], *args: object, **kwargs: object) -> Command[_R]:
+def read_command(command: type[TaskCommand[_R]], *args: object, **kwargs: object) -> TaskCommand[_R]:
     """Build an operation from arguments of any type, converted to the annotations of its fields. Raises UsageError."""
     if command not in _READERS:
         _READERS[command] = (_reader_of(command), _name(command), tuple(inspect.signature(command).parameters))
     return read_call(*_READERS[command], args, kwargs)
 
 
-_READERS: dict[type[Command[Any]], tuple[TypeAdapter[Any], str, Sequence[str]]] = {}
+_READERS: dict[type[TaskCommand[Any]], tuple[TypeAdapter[Any], str, Sequence[str]]] = {}
 """Arguments of `read_call` per operation. Built at the operation's first use, since building takes some time."""
 
 
-def _reader_of(command: type[Command[_R]]) -> TypeAdapter[Command[_R]]:
-    def build(*args: object, **kwargs: object) -> Command[_R]:
+def _reader_of(command: type[TaskCommand[_R]]) -> TypeAdapter[TaskCommand[_R]]:
+    def build(*args: object, **kwargs: object) -> TaskCommand[_R]:
         return command(*args, **kwargs)
 
     vars(build)["__signature__"] = inspect.signature(command)
     build.__annotations__ = get_type_hints(command, include_extras=True)
-    return TypeAdapter(cast("type[Command[_R]]", build))
+    return TypeAdapter(cast("type[TaskCommand[_R]]", build))
 
 
-def _name(command: type[Command[_R]]) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", command.__name__).lower()
+def _name(command: type[TaskCommand[_R]]) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", command.__name__.removesuffix("Command")).lower()
 
 
 def _method(
-    command: Callable[_P, Command[_R]],
+    command: Callable[_P, TaskCommand[_R]],
 ) -> Callable[Concatenate[TaskMemory, _P], Coroutine[Any, Any, _R]]:
-    declared = cast("type[Command[_R]]", command)
+    declared = cast("type[TaskCommand[_R]]", command)
 
     async def work(memory: TaskMemory, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await memory.do(read_command(declared, *args, **kwargs))
@@ -87,21 +87,21 @@ class TaskMemory(ABC):
     """
 
     @abstractmethod
-    async def do(self, command: Command[_R]) -> _R:
+    async def do(self, command: TaskCommand[_R]) -> _R:
         """Do an operation whose arguments have been validated."""
 
-    create = _method(Create)
-    list = _method(List)
-    get = _method(Get)
-    start = _method(Start)
-    checkpoint = _method(Checkpoint)
-    list_checkpoints = _method(ListCheckpoints)
-    pause = _method(Pause)
-    answer = _method(Answer)
-    resume = _method(Resume)
-    complete = _method(Complete)
-    fail = _method(Fail)
-    retry = _method(Retry)
-    cancel = _method(Cancel)
-    archive = _method(Archive)
-    delete = _method(Delete)
+    create = _method(CreateCommand)
+    list = _method(ListCommand)
+    get = _method(GetCommand)
+    start = _method(StartCommand)
+    checkpoint = _method(CheckpointCommand)
+    list_checkpoints = _method(ListCheckpointsCommand)
+    pause = _method(PauseCommand)
+    answer = _method(AnswerCommand)
+    resume = _method(ResumeCommand)
+    complete = _method(CompleteCommand)
+    fail = _method(FailCommand)
+    retry = _method(RetryCommand)
+    cancel = _method(CancelCommand)
+    archive = _method(ArchiveCommand)
+    delete = _method(DeleteCommand)

@@ -22,7 +22,7 @@ from perstack.core.definitions.skills import PluginSkill
 from perstack.core.tasks.arguments import Text
 from perstack.core.tasks.events import CheckpointTask, StoredTaskEvent
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
-from perstack.core.tasks.operations import NOT_FOR_EXPERTS, Change, Given
+from perstack.core.tasks.operations import NOT_FOR_EXPERTS, ChangeCommand, DecisionInput
 from perstack.core.tasks.state import TaskState
 from perstack.doors.cli.tasks import COMMAND_HELP, command_of, task_command
 from perstack.doors.http.openapi import description_of_all
@@ -42,13 +42,13 @@ LOOKS_ELSEWHERE = {"create", "list", "get", "checkpoints", "pause", "resume", "d
 
 
 @dataclass(frozen=True)
-class Remark(Change):
+class Remark(ChangeCommand):
     """Remark on a task. This is an operation that only this test has."""
 
     words: Annotated[Text, Field(description="What is remarked.")]
     loud_words: Annotated[Text | None, NOT_FOR_EXPERTS, Field(description="The same, loud.")] = None
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[StoredTaskEvent]:
         return [CheckpointTask(task_id=task.task_id, timestamp=given.now, name=self.loud_words or self.words)]
 
 

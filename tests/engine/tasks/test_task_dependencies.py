@@ -9,7 +9,7 @@ from hosting import Bench, expert, wait_for
 
 from perstack.core.base.graphs import circle, without_an_end
 from perstack.core.tasks.events import WaitingFor
-from perstack.core.tasks.operations import Given, Pause
+from perstack.core.tasks.operations import DecisionInput, PauseCommand
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import NotAllowed, UsageError
 from perstack.next_steps import ResumeWithoutDependencies, Retry
@@ -179,10 +179,10 @@ def test_two_that_begin_to_wait_for_each_other_in_one_moment_are_named_in_lists_
         memory, clock = host.tasks, host.scheduler
         for one in ("a", "b", "behind"):
             await memory.create(one, start=True)
-        given = Given(1, this_user())
+        given = DecisionInput(1, this_user())
         # neither saw the other when it was checked whom it may wait for
         for one, other in (("a", "b"), ("b", "a"), ("behind", "a")):
-            command, waits = Pause(task_id=one, depends_on=(other,)), replace(given, depends_on=(other,))
+            command, waits = PauseCommand(task_id=one, depends_on=(other,)), replace(given, depends_on=(other,))
             await memory.log.change(one, lambda task, c=command, w=waits: c.decide(task, w), None)
         assert await clock.once() == ()
         blocked_by = {task.task_id: task.blocked_by[0].circle for task in (await memory.list()).tasks}

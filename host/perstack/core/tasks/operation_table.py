@@ -18,7 +18,7 @@ from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 
 
-def _itself(command: operations.Command[Fact], done: Fact) -> Fact:
+def _itself(command: operations.TaskCommand[Fact], done: Fact) -> Fact:
     return done
 
 
@@ -28,7 +28,7 @@ class Checkpoints(Fact):
     checkpoints: tuple[TaskCheckpoint, ...]
 
     @classmethod
-    def of(cls, command: operations.ListCheckpoints, done: tuple[TaskCheckpoint, ...]) -> Checkpoints:
+    def of(cls, command: operations.ListCheckpointsCommand, done: tuple[TaskCheckpoint, ...]) -> Checkpoints:
         """Return the checkpoints as one record."""
         return cls(checkpoints=done)
 
@@ -39,7 +39,7 @@ class Deleted(Fact):
     deleted: str
 
     @classmethod
-    def of(cls, command: operations.Delete, done: None) -> Deleted:
+    def of(cls, command: operations.DeleteCommand, done: None) -> Deleted:
         """Return the deleted task's id as a record."""
         return cls(deleted=command.task_id)
 
@@ -52,7 +52,7 @@ class Operation:
     """Operation as doors see it."""
 
     name: str
-    command: type[operations.Command[Any]]  # Any: each operation has another result type
+    command: type[operations.TaskCommand[Any]]  # Any: each operation has another result type
     method: Method  # HTTP method; GET for operations that only read
     path: str  # path below /v1/execution; `{taskId}` is an argument
     tool: str  # name among the tools of an Expert
@@ -111,27 +111,27 @@ _ONE = "/{taskId}"
 _FENCE = "expected_version"
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("create", operations.Create, "POST", "", "createTask"),
-    Operation("list", operations.List, "GET", "", "listTasks", TaskPage),
-    Operation("get", operations.Get, "GET", _ONE, "getTask"),
-    Operation("start", operations.Start, "POST", f"{_ONE}/start", "startTask"),
-    Operation("checkpoint", operations.Checkpoint, "PUT", f"{_ONE}/checkpoint", "checkpointTask"),
+    Operation("create", operations.CreateCommand, "POST", "", "createTask"),
+    Operation("list", operations.ListCommand, "GET", "", "listTasks", TaskPage),
+    Operation("get", operations.GetCommand, "GET", _ONE, "getTask"),
+    Operation("start", operations.StartCommand, "POST", f"{_ONE}/start", "startTask"),
+    Operation("checkpoint", operations.CheckpointCommand, "PUT", f"{_ONE}/checkpoint", "checkpointTask"),
     Operation(
         "checkpoints",
-        operations.ListCheckpoints,
+        operations.ListCheckpointsCommand,
         "GET",
         f"{_ONE}/checkpoints",
         "listCheckpoints",
         Checkpoints,
         Checkpoints.of,
     ),
-    Operation("pause", operations.Pause, "POST", f"{_ONE}/pause", "pauseTask"),
-    Operation("answer", operations.Answer, "POST", f"{_ONE}/answer", "answerTask", callers=operations.PROGRAMS),
-    Operation("resume", operations.Resume, "POST", f"{_ONE}/resume", "resumeTask"),
-    Operation("complete", operations.Complete, "POST", f"{_ONE}/complete", "completeTask"),
-    Operation("fail", operations.Fail, "POST", f"{_ONE}/fail", "failTask"),
-    Operation("retry", operations.Retry, "POST", f"{_ONE}/retry", "retryTask"),
-    Operation("cancel", operations.Cancel, "POST", f"{_ONE}/cancel", "cancelTask"),
-    Operation("archive", operations.Archive, "POST", f"{_ONE}/archive", "archiveTask"),
-    Operation("delete", operations.Delete, "DELETE", _ONE, "deleteTask", Deleted, Deleted.of),
+    Operation("pause", operations.PauseCommand, "POST", f"{_ONE}/pause", "pauseTask"),
+    Operation("answer", operations.AnswerCommand, "POST", f"{_ONE}/answer", "answerTask", callers=operations.PROGRAMS),
+    Operation("resume", operations.ResumeCommand, "POST", f"{_ONE}/resume", "resumeTask"),
+    Operation("complete", operations.CompleteCommand, "POST", f"{_ONE}/complete", "completeTask"),
+    Operation("fail", operations.FailCommand, "POST", f"{_ONE}/fail", "failTask"),
+    Operation("retry", operations.RetryCommand, "POST", f"{_ONE}/retry", "retryTask"),
+    Operation("cancel", operations.CancelCommand, "POST", f"{_ONE}/cancel", "cancelTask"),
+    Operation("archive", operations.ArchiveCommand, "POST", f"{_ONE}/archive", "archiveTask"),
+    Operation("delete", operations.DeleteCommand, "DELETE", _ONE, "deleteTask", Deleted, Deleted.of),
 )

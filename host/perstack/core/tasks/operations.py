@@ -1,7 +1,7 @@
 """Operations on tasks: the arguments of each, and the events that it appends.
 
 An operation is a class: its fields are the arguments, its docstring describes it to people and models, and `decide`
-returns the events to append. Decisions are pure; the clock, the caller and other tasks' state come in `Given`. The
+returns the events to append. Decisions are pure; the clock, the caller and other tasks' state come in `DecisionInput`. The
 engine loads the task, calls `check` and `decide`, and appends the events at the version that it loaded.
 
 Doors (HTTP, MCP, the command line, tools of Experts) are derived from the table in operation_table.py. A new operation
@@ -91,7 +91,7 @@ WholeState = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class DecisionInput:
     """Input of a decision in addition to the arguments and the task."""
 
     now: int
@@ -102,37 +102,37 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Command(Generic[R]):
+class TaskCommand(Generic[R]):
     """Operation with its arguments; its result is an R."""
 
-    def through_a_door(self) -> Command[R]:
+    def through_a_door(self) -> TaskCommand[R]:
         """Return the operation as a caller through a door means it; defaults may differ from Python's."""
         return self
 
 
 @dataclass(frozen=True)
-class OnTask(Command[R]):
+class OnTask(TaskCommand[R]):
     """Operation on one task."""
 
     task_id: TaskId
 
 
 @dataclass(frozen=True)
-class Change(OnTask[TaskState]):
+class ChangeCommand(OnTask[TaskState]):
     """Operation that changes a task."""
 
     expected_version: Version = field(default=None, kw_only=True)
 
-    def check(self, given: Given) -> None:
+    def check(self, given: DecisionInput) -> None:
         """Raise UsageError for contradictory arguments, before the task is loaded."""
 
     @abstractmethod
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the events to append. Raises NotAllowed, Conflict or UsageError."""
 
 
 @dataclass(frozen=True)
-class Create(OnTask[TaskState]):
+class CreateCommand(OnTask[TaskState]):
     """Create a task and start it. An id that exists is refused: continue that task.
 
     With `checkpoint_data` it has a first checkpoint. One that depends on others is paused until all of them are
@@ -155,7 +155,7 @@ class Create(OnTask[TaskState]):
         bool | None, NOT_FOR_EXPERTS, Field(description="Whether it runs from now on; true if nothing is said.")
     ] = None
 
-    def through_a_door(self) -> Create:
+    def through_a_door(self) -> CreateCommand:
         """Start the task if neither `start` nor `status` says."""
         return replace(self, start=True) if self.start is None and self.status is None else self
 
@@ -163,7 +163,7 @@ class Create(OnTask[TaskState]):
         """Raise UsageError if `start` and `status` contradict."""
         starts(start=self.start, status=self.status)
 
-    def decide(self, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the first events of the task. Raises UsageError."""
         task_id, is_started = self.task_id, starts(start=self.start, status=self.status)
         created = task_events.CreateTask(
@@ -189,7 +189,7 @@ class Create(OnTask[TaskState]):
 
 
 @dataclass(frozen=True)
-class List(Command[TaskPage]):
+class ListCommand(TaskCommand[TaskPage]):
     """List tasks, the one written to last first."""
 
     _: KW_ONLY
@@ -213,22 +213,22 @@ class List(Command[TaskPage]):
 
 
 @dataclass(frozen=True)
-class Get(OnTask[TaskState]):
+class GetCommand(OnTask[TaskState]):
     """Get a task with its state: where it stands."""
 
 
 @dataclass(frozen=True)
-class Start(Change):
+class StartCommand(ChangeCommand):
     """Start a task that was only created."""
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the start. Raises NotAllowed."""
         check_allowed(task, "start")
         return [task_events.StartTask(task_id=task.task_id, timestamp=given.now)]
 
 
 @dataclass(frozen=True)
-class Checkpoint(Change):
+class CheckpointCommand(ChangeCommand):
     """Keep how far a task is. Whoever resumes it begins there."""
 
     state: WholeState = None
@@ -237,12 +237,12 @@ class Checkpoint(Change):
     checkpoint_data: Annotated[State | None, Field(description="Notes on this checkpoint.")] = None
     data: Annotated[State | None, Field(description="An old name of `checkpointData`.")] = None
 
-    def check(self, given: Given) -> None:
+    def check(self, given: DecisionInput) -> None:
         """Raise UsageError if both names of the data are given."""
         if self.checkpoint_data is not None and self.data is not None:
             raise UsageError("checkpoint: `data` is an old name of `checkpoint_data`: give one of them")
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the checkpoint. Raises NotAllowed."""
         check_allowed(task, "checkpoint")
         data = self.data if self.checkpoint_data is None else self.checkpoint_data
@@ -253,12 +253,12 @@ class Checkpoint(Change):
 
 
 @dataclass(frozen=True)
-class ListCheckpoints(OnTask[tuple[TaskCheckpoint, ...]]):
+class ListCheckpointsCommand(OnTask[tuple[TaskCheckpoint, ...]]):
     """List the checkpoints of a task, the oldest first, with their states."""
 
 
 @dataclass(frozen=True)
-class Pause(Change):
+class PauseCommand(ChangeCommand):
     """Let a task wait, for a reason. End your work on it after that: it is resumed when what it waits for has come.
 
     With `state` or `checkpoint_data`, a checkpoint is made first. A `reason` that is not a PauseReason is the
@@ -294,17 +294,17 @@ class Pause(Change):
         """The external event that the task waits for; None without one."""
         return task_events.WaitingFor(what=self.waiting_for) if isinstance(self.waiting_for, str) else self.waiting_for
 
-    def check(self, given: Given) -> None:
+    def check(self, given: DecisionInput) -> None:
         """Raise UsageError if the reason is invalid or does not fit the other arguments."""
         typed, _ = self._reason(given)
         check_pause(typed, self.resume_at, self.outside)
 
-    def needs_token(self, given: Given) -> bool:
+    def needs_token(self, given: DecisionInput) -> bool:
         """Return whether an external event must signal that the wait is over."""
         typed, _ = self._reason(given)
         return typed == "external_dependency" and (self.outside is not None or not given.depends_on)
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the pause, after a checkpoint if one is given. Raises NotAllowed."""
         typed, words = self._reason(given)
         check_allowed(task, "pause")
@@ -325,12 +325,12 @@ class Pause(Change):
         )
         return [kept, paused]
 
-    def _reason(self, given: Given) -> tuple[PauseReason, str | None]:
+    def _reason(self, given: DecisionInput) -> tuple[PauseReason, str | None]:
         return reason_of(self.reason if self.reason is not None or not given.depends_on else _FOR_TASKS)
 
 
 @dataclass(frozen=True)
-class Answer(Change):
+class AnswerCommand(ChangeCommand):
     """Say that what a task waits for has come. It is due then, and goes on when it is resumed.
 
     An approval takes only a yes or a no, in words (with more beside them: `no: because …`), as true or false, or as an
@@ -342,7 +342,7 @@ class Answer(Change):
     _: KW_ONLY
     event_id: Annotated[Text | None, Only(frozenset())] = None
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the answer; nothing for an external event that the task already has."""
         if self.event_id is not None and self.event_id in task.signals:
             return []
@@ -361,7 +361,7 @@ class Answer(Change):
 
 
 @dataclass(frozen=True)
-class Resume(Change):
+class ResumeCommand(ChangeCommand):
     """Go on with a paused or failed task, from where it stands or from a checkpoint; none is lost by that."""
 
     _: KW_ONLY
@@ -371,7 +371,7 @@ class Resume(Change):
     state: Annotated[State | None, Field(description="Takes the place of the state.")] = None
     value: Annotated[Json, NOT_FOR_EXPERTS, Field(description="What it waited for, in place of an answer.")] = None
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the resumption. Raises NotAllowed, and UsageError for an unacceptable value."""
         check_allowed(task, "resume")
         back_to = given.back_to
@@ -388,14 +388,14 @@ class Resume(Change):
 
 
 @dataclass(frozen=True)
-class Complete(Change):
+class CompleteCommand(ChangeCommand):
     """Say that a task is done, for good."""
 
     result: Annotated[Json, Field(description="What came of it.")] = None
     _: KW_ONLY
     state: Annotated[State | None, NOT_FOR_EXPERTS, Field(description="The last state.")] = None
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the completion. Raises NotAllowed."""
         check_allowed(task, "complete")
         return [
@@ -404,7 +404,7 @@ class Complete(Change):
 
 
 @dataclass(frozen=True)
-class Fail(Change):
+class FailCommand(ChangeCommand):
     """Say that something went wrong: the task is failed, paused or tried again, as its config says.
 
     Of an error that is an object, `message` is the task's error, and the whole its `error_details`.
@@ -412,17 +412,17 @@ class Fail(Change):
 
     error: Annotated[Text | State, Field(description="What went wrong, as text, or as an object with a `message`.")]
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the failure. Raises NotAllowed."""
         words, details = error_of(self.error)
         return [failure(task, words, given.now, details)]
 
 
 @dataclass(frozen=True)
-class Retry(Change):
+class RetryCommand(ChangeCommand):
     """Try a failed task again from where it stood, as often as its config allows."""
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the retry. Raises NotAllowed, also if no retries are left."""
         check_allowed(task, "retry")
         if task.retry_count >= task.config.max_retries:
@@ -435,29 +435,29 @@ class Retry(Change):
 
 
 @dataclass(frozen=True)
-class Cancel(Change):
+class CancelCommand(ChangeCommand):
     """Give a task up: it is failed, with the error `cancelled`, and may be resumed."""
 
     message: Annotated[Text | None, Field(description="Why.")] = None
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the cancellation. Raises NotAllowed."""
         check_allowed(task, "cancel")
         return [task_events.CancelTask(task_id=task.task_id, timestamp=given.now, message=self.message)]
 
 
 @dataclass(frozen=True)
-class Archive(Change):
+class ArchiveCommand(ChangeCommand):
     """Leave a completed or failed task out of lists from now on."""
 
-    def decide(self, task: TaskState, given: Given) -> Sequence[task_events.StoredTaskEvent]:
+    def decide(self, task: TaskState, given: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the archiving. Raises NotAllowed."""
         check_allowed(task, "archive")
         return [task_events.ArchiveTask(task_id=task.task_id, timestamp=given.now)]
 
 
 @dataclass(frozen=True)
-class Delete(OnTask[None]):
+class DeleteCommand(OnTask[None]):
     """Remove a task for good, with its checkpoints. Raises NotAllowed if another task waits for it."""
 
     expected_version: Version = field(default=None, kw_only=True)
@@ -479,6 +479,6 @@ class _Told(TypedDict):
 _NOTHING = _Told(input=None, input_text="", by=None)
 
 
-def _told(task: TaskState, value: JsonValue, given: Given) -> _Told:
+def _told(task: TaskState, value: JsonValue, given: DecisionInput) -> _Told:
     reading = read_answer(asked_of(task), value)
     return _Told(input=reading.value, input_text=reading.words, by=given.by)

@@ -45,7 +45,7 @@ def read_arguments(model: type[_A], given: JsonObject, what: str = "") -> _A:
 def arguments_of(operation: Operation) -> type[Arguments]:
     """Return the model of the arguments that a program may pass to the operation."""
     given = {one.name: (one.type, one.default) for one in operation.arguments("program")}
-    name = f"{operation.command.__name__}Arguments"
+    name = operation.command.__name__.replace("Command", "Arguments")
     return create_model(name, __base__=Arguments, __doc__=f"Of `{operation.name}`.", **cast("dict[str, Any]", given))
 
 

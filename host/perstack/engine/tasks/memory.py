@@ -32,16 +32,16 @@ from perstack.core.tasks.arguments import Json, Text
 from perstack.core.tasks.events import StoredTaskEvent
 from perstack.core.tasks.evolve import Changes, checkpoints_in
 from perstack.core.tasks.operations import (
-    Change,
-    Command,
-    Create,
-    Delete,
-    Get,
-    Given,
-    List,
-    ListCheckpoints,
-    Pause,
-    Resume,
+    ChangeCommand,
+    CreateCommand,
+    DecisionInput,
+    DeleteCommand,
+    GetCommand,
+    ListCheckpointsCommand,
+    ListCommand,
+    PauseCommand,
+    ResumeCommand,
+    TaskCommand,
 )
 from perstack.core.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
 from perstack.core.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
@@ -126,39 +126,39 @@ class ExecutionMemory(TaskMemory):
             raise too_few("task", len(tasks), self._storage)
         return tasks[last].task_id
 
-    async def do(self, command: Command[_R]) -> _R:
+    async def do(self, command: TaskCommand[_R]) -> _R:
         """Carry out an operation. Ordinary changes are defined in their command class."""
         return cast("_R", await self._carry_out(command))
 
-    async def _carry_out(self, command: Command[Any]) -> object:
+    async def _carry_out(self, command: TaskCommand[Any]) -> object:
         match command:
-            case List():
+            case ListCommand():
                 return await self.page(command)
-            case Get():
+            case GetCommand():
                 return await self.task(command.task_id)
-            case ListCheckpoints():
+            case ListCheckpointsCommand():
                 return await self.checkpoints(command.task_id)
-            case Create():
+            case CreateCommand():
                 return await self._create(command)
-            case Pause():
+            case PauseCommand():
                 return await self._pause(command)
-            case Resume():
+            case ResumeCommand():
                 wanted = command.checkpoint
                 back_to = None if wanted is None else await self.checkpoint_of(command.task_id, wanted)
                 return await self._change(command, replace(self._given(), back_to=back_to))
-            case Change():
+            case ChangeCommand():
                 return await self._change(command, self._given())
-            case Delete():
+            case DeleteCommand():
                 check_unneeded(command.task_id, await self.log.rows())
                 await self.log.delete(command.task_id, command.expected_version)
                 return None
             case _:
                 raise TypeError(f"{type(command).__name__} is not an operation on tasks")
 
-    def _given(self) -> Given:
-        return Given(self._clock.now(), self._by or this_user())
+    def _given(self) -> DecisionInput:
+        return DecisionInput(self._clock.now(), self._by or this_user())
 
-    async def _create(self, command: Create) -> TaskState:
+    async def _create(self, command: CreateCommand) -> TaskState:
         check_task_id(command.task_id)
         command.check()
         waits_for = await check_dependencies(self.log, command.task_id, command.depends_on)
@@ -168,7 +168,7 @@ class ExecutionMemory(TaskMemory):
         except Conflict as conflict:
             raise exists_already(await self.get(command.task_id)) from conflict
 
-    async def _change(self, command: Change, given: Given) -> TaskState:
+    async def _change(self, command: ChangeCommand, given: DecisionInput) -> TaskState:
         command.check(given)
         return await self.log.change(
             command.task_id,
@@ -176,7 +176,7 @@ class ExecutionMemory(TaskMemory):
             command.expected_version,
         )
 
-    async def _pause(self, command: Pause) -> TaskState:
+    async def _pause(self, command: PauseCommand) -> TaskState:
         waits_for = await check_dependencies(self.log, command.task_id, command.depends_on)
         given = replace(self._given(), depends_on=waits_for)
         needs_token = command.needs_token(given)
@@ -191,7 +191,7 @@ class ExecutionMemory(TaskMemory):
         """Return the state of a task, with the tasks that block it. Raises NotFound and Damaged."""
         return await with_blockers(self.log, (await self.log.load(task_id)).state)
 
-    async def page(self, asked: List) -> TaskPage:
+    async def page(self, asked: ListCommand) -> TaskPage:
         """Return the tasks that match all conditions, latest change first."""
         wanted = [
             (key, value)
