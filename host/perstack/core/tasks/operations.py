@@ -1,8 +1,8 @@
 """Operations on tasks: the arguments of each, and the events that it appends.
 
 An operation is a class: its fields are the arguments, its docstring describes it to people and models, and `decide`
-returns the events to append. Decisions are pure; the clock, the caller and other tasks' state come in `DecisionInput`. The
-engine loads the task, calls `check` and `decide`, and appends the events at the version that it loaded.
+returns the events to append. Decisions are pure; the clock, the caller and other tasks' state come in `DecisionInput`.
+The engine loads the task, calls `check` and `decide`, and appends the events at the version that it loaded.
 
 Doors (HTTP, MCP, the command line, tools of Experts) are derived from the table in operation_table.py. A new operation
 needs a class here and an entry there; a new event also a model in events.py, a transition in state.py and a case in
