@@ -38,7 +38,7 @@ Option = Literal[
 
 
 @dataclass(frozen=True)
-class Answer:
+class GiveAnswer:
     """Answer a waiting Job or task."""
 
     id: str
@@ -62,7 +62,7 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Retry:
+class TryAgain:
     """Retry a task that failed."""
 
     task_id: str
@@ -130,10 +130,10 @@ class Trust:
 
 
 NextStep: TypeAlias = (
-    Answer
+    GiveAnswer
     | AnswerEarlier
     | Resume
-    | Retry
+    | TryAgain
     | ResumeWithoutDependencies
     | Continue
     | Start
@@ -203,7 +203,7 @@ _OPTIONS: dict[Option, str] = {
 def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
     """Return the phrase of a step that suits any door."""
     match step:
-        case Answer():
+        case GiveAnswer():
             what = "a person approves the call, or not, by the answer" if step.is_approval else "give the answer"
             return f"{what} to {step.id}"
         case AnswerEarlier():
@@ -211,7 +211,7 @@ def in_words(step: NextStep) -> str:  # noqa: C901 - one case for each step
         case Resume():
             needs = "" if step.needs is None else f", and {_OPTIONS[step.needs]}"
             return f"resume {_NOUNS[step.kind]} {step.id}{needs}"
-        case Retry():
+        case TryAgain():
             return f"retry task {step.task_id}"
         case ResumeWithoutDependencies():
             return f"resume task {step.task_id}, which continues without"

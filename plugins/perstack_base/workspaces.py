@@ -12,7 +12,7 @@ from pathlib import Path
 from perstack.core.base.file_names import Parts
 from perstack.core.definitions.sandbox import is_below
 from perstack.ports.skill import SkillContext
-from perstack.support.sandbox_paths import Place, places
+from perstack.support.sandbox_paths import SandboxPath, places
 from perstack_base.files import printable
 from perstack_base.workspace import PROTECTED_WAYS, Rules, Workspace
 
@@ -30,7 +30,7 @@ class WorkspaceSet:
         """
         self._context = context
         self._real = os.path.realpath(context.workspace)
-        self._named: tuple[Place, ...] = ()
+        self._named: tuple[SandboxPath, ...] = ()
         self._added: dict[str, Workspace] = {}
         if context.writable or context.readable:
             self._named = places(context.workspace, context.writable, context.readable)

@@ -50,7 +50,7 @@ from perstack.core.runs.messages import (
 from perstack.core.runs.state import Phase, Run, begin
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
-from perstack.ports.formats import Folder, ForeignJob
+from perstack.ports.formats import ForeignJob, ReadableFolder
 from perstack_original import models as theirs
 from perstack_original.models import Event, RunSetting
 
@@ -537,7 +537,7 @@ _UNREAD = ("-streamRunResult.json", "-startStreamingRunResult.json", "-resolveTo
 """File name endings of events without data of their own."""
 
 
-def read_job(job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:
+def read_job(job_id: str, runs: ReadableFolder, names: Sequence[str]) -> ForeignJob:
     """Read a Job's directories. Raises StorageError, naming the file, if one is unreadable."""
     events: dict[str, list[Event]] = {}
     settings: dict[str, RunSetting] = {}
@@ -560,7 +560,7 @@ def _is_event(entry: os.DirEntry[str]) -> bool:
     return entry.name.startswith("event-") and entry.name.endswith(".json") and not entry.name.endswith(_UNREAD)
 
 
-def _parse(shape: type[T], folder: Folder, name: str) -> T | None:
+def _parse(shape: type[T], folder: ReadableFolder, name: str) -> T | None:
     data = folder.read(name)
     if data is None:
         return None

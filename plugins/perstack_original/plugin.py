@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perstack.core.runs.events import StoredEvent
-from perstack.ports.formats import Folder, ForeignJob, JobFormat
+from perstack.ports.formats import ForeignJob, JobFormat, ReadableFolder
 from perstack.ports.hooks import hookimpl
 
 PLUGIN_API = 1
@@ -17,7 +17,7 @@ class OriginalFormat(JobFormat):
     name = "perstack"
     writer = "the original Perstack"
 
-    def read(self, job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:
+    def read(self, job_id: str, runs: ReadableFolder, names: Sequence[str]) -> ForeignJob:
         """Read a Job's directories. Raises StorageError, naming the file, if one is unreadable."""
         # imported here, because most processes never need it
         from perstack_original.importing import read_job

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.toml_lines import Lines
+from perstack.config.toml_lines import KeyLines
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ from perstack.config.toml_lines import Lines
 )
 def test_the_line_of_a_key_is_found(text, path, line):
     tomllib.loads(text)
-    assert Lines(text).of(path) == line
+    assert KeyLines(text).of(path) == line
 
 
 def test_a_key_that_is_not_there_has_the_line_of_the_nearest_table_around_it():
-    lines = Lines("a = 1\n[b]\n[b.c]\nd = 1")
+    lines = KeyLines("a = 1\n[b]\n[b.c]\nd = 1")
     assert lines.of(("b", "c", "gone", "deeper")) == 3
     assert lines.of(("gone",)) == 1
 
@@ -162,6 +162,6 @@ def paths_in(value, path=()):
 @settings(deadline=None)  # other work on the machine is not a fault of this code
 @given(pages())
 def test_every_key_that_tomllib_reads_is_found_where_it_was_written(page):
-    lines = Lines(page.text)
+    lines = KeyLines(page.text)
     assert lines.known() - {()} == set(paths_in(tomllib.loads(page.text)))
     assert {path: lines.of(path) for path in page.expected} == page.expected

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perstack.core.definitions.expert_tests import Expected
 from perstack.core.definitions.skills import Subject
-from perstack.core.jobs.expert_test_results import JobFacts, Unread, interval, judge, matches_call, shown_call
+from perstack.core.jobs.expert_test_results import JobFacts, UnreadableFile, interval, judge, matches_call, shown_call
 from perstack.core.permissions.calls import PolicyCall
 
 WRITE = PolicyCall(
@@ -98,7 +98,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_files_are_there_with_a_text_in_them() -> None:
-    files = {"a": "one two", "b": "", "c": Unread("is missing"), "d": ""}
+    files = {"a": "one two", "b": "", "c": UnreadableFile("is missing"), "d": ""}
     facts = JobFacts(status="completed", files=files)
     assert judge(Expected(files={"a": "two", "b": ""}), facts) == ()
     assert judge(Expected(files={"a": "three", "c": "", "d": "x", "e": ""}), facts) == (

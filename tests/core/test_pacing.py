@@ -10,10 +10,10 @@ from perstack.core.queue.rate_limit import (
     CLOSED_FOR,
     MOST_FAILURES,
     NO_LIMITS,
+    CircuitOpen,
     Go,
     Later,
     Pace,
-    Refused,
     abandoned,
     admission,
     begun,
@@ -94,12 +94,12 @@ def test_the_circuit_opens_after_failures_in_a_row_lets_one_try_and_closes_when_
     for number in range(MOST_FAILURES):
         assert admission(pace, NO_LIMITS, 0) == Go()
         pace = failed(begun(pace, NO_LIMITS, 0, 1), 0, f"down {number}")
-    assert admission(pace, NO_LIMITS, 0) == Refused(CLOSED_FOR, MOST_FAILURES, f"down {MOST_FAILURES - 1}")
+    assert admission(pace, NO_LIMITS, 0) == CircuitOpen(CLOSED_FOR, MOST_FAILURES, f"down {MOST_FAILURES - 1}")
     assert admission(pace, NO_LIMITS, CLOSED_FOR) == Go()
     trying = begun(pace, NO_LIMITS, CLOSED_FOR, 1)
     assert admission(trying, NO_LIMITS, CLOSED_FOR) == Later(None, "circuit")
     again = failed(trying, CLOSED_FOR, "still down")
-    assert admission(again, NO_LIMITS, CLOSED_FOR) == Refused(CLOSED_FOR, MOST_FAILURES + 1, "still down")
+    assert admission(again, NO_LIMITS, CLOSED_FOR) == CircuitOpen(CLOSED_FOR, MOST_FAILURES + 1, "still down")
     assert admission(abandoned(trying), NO_LIMITS, CLOSED_FOR) == Go(), "another may try"
     closed = succeeded(trying, NO_LIMITS, 0)
     assert (closed.failures, closed.is_open, admission(closed, NO_LIMITS, CLOSED_FOR)) == (0, False, Go())

@@ -19,7 +19,7 @@ from perstack.core.jobs.resuming import UnsettledCall, resumption
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.state import Run
 from perstack.errors import Conflict, UsageError
-from perstack.next_steps import Answer, Continue
+from perstack.next_steps import Continue, GiveAnswer
 
 CALL = UnsettledCall("job-1-1-c", "c", "job-1", "e", "pay", "{}")
 
@@ -53,7 +53,7 @@ def test_a_run_that_stopped_goes_on_for_the_reason_that_it_stopped_for(run: Run,
 
 @pytest.mark.parametrize(
     ("status", "step", "words"),
-    [("completed", Continue, "is completed"), ("stoppedByInteractiveTool", Answer, "waits for an answer")],
+    [("completed", Continue, "is completed"), ("stoppedByInteractiveTool", GiveAnswer, "waits for an answer")],
 )
 def test_one_that_has_ended_or_asks_is_not_resumed_and_the_error_says_what_to_do(
     run: Run, status: str, step: type, words: str

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from perstack.core.base.lifecycle import IllegalFact, lifecycle_of
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.schedules.decide import Continue, Known, LookAtJob, Record, TakeUp, latest, next_step
+from perstack.core.schedules.decide import (
+    AppendEvents,
+    ContinueJob,
+    LookAtJob,
+    ScheduleContext,
+    TakeUp,
+    latest,
+    next_step,
+)
 from perstack.core.schedules.schedule import (
     FinishOccurrence,
     ScheduleState,
@@ -74,15 +82,15 @@ class Scene:
 
     def look(self, now: int, begins: bool = True) -> str | None:
         """All that is due; what the last step was, if it was no record."""
-        known = Known(resumes=self.resumes)
+        known = ScheduleContext(resumes=self.resumes)
         for _ in range(10):
             step = next_step(self.state, self.definition, self.times, known, now)
             match step:
                 case None:
                     return None
                 case LookAtJob():
-                    known = Known({step.job_id: self.jobs.get(step.job_id)}, self.resumes)
-                case Record():
+                    known = ScheduleContext({step.job_id: self.jobs.get(step.job_id)}, self.resumes)
+                case AppendEvents():
                     for event in step.events:
                         self.state = evolve_schedule(self.state, event)
                     if step.did is not None:
@@ -97,7 +105,7 @@ class Scene:
                     assert step.occurrence.job_id not in self.jobs
                     self.jobs[step.occurrence.job_id] = job(step.occurrence.job_id, at=now)
                     return "taken up"
-                case Continue():
+                case ContinueJob():
                     return "continues"
         raise AssertionError("it does not come to an end")
 

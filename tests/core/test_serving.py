@@ -12,9 +12,9 @@ from perstack.core.base.lifecycle import JobStatus, lifecycle_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import (
     MOST_TAKEOVERS,
-    Again,
     Came,
     Done,
+    Requeue,
     after_delegate,
     after_drive,
     drivers_in,
@@ -56,19 +56,19 @@ def job(status: JobStatus, **fields: object) -> JobSummary:
         ("stopped", "completed", Done()),
         ("stopped", "stoppedByInteractiveTool", Done()),
         ("stopped", "stoppedByError", Done()),
-        ("left", "stoppedByInterrupt", Again(0)),
+        ("left", "stoppedByInterrupt", Requeue(0)),
         ("left", "completed", Done()),
         ("left", "stoppedByBudget", Done()),
         ("cancelled", "stoppedByInterrupt", Done()),
-        ("busy", "running", Again(NOW + 1_000)),
+        ("busy", "running", Requeue(NOW + 1_000)),
         ("busy", "completed", Done()),
-        ("unable", "running", Again(0, "no key")),
+        ("unable", "running", Requeue(0, "no key")),
         ("unable", "completed", Done()),
         ("lost", "running", Done()),
     ],
 )
 def test_an_order_waits_again_only_where_somebody_is_to_drive_its_job(
-    came: Came, status: JobStatus, after: Done | Again
+    came: Came, status: JobStatus, after: Done | Requeue
 ) -> None:
     assert after_drive(came, job(status), NOW, tries=2, reason="no key") == after
 
@@ -76,13 +76,13 @@ def test_an_order_waits_again_only_where_somebody_is_to_drive_its_job(
 def test_a_pause_for_the_providers_rate_is_over_when_it_says_so() -> None:
     paused = job("stoppedByInterrupt", pause_reason="rate_limit", resume_at=NOW + 60_000)
     for came in ("stopped", "left"):
-        assert after_drive(came, paused, NOW) == Again(NOW + 60_000)
+        assert after_drive(came, paused, NOW) == Requeue(NOW + 60_000)
 
 
 def test_what_cannot_be_read_waits_and_what_is_not_there_is_left_to_others() -> None:
-    assert after_drive("unreachable", None, NOW) == Again(NOW + pause(0))
+    assert after_drive("unreachable", None, NOW) == Requeue(NOW + pause(0))
     for came in ("missing", "newer"):
-        assert after_drive(came, None, NOW, reason="no such Job") == Again(0, "no such Job")
+        assert after_drive(came, None, NOW, reason="no such Job") == Requeue(0, "no such Job")
     for came in ("damaged", "deleted"):
         assert after_drive(came, None, NOW) == Done()
 
@@ -92,7 +92,7 @@ def test_a_job_that_needs_nobody_has_no_order(came: Came, status: JobStatus, tri
     after = after_drive(came, job(status), NOW, tries=tries)
     if status in ("completed", "stoppedByInteractiveTool") and came not in ("unreachable", "missing", "newer"):
         assert after == Done()
-    if isinstance(after, Again):
+    if isinstance(after, Requeue):
         assert after.due <= NOW + 4_000
 
 
@@ -140,16 +140,16 @@ def test_a_job_answers_for_workers_that_have_ended_over_it(
     ("came", "status", "after"),
     [
         ("stopped", "completed", Done()),
-        ("left", "queued", Again(0)),
-        ("busy", "running", Again(NOW + pause(2))),
-        ("unable", "queued", Again(0, "why")),
+        ("left", "queued", Requeue(0)),
+        ("busy", "running", Requeue(NOW + pause(2))),
+        ("unable", "queued", Requeue(0, "why")),
         ("deleted", None, Done()),
-        ("missing", None, Again(0, "why")),
-        ("unreachable", None, Again(NOW + pause(2))),
-        ("newer", None, Again(0, "why")),
+        ("missing", None, Requeue(0, "why")),
+        ("unreachable", None, Requeue(NOW + pause(2))),
+        ("newer", None, Requeue(0, "why")),
     ],
 )
 def test_an_order_for_a_delegate_waits_again_only_while_there_is_something_to_drive(
-    came: Came, status: RunStatus | None, after: Done | Again
+    came: Came, status: RunStatus | None, after: Done | Requeue
 ) -> None:
     assert after_delegate(came, status, NOW, tries=2, reason="why") == after

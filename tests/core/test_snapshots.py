@@ -14,10 +14,10 @@ from perstack.core.files.trees import (
     Below,
     Entry,
     File,
-    Folder,
     LeftOut,
     Link,
     NotATree,
+    TreeFolder,
     digest_of,
     folder_blob,
     folder_of,
@@ -63,7 +63,7 @@ def test_names_are_spelled_as_people_read_them() -> None:
 
 
 @given(_FOLDERS)
-def test_a_folder_is_read_as_it_was_written(folder: Folder) -> None:
+def test_a_folder_is_read_as_it_was_written(folder: TreeFolder) -> None:
     assert read_folder(folder_blob(folder)) == folder
 
 
@@ -117,7 +117,7 @@ def test_a_tree_that_nobody_writes_is_refused(blob: bytes) -> None:
 
 
 @given(_FOLDERS, _FOLDERS)
-def test_what_differs_makes_one_folder_of_the_other(old: Folder, new: Folder) -> None:
+def test_what_differs_makes_one_folder_of_the_other(old: TreeFolder, new: TreeFolder) -> None:
     compared = compare(Pair(b"", None, None), old, new)
     made = {entry.name: entry for entry in old.entries}
     for change in compared.changes:

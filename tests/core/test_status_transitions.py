@@ -81,8 +81,8 @@ def test_every_fact_but_the_first_has_its_place_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("changes", "known"),
     [
-        (task_evolve.Changes, get_type_hints(TaskState)),
-        (series_evolve.Changes, get_type_hints(SeriesState)),
+        (task_evolve.TaskChanges, get_type_hints(TaskState)),
+        (series_evolve.SeriesChanges, get_type_hints(SeriesState)),
         (run_changes.Changes, {one.name: get_type_hints(Run)[one.name] for one in fields(Run)}),
     ],
 )

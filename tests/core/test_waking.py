@@ -14,15 +14,15 @@ from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of
 from perstack.core.jobs.job import Closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.queue.orders import are_old, is_over, stands
-from perstack.core.tasks.due import AskCommand, GoOn, Known, LookAtJob, PollResult, Work, next_step, settled
+from perstack.core.tasks.due import AskCommand, GoOn, LookAtJob, PollResult, TaskContext, Work, next_step, settled
 from perstack.core.tasks.events import FailTask, TaskConfig, WaitingFor
 from perstack.core.tasks.evolve import evolve_task
 from perstack.core.tasks.state import Dependency, TaskState, TaskStatus
 from perstack.core.tasks.summaries import summary_of, to_look_after
 
 NOW = 1_000_000
-PERSON = Known(is_expert=False)
-EXPERT = Known(is_expert=True)
+PERSON = TaskContext(is_expert=False)
+EXPERT = TaskContext(is_expert=True)
 RUNNING = TaskState(task_id="t", name="t", status="running", version=2, job_id="j", updated_at=NOW - 10)
 
 
@@ -154,7 +154,7 @@ def test_whatever_is_decided_follows_and_what_is_in_no_list_has_nothing_due(
         updated_at=NOW - 4,
         paused_at=NOW - 4,
     )
-    known, steps = Known(is_expert), []
+    known, steps = TaskContext(is_expert), []
     while (step := next_step(task, known, NOW)) is not None:
         steps.append(step)
         assert len(steps) <= 3

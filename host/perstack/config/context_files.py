@@ -19,9 +19,9 @@ from perstack.core.definitions.agent_skills import (
     is_part_of_skill,
     read_head,
 )
-from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, Unread, assembled
+from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, SkippedFile, assembled
 from perstack.dataclass import dataclass
-from perstack.system.files import FOLDER, REAL_FOLDER, NotRegular, TooLarge, opened, read_below
+from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, NotRegular, opened, read_below
 
 # AGENTS.md files, from the top of the repository down to the workspace.
 
@@ -38,22 +38,22 @@ def read_agents_md(workspace: Path) -> tuple[str, tuple[AgentsMdFile, ...]]:
     return assembled([one for one in found if one is not None])
 
 
-def _read(file: Path, top: Path) -> tuple[str, bytes] | Unread | None:
+def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
     """Return the path and content of a file, which may be a link within the project; None if there is no file."""
     shown = file.relative_to(top).as_posix()
     real = Path(os.path.realpath(file))
     if not os.path.lexists(file):
         return None
     if not real.is_relative_to(top) or protected_by_name(folded(real.relative_to(top).parts)) is not None:
-        return Unread(path=shown, problem="is a link that leads out of the project, or to what is off limits")
+        return SkippedFile(path=shown, problem="is a link that leads out of the project, or to what is off limits")
     try:
         return shown, read_below(top, real.relative_to(top).as_posix(), _LARGEST)
-    except TooLarge:
-        return Unread(path=shown, problem=f"has more than {_LARGEST >> 20} MiB")
+    except FileTooLarge:
+        return SkippedFile(path=shown, problem=f"has more than {_LARGEST >> 20} MiB")
     except NotRegular:
-        return Unread(path=shown, problem="is no ordinary file")
+        return SkippedFile(path=shown, problem="is no ordinary file")
     except OSError as error:
-        return Unread(path=shown, problem=f"cannot be read ({error.strerror or type(error).__name__})")
+        return SkippedFile(path=shown, problem=f"cannot be read ({error.strerror or type(error).__name__})")
 
 
 MOST_FILES = 2_000
@@ -121,7 +121,7 @@ def read_bytes(folder: Path, path: str) -> bytes:
         raise NotASkill("is no part of the skill")
     try:
         return read_below(folder, path, LARGEST_TEXT)
-    except TooLarge:
+    except FileTooLarge:
         raise NotASkill(f"is larger than {LARGEST_TEXT >> 20} MiB") from None
 
 

@@ -16,7 +16,7 @@ from perstack.core.definitions.experts import (
     lower,
 )
 from perstack.core.definitions.experts import policy_of as context_policy_of
-from perstack.core.definitions.models import Models, UnknownName, Wanted, wanted
+from perstack.core.definitions.models import ModelChoice, Models, UnknownName, wanted
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy, policy_of, runtime_of
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 class Candidates:
     """Models from one place, each a fallback for the one before."""
 
-    models: tuple[Wanted, ...]
+    models: tuple[ModelChoice, ...]
     is_of_provider: bool  # True if names without a provider are models of the chosen provider
     takes_others: bool  # True if names with another provider count too. False if the caller asked for a provider
 

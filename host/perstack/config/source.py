@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.errors import Problem
-from perstack.system.files import TooLarge, read_regular
+from perstack.system.files import FileTooLarge, read_regular
 
 if TYPE_CHECKING:
-    from perstack.config.toml_lines import Lines
+    from perstack.config.toml_lines import KeyLines
 
 
 # Output of problems.
@@ -72,11 +72,11 @@ class Source:
         self.text = text
 
     @cached_property
-    def lines(self) -> Lines:
+    def lines(self) -> KeyLines:
         """The lines of the file's keys."""
-        from perstack.config.toml_lines import Lines
+        from perstack.config.toml_lines import KeyLines
 
-        return Lines(self.text)
+        return KeyLines(self.text)
 
 
 class Reporter:
@@ -126,7 +126,7 @@ def read_bounded(path: Path, most: int = LARGEST) -> bytes:
     """Return a file's content. Raises NotRead if it is too large, and OSError, also if it is no regular file."""
     try:
         return read_regular(path, most)
-    except TooLarge:
+    except FileTooLarge:
         raise NotRead(f"is larger than {most >> 20} MiB: make it smaller") from None
 
 

@@ -25,7 +25,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SCALAR = re.compile(r"[^,\]}#\n]*")
 
 
-class Lines:
+class KeyLines:
     """Line numbers, from 1, of the keys, tables and array items of one text."""
 
     def __init__(self, text: str) -> None:
@@ -33,7 +33,7 @@ class Lines:
         self._found: dict[KeyPath, int] = {(): 1}
         # positions only grow, so each line break is counted once
         line, counted = 1, 0
-        for path, position in _Walk(text).document():
+        for path, position in _LineFinder(text).document():
             line += text.count("\n", counted, position)
             counted = position
             for length in range(1, len(path) + 1):
@@ -50,7 +50,7 @@ class Lines:
         return frozenset(self._found)
 
 
-class _Walk:
+class _LineFinder:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0

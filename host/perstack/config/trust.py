@@ -295,7 +295,7 @@ def _each_once(items: Iterable[Item]) -> tuple[Item, ...]:
 # Stored agreements, by folder, kept outside of every workspace.
 
 
-class Trust(Fact):
+class TrustRecord(Fact):
     """Agreements for one folder."""
 
     folder: str
@@ -322,10 +322,10 @@ class TrustStore:
         """Return the file for a folder."""
         return self.folder / f"{sha256(os.fsencode(folder)).hexdigest()}.json"
 
-    def read(self, folder: Path) -> Trust | None:
+    def read(self, folder: Path) -> TrustRecord | None:
         """Return a folder's agreements; None without any, or if the file is invalid."""
         try:
-            found = Trust.model_validate_json(read_regular(self.path(folder), _MOST_BYTES))
+            found = TrustRecord.model_validate_json(read_regular(self.path(folder), _MOST_BYTES))
         except (OSError, ValidationError):
             return None
         return found if found.folder == str(folder) else None
@@ -337,7 +337,7 @@ class TrustStore:
 
     def write(self, folder: Path, items: Iterable[Agreed]) -> None:
         """Replace the agreements of a folder. Raises StorageError."""
-        trust = Trust(folder=str(folder), agreed_at=SYSTEM.now(), items=tuple(items))
+        trust = TrustRecord(folder=str(folder), agreed_at=SYSTEM.now(), items=tuple(items))
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_private_file(self.path(folder), trust.to_json())

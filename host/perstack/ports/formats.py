@@ -18,7 +18,7 @@ from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 
 
-class Folder(Protocol):
+class ReadableFolder(Protocol):
     """A directory that is open for reading. Its names cannot lead out of it. Each method may raise StorageError."""
 
     @property
@@ -34,7 +34,7 @@ class Folder(Protocol):
         """Return the content of a file, or None if it does not exist."""
         ...
 
-    def find(self, name: str) -> AbstractContextManager[Folder] | None:
+    def find(self, name: str) -> AbstractContextManager[ReadableFolder] | None:
         """Open a subdirectory for the duration of the `with` block, or return None if it does not exist."""
         ...
 
@@ -55,7 +55,7 @@ class JobFormat(ABC):
     writer: str  # the name of the other program, for people
 
     @abstractmethod
-    def read(self, job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:
+    def read(self, job_id: str, runs: ReadableFolder, names: Sequence[str]) -> ForeignJob:
         """Convert the Job in the folders `names` of `runs`, none of which the host wrote.
 
         Return a ForeignJob without logs if the folders have another format. The same folders must give the same events

@@ -19,7 +19,7 @@ _MAX_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SandboxPath:
     """An existing file or folder that `[sandbox]` names."""
 
     name: str  # the path as configured, absolute
@@ -32,7 +32,7 @@ class Place:
         return tuple(dict.fromkeys((self.name, self.real)))
 
 
-def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) -> tuple[Place, ...]:
+def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) -> tuple[SandboxPath, ...]:
     """Return the configured paths that exist now; a path in both lists is writable.
 
     Raises SkillError for a path with a link that programs may have created: it may lead to something other than what
@@ -40,7 +40,7 @@ def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) ->
     """
     writable, readable = tuple(writable), tuple(readable)
     changeable = tuple(os.path.realpath(path) for path in (str(workspace), *writable))
-    found: dict[str, Place] = {}
+    found: dict[str, SandboxPath] = {}
     for key, paths, is_writable in (("writable", writable, True), ("readable", readable, False)):
         for path in paths:
             try:
@@ -51,7 +51,7 @@ def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) ->
                     " name what it leads to"
                 ) from None
             if real is not None:
-                found.setdefault(path, Place(os.path.normpath(path), real, is_writable))
+                found.setdefault(path, SandboxPath(os.path.normpath(path), real, is_writable))
     return tuple(found.values())
 
 

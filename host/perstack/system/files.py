@@ -174,7 +174,7 @@ class NotRegular(OSError):
     """A name that belongs to a folder, a pipe, a socket or a device instead of a file."""
 
 
-class TooLarge(OSError):
+class FileTooLarge(OSError):
     """A file that exceeds its size limit."""
 
 
@@ -215,13 +215,13 @@ def opened(name: str | bytes | Path, folder: int | None = None, *, follow: bool 
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Return a file's content; it may be a link. Raises OSError, NotRegular, and TooLarge above `most` bytes."""
+    """Return a file's content; it may be a link. Raises OSError, NotRegular, and FileTooLarge above `most` bytes."""
     with opened(path, follow=True) as file:
         return read_rest(file, most)
 
 
 def read_below(folder: Path, path: str, most: int) -> bytes:
-    """Return a file's content; no link below the folder is followed. Raises OSError (NotRegular, TooLarge)."""
+    """Return a file's content; no link below the folder is followed. Raises OSError (NotRegular, FileTooLarge)."""
     *above, name = path.split("/")
     if ".." in above or name in ("", ".", ".."):
         raise _not_regular(path)
@@ -238,12 +238,12 @@ def read_below(folder: Path, path: str, most: int) -> bytes:
 
 
 def read_rest(file: int, most: int) -> bytes:
-    """Return the rest of an open file. Raises TooLarge if that is more than `most` bytes."""
+    """Return the rest of an open file. Raises FileTooLarge if that is more than `most` bytes."""
     data = bytearray()
     while len(data) <= most and (piece := os.read(file, min(_PIECE_BYTES, most + 1 - len(data)))):
         data += piece
     if len(data) > most:
-        raise TooLarge(errno.EFBIG, f"it has more than {most:,} bytes")
+        raise FileTooLarge(errno.EFBIG, f"it has more than {most:,} bytes")
     return bytes(data)
 
 

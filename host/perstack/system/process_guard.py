@@ -35,7 +35,7 @@ _MAX_RECORD_BYTES = 1000
 
 
 @dataclass(slots=True)
-class Record:
+class ProgramRecord:
     """The record file of one program. If it cannot be written, there is only the guard."""
 
     path: Path
@@ -163,7 +163,7 @@ tell KILL
 """
 
 
-class Guard:
+class ProcessGuard:
     """The guard of this process. Methods may be called from any thread, and do nothing if no guard can be started."""
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class Guard:
         self._shell: subprocess.Popen[bytes] | None = None
         self._users = 0
         self._known: dict[str, bytes] = {}  # the line sent to the guard for each program, by mark
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, ProgramRecord] = {}
         self._marks: dict[Process, str] = {}
         self._prefix = os.urandom(8).hex()
         self._numbers = count(1)
@@ -191,7 +191,7 @@ class Guard:
         self._enter()
         mark = f"{self._prefix}.{next(self._numbers)}"
         if records is not None:
-            self._records[mark] = Record(records / mark)
+            self._records[mark] = ProgramRecord(records / mark)
             self._records[mark].begin()
         self._note(mark, f"+ {mark}\n")
         return mark
@@ -280,5 +280,5 @@ class Guard:
             shell.wait()
 
 
-GUARD = Guard()
+GUARD = ProcessGuard()
 os.register_at_fork(after_in_child=GUARD.abandon)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, reply
 
-from perstack.system.files import NotRegular, TooLarge, open_regular, read_below, read_regular
+from perstack.system.files import FileTooLarge, NotRegular, open_regular, read_below, read_regular
 
 PROJECT = """
 include = ["more.toml"]
@@ -153,7 +153,7 @@ def test_only_a_regular_file_is_opened_and_read_to_a_limit(tmp_path: Path, monke
     (tmp_path / "file").write_bytes(b"0123456789")
     (tmp_path / "link").symlink_to("file")
     assert read_regular(tmp_path / "link", 10) == b"0123456789"
-    with pytest.raises(TooLarge, match="more than 9 bytes"):
+    with pytest.raises(FileTooLarge, match="more than 9 bytes"):
         read_regular(tmp_path / "link", 9)
     with pytest.raises(OSError, match="symbolic links"):
         open_regular(tmp_path / "link")

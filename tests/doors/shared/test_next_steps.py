@@ -16,9 +16,9 @@ from perstack.doors.shared import next_steps as http
 from perstack.doors.shared import next_steps as mcp
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.next_steps import (
-    Answer,
     AnswerEarlier,
     Continue,
+    GiveAnswer,
     Inspect,
     Install,
     Listing,
@@ -27,22 +27,22 @@ from perstack.next_steps import (
     Option,
     Resume,
     ResumeWithoutDependencies,
-    Retry,
     SetOption,
     Start,
     Trust,
+    TryAgain,
     WriteDefinition,
     in_words,
 )
 
 STEPS: tuple[NextStep, ...] = (
-    Answer("tea"),
+    GiveAnswer("tea"),
     AnswerEarlier("tea"),
     Resume("tea"),
     Resume("tea", needs="max_steps"),
     Resume("tea", "task"),
     Resume("tea", "series"),
-    Retry("tea"),
+    TryAgain("tea"),
     ResumeWithoutDependencies("tea"),
     Continue("tea"),
     Continue("tea", "guest"),
@@ -86,14 +86,14 @@ def test_each_door_has_words_for_each_step(said: object) -> None:
 
 
 def test_an_error_is_said_in_the_words_of_the_door() -> None:
-    error = UsageError("Job tea waits for an answer", next_steps=(Answer("tea"),))
+    error = UsageError("Job tea waits for an answer", next_steps=(GiveAnswer("tea"),))
     assert str(error) == "Job tea waits for an answer; give the answer to tea"
     assert error.said(cli.cli_phrase) == 'Job tea waits for an answer; answer with: perstack answer tea "ANSWER"'
     assert "the tool answer (job tea)" in error.said(mcp.mcp_phrase)
     assert error.said(acp.acp_phrase) == "Job tea waits for an answer; answer in the next prompt"
     task = NotFound("there is no task tea", next_steps=(Inspect("tasks"),))
     assert task.said(http.http_phrase) == "there is no task tea; GET /v1/execution lists what there is"
-    assert (error.message, error.next_steps) == ("Job tea waits for an answer", (Answer("tea"),))
+    assert (error.message, error.next_steps) == ("Job tea waits for an answer", (GiveAnswer("tea"),))
 
 
 def test_an_error_without_steps_is_its_message_alone() -> None:

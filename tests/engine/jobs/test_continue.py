@@ -6,7 +6,7 @@ import pytest
 from hosting import Bench, Seen, expert, wait_for
 
 from perstack.errors import UsageError
-from perstack.next_steps import Answer, AnswerEarlier, Continue
+from perstack.next_steps import AnswerEarlier, Continue, GiveAnswer
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 
 
@@ -84,7 +84,7 @@ def test_a_waiting_job_says_how_to_answer_and_a_job_that_asks_nothing_takes_no_a
     job = wait_for(host.run("a", "q"))
     with pytest.raises(UsageError, match="waits for an answer") as refused:
         wait_for(host.resume(job.id))
-    assert refused.value.next_steps == (Answer(job.id),)
+    assert refused.value.next_steps == (GiveAnswer(job.id),)
     done = wait_for(bench.host([text("x")], expert("a")).run("a", "q"))
     with pytest.raises(UsageError, match="asks nothing") as refused:
         wait_for(host.answer("hm", job_id=done.id))

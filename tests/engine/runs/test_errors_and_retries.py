@@ -8,7 +8,7 @@ import pytest
 from hosting import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.definitions.experts import Limits
-from perstack.core.runs.fallbacks import Again, GiveUp, Pause, after_failure, delay_before, time_for_try
+from perstack.core.runs.fallbacks import Again, GiveUp, PauseJob, after_failure, delay_before, time_for_try
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool, turn
 
@@ -140,7 +140,7 @@ def test_all_tries_together_have_a_deadline() -> None:
     assert isinstance(last, GiveUp)
     assert "4 tries in 7 s" in last.reason
     assert isinstance(decide(attempt=1, spent=0.0, retry_after=11.0), GiveUp)
-    assert decide(attempt=1, spent=0.0, retry_after=301.0) == Pause(301.0)
+    assert decide(attempt=1, spent=0.0, retry_after=301.0) == PauseJob(301.0)
     assert decide(attempt=1, spent=0.0, is_retryable=False) == GiveUp()
     assert decide(attempt=101, spent=0.0) == GiveUp()
     assert isinstance(decide(attempt=1, spent=10.0, retry_after=0.0), GiveUp), "no time is left for a try"

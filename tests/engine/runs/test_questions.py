@@ -7,7 +7,7 @@ from hosting import Bench, Seen, expert, results, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
-from perstack.core.jobs.answers import Asked, read_answer
+from perstack.core.jobs.answers import AcceptedAnswers, read_answer
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.errors import UsageError
@@ -73,8 +73,8 @@ def traveller(key: str, *, sampling: bool = False, **fields):
     return expert(key, **fields).model_copy(update={"skills": (skill,)})
 
 
-def form(fields: dict, **more) -> Asked:
-    return Asked(schema={"type": "object", "properties": fields, **more})
+def form(fields: dict, **more) -> AcceptedAnswers:
+    return AcceptedAnswers(schema={"type": "object", "properties": fields, **more})
 
 
 def test_the_run_stops_and_goes_on_with_the_same_call_and_the_answer(bench: Bench) -> None:

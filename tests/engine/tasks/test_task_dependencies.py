@@ -12,7 +12,7 @@ from perstack.core.tasks.events import WaitingFor
 from perstack.core.tasks.operations import DecisionInput, PauseCommand
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import NotAllowed, UsageError
-from perstack.next_steps import ResumeWithoutDependencies, Retry
+from perstack.next_steps import ResumeWithoutDependencies, TryAgain
 from perstack.system.user import this_user
 from perstack.testing.scripted import ScriptedProvider, text
 
@@ -94,7 +94,7 @@ def test_what_a_task_waits_for_in_vain_is_said_in_the_inbox_and_it_goes_on_once_
         assert (on.task_id, on.status, on.error) == ("build", "failed", "the disk is full")
         (item,) = await host.inbox()
         assert (item.id, item.text) == ("deploy", "waits for build (failed: the disk is full)")
-        assert item.next_steps == (Retry("build"), ResumeWithoutDependencies("deploy"))
+        assert item.next_steps == (TryAgain("build"), ResumeWithoutDependencies("deploy"))
         with pytest.raises(UsageError, match="needs no answer, but waits for build: resume it"):
             await memory.answer("deploy", "yes")
         await memory.retry("build")

@@ -11,7 +11,7 @@ import pytest
 from perstack.core.base.chain import EMPTY_LOG, check, seal
 from perstack.core.runs.events import StoredEvent, parse_event
 from perstack.errors import Conflict, StorageError
-from perstack.ports.formats import Folder, ForeignJob
+from perstack.ports.formats import ForeignJob, ReadableFolder
 from perstack.ports.storage import RunRef
 from perstack.testing.storage_fixture import payload, wait_for
 from perstack_filesystem.storage import FilesystemStorage
@@ -108,7 +108,7 @@ def test_of_several_formats_the_one_that_reads_the_folders_counts(job: Path, sto
     class Another:
         name = writer = "another"
 
-        def read(self, job_id: str, runs: Folder, names: Sequence[str]) -> ForeignJob:
+        def read(self, job_id: str, runs: ReadableFolder, names: Sequence[str]) -> ForeignJob:
             return ForeignJob()
 
         def write(self, logs: Mapping[str, Sequence[StoredEvent]], blobs: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -92,7 +92,7 @@ class Extent(Fact):
     seq: int = Field(ge=1)
 
 
-class Subject(Fact):
+class LogSubject(Fact):
     """A Run, with the hash and length of its log."""
 
     name: str = Field(pattern="^[A-Za-z0-9_-]{1,160}$")
@@ -124,7 +124,7 @@ class Statement(Fact):
     """An in-toto Statement with a receipt."""
 
     statement_type: Literal["https://in-toto.io/Statement/v1"] = Field(default=STATEMENT_TYPE, alias="_type")
-    subject: tuple[Subject, ...] = Field(min_length=1)
+    subject: tuple[LogSubject, ...] = Field(min_length=1)
     predicate_type: Literal["urn:perstack:receipt:v1"] = PREDICATE_TYPE
     predicate: Receipt
 
@@ -148,7 +148,7 @@ class LogPlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AnchorRecord:
     """A statement, with the envelope that contains it if there is one."""
 
     statement: Statement
@@ -181,7 +181,7 @@ def statement_of(
     taken = tuple(ends)
     return Statement(
         subject=tuple(
-            Subject(name=end.run_id, digest=_digest(end.hash), annotations=Extent(seq=end.seq)) for end in taken
+            LogSubject(name=end.run_id, digest=_digest(end.hash), annotations=Extent(seq=end.seq)) for end in taken
         ),
         predicate=Receipt(
             job_id=owner.id,
@@ -196,20 +196,20 @@ def statement_of(
     )
 
 
-def read_record(data: bytes) -> Record:
+def read_record(data: bytes) -> AnchorRecord:
     """Return the statement, or the envelope with one. Raises ValueError if it is not a receipt of perstack."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
     try:
         envelope = Envelope.model_validate_json(data)
     except ValidationError:
-        return Record(_statement_in(data))
+        return AnchorRecord(_statement_in(data))
     if envelope.payload_type != PAYLOAD_TYPE:
         raise ValueError(f"its payload is not {PAYLOAD_TYPE}")
-    return Record(_statement_in(envelope.body()), envelope)
+    return AnchorRecord(_statement_in(envelope.body()), envelope)
 
 
-def left_in_force(records: Sequence[Record], owner: Owner, logs: Mapping[str, LogPlaces]) -> list[Record]:
+def left_in_force(records: Sequence[AnchorRecord], owner: Owner, logs: Mapping[str, LogPlaces]) -> list[AnchorRecord]:
     """Return an anchor's records that the owner's present logs must match; not those of an earlier owner of that id."""
     first = logs.get(run_id_of(owner.id, 1))
     now = None if first is None or not first.first else _digest(first.first).sha256
@@ -217,7 +217,7 @@ def left_in_force(records: Sequence[Record], owner: Owner, logs: Mapping[str, Lo
     return [one for one in records if one.life not in gone or one.life == now]
 
 
-def removed_lives(records: Sequence[Record]) -> frozenset[str]:
+def removed_lives(records: Sequence[AnchorRecord]) -> frozenset[str]:
     """Return the lives of an owner that ended with a removal. Duplicate records are ignored."""
     last: dict[str, bool] = {}
     known = set[bytes]()
@@ -250,7 +250,7 @@ def events_after(statements: Iterable[Statement], logs: Mapping[str, LogPlaces])
     return sum(max(0, len(places.hashes) - known.get(run_id, 0)) for run_id, places in logs.items())
 
 
-def _against_subject(subject: Subject, hashes: Sequence[str], source: str) -> list[Finding]:
+def _against_subject(subject: LogSubject, hashes: Sequence[str], source: str) -> list[Finding]:
     run_id, seq = subject.name, subject.annotations.seq
     if seq > len(hashes):
         return [Finding(run_id, 0, f"the log ends at {len(hashes)}, but {source} says it had {seq} events")]
@@ -259,7 +259,7 @@ def _against_subject(subject: Subject, hashes: Sequence[str], source: str) -> li
     return []
 
 
-def _against_definition(subject: Subject, receipt: Receipt, places: LogPlaces, source: str) -> list[Finding]:
+def _against_definition(subject: LogSubject, receipt: Receipt, places: LogPlaces, source: str) -> list[Finding]:
     name = event_id_of(subject.name, 1)
     if any(one.name == name and one.digest != _digest(places.first) for one in receipt.definitions):
         return [Finding(subject.name, 1, f"the definition differs from the one in {source}")]

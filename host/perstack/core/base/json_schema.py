@@ -53,7 +53,7 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckContext:
     """The context of the current check, for the keywords; resolving a `$ref` costs `reference_price` steps."""
 
     meter: Meter
@@ -61,7 +61,7 @@ class Check:
     has_pattern_properties: bool
 
 
-CHECK: ContextVar[Check] = ContextVar("check")
+CHECK: ContextVar[CheckContext] = ContextVar("check")
 
 
 def objects(value: JsonValue) -> Iterator[JsonObject]:
@@ -325,7 +325,7 @@ class Checker:
         if self._validator is None:
             self._measure(meter)
             self._validator = _validator(self._schema)
-        token = CHECK.set(Check(meter, self._reference_price, self._has_pattern_properties))
+        token = CHECK.set(CheckContext(meter, self._reference_price, self._has_pattern_properties))
         try:
             errors = islice(self._validator.iter_errors(value), _MOST_ERRORS)
             first = min(errors, key=lambda error: [str(part) for part in error.path], default=None)

@@ -25,7 +25,7 @@ class NotPlain(ValueError):
     """YAML outside the accepted subset; the message continues the file's name."""
 
 
-class _Event(Protocol):
+class _YamlEvent(Protocol):
     """PyYAML parser event; PyYAML ships no types."""
 
     anchor: str | None
@@ -43,7 +43,7 @@ def read_table(text: str, first_line: int = 1) -> Mapping[str, Value]:
     import yaml
 
     # the Python parser, because the C one aborts on some texts; a table this small is parsed quickly
-    events = cast("Iterator[_Event]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    events = cast("Iterator[_YamlEvent]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     try:
         return _Reading(events).table()
     except yaml.YAMLError as error:
@@ -61,7 +61,7 @@ def _why(error: Exception, first_line: int) -> str:
 class _Reading:
     """Convert parser events into values one at a time, so that the parser never runs ahead."""
 
-    def __init__(self, events: Iterator[_Event]) -> None:
+    def __init__(self, events: Iterator[_YamlEvent]) -> None:
         self._events = events
         self._count = 0
 
@@ -78,7 +78,7 @@ class _Reading:
             raise NotPlain("has several documents in its YAML")
         return found
 
-    def _next(self) -> tuple[str, _Event]:
+    def _next(self) -> tuple[str, _YamlEvent]:
         event = next(self._events)
         kind = type(event).__name__.removesuffix("Event")
         self._count += 1
@@ -90,7 +90,7 @@ class _Reading:
             raise NotPlain("has a tag in its YAML: leave it out")
         return kind, event
 
-    def _value(self, kind: str, event: _Event, level: int) -> Value:
+    def _value(self, kind: str, event: _YamlEvent, level: int) -> Value:
         if level > DEEPEST:
             raise NotPlain(f"is nested more than {DEEPEST} levels deep in its YAML")
         match kind:

@@ -38,18 +38,18 @@ class AgentsMdFile(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class SkippedFile:
     """AGENTS.md that exists but was not read."""
 
     path: str
     problem: str
 
 
-def assembled(found: Sequence[tuple[str, bytes] | Unread]) -> tuple[str, tuple[AgentsMdFile, ...]]:
+def assembled(found: Sequence[tuple[str, bytes] | SkippedFile]) -> tuple[str, tuple[AgentsMdFile, ...]]:
     """Return the model's text and the record of each file; the limit cuts the first ones, the last is nearest."""
     left, parts, records = MOST_BYTES, list[str](), list[AgentsMdFile]()
     for one in reversed(found):
-        if isinstance(one, Unread):
+        if isinstance(one, SkippedFile):
             parts.append(f"{one.path} is not shown: it {one.problem}.")
             records.append(AgentsMdFile(path=one.path, sha256="", size=0, problem=one.problem))
             continue

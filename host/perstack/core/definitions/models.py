@@ -44,7 +44,7 @@ class ProviderLimits(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModelChoice:
     """Model name after resolving `[models]`."""
 
     name: str
@@ -55,22 +55,22 @@ class UnknownName(ValueError):
     """Name missing from `[models]`; the message lists the existing ones."""
 
 
-def wanted(models: Models, named: Mapping[str, Models]) -> tuple[Wanted, ...]:
+def wanted(models: Models, named: Mapping[str, Models]) -> tuple[ModelChoice, ...]:
     """Resolve references to `[models]` and return the models in order, without repetitions. Raises UnknownName."""
     return tuple(dict.fromkeys(_wanted(models, named)))
 
 
-def _wanted(models: Models, named: Mapping[str, Models]) -> Iterator[Wanted]:
+def _wanted(models: Models, named: Mapping[str, Models]) -> Iterator[ModelChoice]:
     is_list = not isinstance(models, str)
     for one in models if isinstance(models, tuple) else (models,):
         if not one.startswith(NAMED):
-            yield Wanted(one, is_list)
+            yield ModelChoice(one, is_list)
             continue
         found = named.get(one.removeprefix(NAMED))
         if found is None:
             there = ", ".join(NAMED + name for name in sorted(named)) or "none"
             raise UnknownName(f"there is no `{one}` in [models]; there are: {there}")
-        yield from (Wanted(name, True) for name in ((found,) if isinstance(found, str) else found))
+        yield from (ModelChoice(name, True) for name in ((found,) if isinstance(found, str) else found))
 
 
 def split(name: str, providers: Mapping[str, object]) -> tuple[str | None, str]:

@@ -40,7 +40,7 @@ class NotJson(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ResultCheck:
     """Outcome of checking a result: its value, or the problem."""
 
     value: JsonObject | None = None
@@ -124,24 +124,24 @@ def _moved(value: JsonValue, place: str) -> JsonValue:
 
 
 @overload
-def judged(text: str, schema: JsonObject) -> Judged: ...
+def judged(text: str, schema: JsonObject) -> ResultCheck: ...
 @overload
-def judged(text: str, schema: JsonObject, steps: int) -> Judged | None: ...
-def judged(text: str, schema: JsonObject, steps: int = FULL) -> Judged | None:
+def judged(text: str, schema: JsonObject, steps: int) -> ResultCheck | None: ...
+def judged(text: str, schema: JsonObject, steps: int = FULL) -> ResultCheck | None:
     """Check a result against a schema; never raises. Return None if `steps` are not enough: it can take seconds."""
     try:
         value = _found(text)
     except NotJson as error:
-        return Judged(problem=f"it {error}")
+        return ResultCheck(problem=f"it {error}")
     violation = _checker(json.dumps(schema)).violation(value, Meter(steps))
     if violation is not None and violation.is_unfinished and steps < FULL:
         return None
     if violation is None and isinstance(value, dict):
-        return Judged(value=value)
+        return ResultCheck(value=value)
     if violation is None:
-        return Judged(problem="it must be a JSON object")
+        return ResultCheck(problem="it must be a JSON object")
     place = f"at {violation.place}: " if violation.place else ""
-    return Judged(problem=f"it does not fit the schema: {place}{shortened(violation.message)}")
+    return ResultCheck(problem=f"it does not fit the schema: {place}{shortened(violation.message)}")
 
 
 def _found(text: str) -> JsonValue:

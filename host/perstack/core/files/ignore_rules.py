@@ -53,14 +53,14 @@ class _Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class IgnoreRules:
     """Ignore rules of one folder."""
 
     place: bytes = b""  # path of the folder from the top of the repository, ending in a slash; empty for the top
     layers: tuple[_Layer, ...] = ()  # files of rules, the strongest first
     first: _Layer | None = None
 
-    def inside(self, name: bytes, gitignore: bytes | None) -> Rules:
+    def inside(self, name: bytes, gitignore: bytes | None) -> IgnoreRules:
         """Return the rules of a subfolder that has a `.gitignore`."""
         place = self.place + name + b"/"
         return _with(replace(self, place=place), gitignore)
@@ -79,13 +79,13 @@ class Rules:
 
 def rules_at(
     above: Sequence[tuple[bytes, bytes | None]], *, exclude: bytes | None = None, perstackignore: bytes | None = None
-) -> Rules:
+) -> IgnoreRules:
     """Return the rules of the workspace's folder.
 
     `above`: folders from the top of the repository to the workspace, each with its name (empty for the first) and its
     `.gitignore`. `exclude`: the repository's `info/exclude`.
     """
-    rules = _with(Rules(), exclude)
+    rules = _with(IgnoreRules(), exclude)
     for place, (name, gitignore) in enumerate(above):
         rules = rules.inside(name, gitignore) if place else _with(rules, gitignore)
     if perstackignore:
@@ -93,7 +93,7 @@ def rules_at(
     return rules
 
 
-def _with(rules: Rules, text: bytes | None) -> Rules:
+def _with(rules: IgnoreRules, text: bytes | None) -> IgnoreRules:
     if not text:
         return rules
     return replace(rules, layers=(_Layer(_read(text[:LONGEST_RULES]), len(rules.place)), *rules.layers))

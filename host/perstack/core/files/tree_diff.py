@@ -7,7 +7,7 @@ from typing import Literal
 
 from perstack.core.base.file_names import is_never_recorded, spelled
 from perstack.core.base.patterns import Glob
-from perstack.core.files.trees import Below, Entry, File, Folder, LeftOut, Link
+from perstack.core.files.trees import Below, Entry, File, LeftOut, Link, TreeFolder
 from perstack.dataclass import dataclass
 
 ChangeKind = Literal["added", "removed", "changed", "mode"]  # `mode` if only the executable bit changed
@@ -46,7 +46,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class FolderDiff:
     """Changes between two folders, and the subfolders to compare next."""
 
     changes: tuple[Change, ...]
@@ -62,7 +62,7 @@ class Counts:
     changed: int = 0  # includes changes of the mode only
 
 
-def compare(pair: Pair, old: Folder, new: Folder) -> Compared:
+def compare(pair: Pair, old: TreeFolder, new: TreeFolder) -> FolderDiff:
     """Compare the folders of a pair; a missing one is passed as empty."""
     before = {entry.name: entry for entry in old.entries}
     after = {entry.name: entry for entry in new.entries}
@@ -78,7 +78,7 @@ def compare(pair: Pair, old: Folder, new: Folder) -> Compared:
             changes.append(Change(path, one, other))
         if inner.old is not None or inner.new is not None:
             below.append(inner)
-    return Compared(tuple(changes), tuple(below))
+    return FolderDiff(tuple(changes), tuple(below))
 
 
 def counts_of(changes: tuple[Change, ...]) -> Counts:

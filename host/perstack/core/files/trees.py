@@ -82,18 +82,18 @@ Entry = File | Link | Below | LeftOut
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class TreeFolder:
     """Entries of a folder, sorted by name."""
 
     entries: tuple[Entry, ...] = ()
 
 
-def folder_of(entries: Iterable[Entry]) -> Folder:
+def folder_of(entries: Iterable[Entry]) -> TreeFolder:
     """Return a folder with these entries; their names must differ."""
-    return Folder(tuple(sorted(entries, key=lambda entry: entry.name)))
+    return TreeFolder(tuple(sorted(entries, key=lambda entry: entry.name)))
 
 
-def folder_blob(folder: Folder) -> bytes:
+def folder_blob(folder: TreeFolder) -> bytes:
     """Return the blob of a folder."""
     return _encode({"tree": _VERSION, "entries": [_row(entry) for entry in folder.entries]}).encode()
 
@@ -103,7 +103,7 @@ def digest_of(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
-def read_folder(data: bytes) -> Folder:
+def read_folder(data: bytes) -> TreeFolder:
     """Return the folder in an untrusted blob. Raises NotATree for anything but the exact output of `folder_blob`."""
     if len(data) > LONGEST_FOLDER:
         raise NotATree(f"has more than {LONGEST_FOLDER} bytes")
@@ -114,7 +114,7 @@ def read_folder(data: bytes) -> Folder:
     rows = value.get("entries") if isinstance(value, dict) and value.get("tree") == _VERSION else None
     if not isinstance(rows, list):
         raise NotATree("is not a tree that this version knows")
-    folder = Folder(tuple(_entry(row) for row in rows))
+    folder = TreeFolder(tuple(_entry(row) for row in rows))
     names = [entry.name for entry in folder.entries]
     if any(name >= after for name, after in pairwise(names)):
         raise NotATree("has names twice or out of order")

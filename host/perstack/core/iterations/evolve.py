@@ -55,15 +55,17 @@ def evolve_series(series: SeriesState | None, event: StoredSeriesEvent) -> Serie
             return begin_series(event)
         raise IllegalFact("the first is not startSeries")
     check_follows(TRANSITIONS, event.type, f"series {series.id}", series.place)
-    return series.model_copy(update=_changes(series, event) | Changes(updated_at=event.timestamp))
+    return series.model_copy(update=_changes(series, event) | SeriesChanges(updated_at=event.timestamp))
 
 
 def abandoned(series: SeriesState) -> SeriesState:
     """Return a running series whose process has died as paused, so that it can be resumed."""
-    return series.model_copy(update=Changes(status="paused", pause_reason="checkpoint", message="its process ended"))
+    return series.model_copy(
+        update=SeriesChanges(status="paused", pause_reason="checkpoint", message="its process ended")
+    )
 
 
-class Changes(TypedDict, total=False):
+class SeriesChanges(TypedDict, total=False):
     """Fields of a series that an event changes."""
 
     settings: Iterate
@@ -85,7 +87,7 @@ class Changes(TypedDict, total=False):
     finished_at: int | None
 
 
-STOPPED = Changes(
+STOPPED = SeriesChanges(
     pause_reason=None,
     job_status=None,
     job_id=None,
@@ -98,7 +100,7 @@ STOPPED = Changes(
 )
 
 
-def _changes(series: SeriesState, event: StoredSeriesEvent) -> Changes:
+def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
     match event:
         case StartSeries():
             raise IllegalFact("a second startSeries")
@@ -106,14 +108,14 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> Changes:
             if event.number != len(series.iterations) + 1:
                 raise IllegalFact(f"startIteration {event.number} is not the next of {len(series.iterations)}")
             begun = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
-            return Changes(iterations=(*series.iterations, begun), invalid_answers=0)
+            return SeriesChanges(iterations=(*series.iterations, begun), invalid_answers=0)
         case FinishArtefact():
             made = _made(_in_hand(series, event), event)
-            return Changes(iterations=(*series.iterations[:-1], made), current_artefact=event.artefact)
+            return SeriesChanges(iterations=(*series.iterations[:-1], made), current_artefact=event.artefact)
         case FinishIteration():
             return _measured(series, event)
         case PauseSeries():
-            return STOPPED | Changes(
+            return STOPPED | SeriesChanges(
                 status="paused",
                 pause_reason=event.reason,
                 message=event.message,
@@ -130,10 +132,10 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> Changes:
             return (
                 STOPPED
                 | _extended(series, event.more, event.target, event.max_cost, event.max_tokens)
-                | Changes(status="running", definition=definition)
+                | SeriesChanges(status="running", definition=definition)
             )
         case FinishSeries():
-            return STOPPED | Changes(status="completed", finish_reason=event.reason, finished_at=event.timestamp)
+            return STOPPED | SeriesChanges(status="completed", finish_reason=event.reason, finished_at=event.timestamp)
     assert_never(event)
 
 
@@ -156,8 +158,8 @@ def _made(last: Iteration, event: FinishArtefact) -> Iteration:
     )
 
 
-def _failed(series: SeriesState, event: FailSeries) -> Changes:
-    changes = Changes(
+def _failed(series: SeriesState, event: FailSeries) -> SeriesChanges:
+    changes = SeriesChanges(
         status="failed", message=event.error, invalid_answers=series.invalid_answers + event.invalid_answer
     )
     if series.iterations and (event.usage != NO_USAGE or event.assumed is not None):
@@ -167,7 +169,7 @@ def _failed(series: SeriesState, event: FailSeries) -> Changes:
     return changes
 
 
-def _measured(series: SeriesState, event: FinishIteration) -> Changes:
+def _measured(series: SeriesState, event: FinishIteration) -> SeriesChanges:
     last = _in_hand(series, event)
     score = score_of(series.settings, event.metrics)
     measured = Iteration(
@@ -187,7 +189,7 @@ def _measured(series: SeriesState, event: FinishIteration) -> Changes:
     )
     best = series.best
     is_best = best is None or (best.score is not None and is_better(series.settings, score, best.score))
-    return Changes(
+    return SeriesChanges(
         iterations=(*series.iterations[:-1], measured),
         best_iteration=measured.number if is_best else series.best_iteration,
     )
@@ -230,9 +232,9 @@ def _extended(
     target: float | None,
     max_cost: float | None = None,
     max_tokens: int | None = None,
-) -> Changes:
+) -> SeriesChanges:
     most = series.settings.max_iterations + more
-    return Changes(settings=aimed(series.settings, most, target, max_cost, max_tokens))
+    return SeriesChanges(settings=aimed(series.settings, most, target, max_cost, max_tokens))
 
 
 def check_resumable(series: SeriesState, more: int, target: float | None) -> None:
@@ -299,7 +301,7 @@ def summary_of_series(series: SeriesState, *, damaged: bool = False) -> SeriesSu
 def damaged_series(series_id: str, readable: SeriesState | None, damage: str) -> SeriesSummary:
     """Return the summary of a series with an unreadable log: its last readable state, as failed."""
     if readable is not None:
-        failed = STOPPED | Changes(status="failed", message=damage)
+        failed = STOPPED | SeriesChanges(status="failed", message=damage)
         return summary_of_series(readable.model_copy(update=failed), damaged=True)
     return SeriesSummary(
         id=series_id,

@@ -87,13 +87,13 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseIterations:
     """Command to pause the series, because its budget is used up."""
 
     used_up: UsedUp
 
 
-SeriesCommand = BeginIteration | RunExpert | Evaluate | Finish | Pause
+SeriesCommand = BeginIteration | RunExpert | Evaluate | Finish | PauseIterations
 
 
 def pending_series(series: SeriesState) -> SeriesCommand | None:
@@ -107,7 +107,7 @@ def pending_series(series: SeriesState) -> SeriesCommand | None:
         return Finish("iterationsUsed")
     if now is None:
         left = share(series)
-        return Pause(left) if isinstance(left, UsedUp) else BeginIteration(len(series.iterations) + 1, left)
+        return PauseIterations(left) if isinstance(left, UsedUp) else BeginIteration(len(series.iterations) + 1, left)
     if now.artefact is None:
         return RunExpert(now.number, now.job_id, query_of(series))
     return Evaluate(now.number, now.artefact, series.invalid_answers)
@@ -164,7 +164,7 @@ def _names(names: Sequence[str]) -> str:
 # appended by the engine that performed them.
 
 
-class Stamp(TypedDict):
+class SeriesStamp(TypedDict):
     """Fields that every event of a series has."""
 
     series_id: str
@@ -181,12 +181,12 @@ def job_of_evaluation(series_id: str, command: Evaluate) -> str:
     return f"{series_id}-e{command.number}{f'-{command.attempt + 1}' if command.attempt else ''}"
 
 
-def interrupted(stamp: Stamp) -> PauseSeries:
+def interrupted(stamp: SeriesStamp) -> PauseSeries:
     """Return the pause of an interrupted series."""
     return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
 
 
-def used_up(what: UsedUp, stamp: Stamp) -> PauseSeries:
+def used_up(what: UsedUp, stamp: SeriesStamp) -> PauseSeries:
     """Return the pause of a series whose budget is used up."""
     return PauseSeries(
         **stamp, reason="checkpoint", message=what.words, job_status="stoppedByBudget", exceeded=what.budget
@@ -202,7 +202,7 @@ def _exceeds(job: JobSummary, left: Budget | None) -> BudgetName | None:
     return "maxTokens" if job.exceeded_budget == "maxTokens" and left.max_tokens == job.budget.max_tokens else None
 
 
-def stopped(job: JobSummary, stamp: Stamp, left: Budget | None = None) -> PauseSeries | FailSeries:
+def stopped(job: JobSummary, stamp: SeriesStamp, left: Budget | None = None) -> PauseSeries | FailSeries:
     """Return the event for a Job that stopped early; `left`: the series' remaining budget when the Job began."""
     if job.closed is not None:
         return FailSeries(**stamp, error=f"Job {job.id} was closed for good by {job.closed.by}")

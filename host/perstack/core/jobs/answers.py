@@ -23,7 +23,7 @@ from perstack.core.runs.facts import Answer as Said
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
-from perstack.next_steps import Answer as NextStepsAnswer
+from perstack.next_steps import GiveAnswer as NextStepsAnswer
 
 YES = frozenset(
     ["yes", "y", "true", "ok", "okay", "accept", "accepted", "allow", "allowed", "approve", "approved", "confirm"]
@@ -59,7 +59,7 @@ _REFUSALS: Mapping[str, Literal["decline", "cancel"]] = {"decline": "decline", "
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AcceptedAnswers:
     """The accepted answers of a question."""
 
     is_yes_no: bool = False
@@ -74,9 +74,9 @@ class Asked:
         return self.schema is not None or not self.allows_other
 
 
-APPROVAL = Asked(is_yes_no=True, options=("yes", "no"), allows_other=False)
+APPROVAL = AcceptedAnswers(is_yes_no=True, options=("yes", "no"), allows_other=False)
 
-ANYTHING = Asked()
+ANYTHING = AcceptedAnswers()
 
 ApprovalWord = Literal["yes", "always", "no"]
 
@@ -119,20 +119,20 @@ def yes_or_no(text: str) -> YesNo | None:
     return YesNo(word in YES, words)
 
 
-def asked_by(asking: OpenQuestion) -> Asked:
+def asked_by(asking: OpenQuestion) -> AcceptedAnswers:
     """Return the answers that a Job's open question accepts; options of an interactive tool may allow others."""
     if asking.call_digest:
         options = ("yes", ALWAYS, *(f"{ALWAYS}: {rule}" for rule in asking.offers), "no")
-        return Asked(options=options, allows_other=False, is_approval=True)
+        return AcceptedAnswers(options=options, allows_other=False, is_approval=True)
     if asking.requested_schema is not None:
-        return Asked(schema=asking.requested_schema)
+        return AcceptedAnswers(schema=asking.requested_schema)
     options = options_in(asking.args)
     is_yes_no = _are_yes_no(options)
     if asking.approval:
-        return Asked(is_yes_no=True, options=options if is_yes_no else APPROVAL.options, allows_other=False)
+        return AcceptedAnswers(is_yes_no=True, options=options if is_yes_no else APPROVAL.options, allows_other=False)
     allows = asking.args.get(_ALLOW_OTHER)
     allows_other = allows if isinstance(allows, bool) else not is_yes_no
-    return Asked(is_yes_no=is_yes_no, options=options, allows_other=allows_other or not options)
+    return AcceptedAnswers(is_yes_no=is_yes_no, options=options, allows_other=allows_other or not options)
 
 
 def options_in(args: JsonObject) -> tuple[str, ...]:
@@ -146,13 +146,13 @@ def options_in(args: JsonObject) -> tuple[str, ...]:
     return ()
 
 
-def beside_question(args: JsonObject, asked: Asked) -> JsonObject:
+def beside_question(args: JsonObject, asked: AcceptedAnswers) -> JsonObject:
     """Return the arguments of a model's question without its text and the options that are offered."""
     offered = (*_CHOICES, _ALLOW_OTHER) if asked.options == options_in(args) and asked.options else ()
     return {name: value for name, value in args.items() if name != "question" and name not in offered}
 
 
-def read_answer(asked: Asked, said: JsonValue) -> Reading:
+def read_answer(asked: AcceptedAnswers, said: JsonValue) -> Reading:
     """Return the meaning of an answer. Raises UsageError naming what is accepted."""
     if asked.schema is not None:
         return _of_form(asked.schema, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False))
@@ -188,7 +188,7 @@ def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
     return Answer(question=question, action=reading.action, content=content)
 
 
-def accepted(asked: Asked) -> str:
+def accepted(asked: AcceptedAnswers) -> str:
     """Return the text that names the accepted answers to a person."""
     if asked.schema is not None:
         fields = _fields(asked.schema)
@@ -212,7 +212,7 @@ def _are_yes_no(options: tuple[str, ...]) -> bool:
     return {one.is_yes for one in said} == {True, False}
 
 
-def _of_yes_no(asked: Asked, said: JsonValue) -> Reading | None:
+def _of_yes_no(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
     given = _as_object(said)
     if given is not None:
         return _of_object(asked, given)
@@ -226,7 +226,7 @@ def _decided(said: JsonValue) -> YesNo | None:
     return yes_or_no(said) if isinstance(said, str) else None
 
 
-def _of_object(asked: Asked, given: JsonObject) -> Reading | None:
+def _of_object(asked: AcceptedAnswers, given: JsonObject) -> Reading | None:
     """Read an object with `approved` as a yes or no, ignoring its other keys."""
     found = _decided(given.get(_APPROVED))
     if found is None or found.words:
@@ -236,7 +236,7 @@ def _of_object(asked: Asked, given: JsonObject) -> Reading | None:
     return _meant(asked, YesNo(found.is_yes, beside), {**given, _APPROVED: found.is_yes})
 
 
-def _meant(asked: Asked, found: YesNo, value: JsonValue) -> Reading:
+def _meant(asked: AcceptedAnswers, found: YesNo, value: JsonValue) -> Reading:
     label = next(one for one in asked.options if (option := yes_or_no(one)) and option.is_yes is found.is_yes)
     words = found.words if isinstance(value, bool) else ""  # an object contains them
     return Reading(value, words, text=f"{label}: {found.words}" if found.words else label)
@@ -247,7 +247,7 @@ def _as_object(said: JsonValue) -> JsonObject | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def _of_options(asked: Asked, said: JsonValue) -> Reading | None:
+def _of_options(asked: AcceptedAnswers, said: JsonValue) -> Reading | None:
     if not isinstance(said, str):
         return None
     wanted = said.strip().casefold()
@@ -271,7 +271,7 @@ def _of_form(requested_schema: JsonObject, text: str) -> Reading:
     content = _content(fields, text)
     problem = _problem(requested_schema, content)
     if problem is not None:
-        raise UsageError(f"the answer does not fit: {problem}; {accepted(Asked(schema=requested_schema))}")
+        raise UsageError(f"the answer does not fit: {problem}; {accepted(AcceptedAnswers(schema=requested_schema))}")
     return Reading(content or {})
 
 
@@ -329,7 +329,7 @@ def _parsed(text: str) -> JsonValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenAnswer:
     """An unread answer with its origin."""
 
     text: str

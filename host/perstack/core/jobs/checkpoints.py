@@ -20,7 +20,7 @@ class ExpertRef(Fact):
     version: str
 
 
-class OpenCall(Fact):
+class CheckpointCall(Fact):
     """A call without a result."""
 
     id: str
@@ -38,7 +38,7 @@ class MessagesRef(Fact):
     sha256: str
 
 
-class _Place(Fact):
+class _CheckpointFields(Fact):
     """The fields of a checkpoint without the messages."""
 
     id: str
@@ -51,20 +51,20 @@ class _Place(Fact):
     context_tokens: int = Field(default=0, exclude_if=falsy)  # tokens of the last generation, sent and generated
     context_window_usage: float | None = None  # share of the model's context, from 0 to 1; None if its size is unknown
     todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
-    open_calls: tuple[OpenCall, ...] = Field(default=(), exclude_if=falsy)
+    open_calls: tuple[CheckpointCall, ...] = Field(default=(), exclude_if=falsy)
     delegated_by: DelegatedBy | None = None
     continued_from: ContinuedFrom | None = None
     error: ErrorInfo | None = None
     snapshot: str | None = None  # digest of the tree of the workspace's files, if they are recorded
 
 
-class CheckpointFile(_Place):
+class CheckpointFile(_CheckpointFields):
     """A checkpoint without its messages, which only the log contains: checkpoints/{id}.json."""
 
     messages: MessagesRef
 
 
-class Checkpoint(_Place):
+class Checkpoint(_CheckpointFields):
     """A complete checkpoint, with its messages."""
 
     messages: tuple[AnyMessage, ...]
@@ -134,7 +134,7 @@ def checkpoint_of(run: Run) -> Checkpoint:
     """Return the complete checkpoint for the Run's current position."""
     facts = checkpoint_file(run)
     instruction = InstructionMessage(contents=(TextPart(text=run.instruction),))
-    fields = {name: getattr(facts, name) for name in _Place.model_fields}
+    fields = {name: getattr(facts, name) for name in _CheckpointFields.model_fields}
     return Checkpoint(**fields, messages=(instruction, *run.messages))
 
 
@@ -148,9 +148,9 @@ def _expert_ref(run: Run) -> ExpertRef:
     return ExpertRef(key=expert.key, name=expert.key, version=expert.version)
 
 
-def _open_calls(run: Run) -> tuple[OpenCall, ...]:
+def _open_calls(run: Run) -> tuple[CheckpointCall, ...]:
     return tuple(
-        OpenCall(
+        CheckpointCall(
             id=call.decided.id,
             tool_name=call.decided.tool_name,
             kind=call.decided.kind,

@@ -23,7 +23,7 @@ _Z = 1.959964  # quantile of the normal distribution for 95 %
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadableFile:
     """A file that is missing or cannot be read."""
 
     why: str  # words that follow the file's name: `is missing`
@@ -39,7 +39,7 @@ class JobFacts:
     steps: int = 0
     cost: Cost | None = None  # cost; None if nothing was spent, `unknown` also if only a part is known
     calls: tuple[PolicyCall, ...] = ()  # calls that ran, in the order of the Runs
-    files: Mapping[str, str | Unread] | None = None
+    files: Mapping[str, str | UnreadableFile] | None = None
     command_failed: str = ""  # reason why the test's command failed; empty if it passed, or there is none
 
 
@@ -138,10 +138,10 @@ def _result(expected: Expected, result: str) -> Iterator[str]:
             yield f"the result does not match {_shortened(expected.result_matches, _LONGEST_TEXT)}; {is_shown}"
 
 
-def _files(expected: Mapping[str, str], found: Mapping[str, str | Unread]) -> Iterator[str]:
+def _files(expected: Mapping[str, str], found: Mapping[str, str | UnreadableFile]) -> Iterator[str]:
     for path, text in expected.items():
-        content = found.get(path, Unread("is missing"))
-        if isinstance(content, Unread):
+        content = found.get(path, UnreadableFile("is missing"))
+        if isinstance(content, UnreadableFile):
             yield f"{path} {content.why}"
         elif text not in content:
             has = f"; it begins: {_shortened(content, _LONGEST_TEXT)}" if content else "; it is empty"

@@ -125,7 +125,7 @@ NONE = "-"  # key for Jobs without a label, and for a model that an older job.js
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class GroupCost:
     """The costs of a group of Runs."""
 
     key: str
@@ -138,12 +138,12 @@ class Spent:
         """The cost, or `unknown`; None if nothing was used."""
         return cost_of(self.usage, self.unpriced_tokens)
 
-    def plus(self, share: ModelShare) -> Spent:
+    def plus(self, share: ModelShare) -> GroupCost:
         """Return the sum with one more Run, or a part of one."""
         unpriced = share.unpriced_tokens
         if share.usage.cost_usd is None:
             unpriced = share.usage.total_tokens  # an older job.json has no number
-        return Spent(self.key, self.runs + 1, self.usage + share.usage, self.unpriced_tokens + unpriced)
+        return GroupCost(self.key, self.runs + 1, self.usage + share.usage, self.unpriced_tokens + unpriced)
 
     def to_json(self) -> JsonObject:
         """Return the JSON for programs; `costUsd` is a number or `unknown`."""
@@ -160,10 +160,10 @@ class Spent:
 
 def spent_by(
     jobs: Iterable[JobSummary], by: By, *, since: int, day_of: Callable[[int], str]
-) -> tuple[list[Spent], Spent]:
+) -> tuple[list[GroupCost], GroupCost]:
     """Return the costs by group, highest first (days in order), and the total, of Runs started since then."""
-    found: dict[str, Spent] = {}
-    total = Spent("total")
+    found: dict[str, GroupCost] = {}
+    total = GroupCost("total")
     for job in jobs:
         for run in job.runs:
             if run.started_at < since:
@@ -172,7 +172,7 @@ def spent_by(
             total = total.plus(whole)
             for key in _keys(job, run, by, day_of):
                 share = run.by_model.get(key, whole) if by == "model" else whole
-                found[key] = found.get(key, Spent(key)).plus(share)
+                found[key] = found.get(key, GroupCost(key)).plus(share)
     rows = list(found.values())
     if by == "day":
         return sorted(rows, key=lambda one: one.key), total

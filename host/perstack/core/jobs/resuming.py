@@ -17,7 +17,7 @@ from perstack.core.runs.evolve import ACTIVE
 from perstack.core.runs.state import Run, call_key, is_unsettled
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, UsageError
-from perstack.next_steps import Answer, Continue, Start
+from perstack.next_steps import Continue, GiveAnswer, Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _reason(job_id: str, run: Run) -> ResumeReason:
             step = Continue(job_id, run.start.expert_key)
             raise UsageError(f"Job {job_id} is completed", next_steps=(step,))
         case "stoppedByInteractiveTool":
-            raise UsageError(f"Job {job_id} waits for an answer", next_steps=(Answer(job_id),))
+            raise UsageError(f"Job {job_id} waits for an answer", next_steps=(GiveAnswer(job_id),))
         case "running" | "stoppedByDelegate":
             return "crash"
         case "stoppedByInterrupt":

@@ -25,9 +25,9 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, RuleSet, read_rule
 from perstack.core.definitions.skills import Subject
 from perstack.core.permissions.calls import PolicyCall, line_of
-from perstack.core.permissions.matching import Target, could_match, is_about, is_exact, matches
+from perstack.core.permissions.matching import RuleTarget, could_match, is_about, is_exact, matches
 from perstack.core.permissions.programs import VARIABLES, parts_of, redirects_of
-from perstack.core.permissions.shell_syntax import Command, Part, Redirect, Unread, is_harmless
+from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand, Unparsed, is_harmless
 from perstack.dataclass import dataclass
 
 RuleList = Literal["deny", "ask", "allow", "default"]
@@ -58,7 +58,7 @@ class Ruling:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ParsedRules:
     """Parsed rule set."""
 
     source: str
@@ -72,11 +72,11 @@ class Rules:
         """Return whether anything may ask about the tool or deny it."""
         return self.default != "allow" or any(is_about(rule, call) for rule in (*self.deny, *self.ask))
 
-    def ruling(self, decision: Decision, rule: PermissionRule, name: RuleList, target: Target) -> Ruling:
+    def ruling(self, decision: Decision, rule: PermissionRule, name: RuleList, target: RuleTarget) -> Ruling:
         """Return the ruling of one rule in the list `name`."""
         return Ruling(decision, rule.text, name, f"{self.source}.{name}", target.shown)
 
-    def about(self, target: Target) -> Ruling:
+    def about(self, target: RuleTarget) -> Ruling:
         """Return the decision about one target of a call."""
         denied = _heaviest(self.deny, lambda rule: matches(rule, target, is_strict=True))
         if denied is not None:
@@ -98,7 +98,7 @@ class Rules:
         rule = read_rule(text)
         return (rule.bare is not None and rule.bare.literal != "") or bool(rule.named)
 
-    def exactly(self, target: Target) -> Ruling | None:
+    def exactly(self, target: RuleTarget) -> Ruling | None:
         """Return the decision of an allow rule that equals the line; None without one, or if an equal rule asks."""
         allowed = next((rule for rule in self.allow if is_exact(rule, target)), None)
         if allowed is None or any(is_exact(rule, target) for rule in self.ask):
@@ -111,7 +111,7 @@ def strictest(rulings: Iterable[Ruling]) -> Ruling:
     return max(rulings, key=lambda ruling: (_STRICTNESS[ruling.decision], bool(ruling.rule or ruling.reason)))
 
 
-def rules_of(rule_set: RuleSet) -> Rules:
+def rules_of(rule_set: RuleSet) -> ParsedRules:
     """Parse a rule set. Raises ValueError for a rule that cannot be parsed."""
     return _read(rule_set.source, rule_set.expert, *_texts(rule_set.permissions))
 
@@ -125,8 +125,8 @@ def _texts(
 @lru_cache(maxsize=256)
 def _read(
     source: str, expert: str, default: Decision, deny: tuple[str, ...], ask: tuple[str, ...], allow: tuple[str, ...]
-) -> Rules:
-    return Rules(source, expert, default, *(tuple(map(read_rule, texts)) for texts in (deny, ask, allow)))
+) -> ParsedRules:
+    return ParsedRules(source, expert, default, *(tuple(map(read_rule, texts)) for texts in (deny, ask, allow)))
 
 
 def _heaviest(rules: Sequence[PermissionRule], is_it: Callable[[PermissionRule], bool]) -> PermissionRule | None:
@@ -138,10 +138,10 @@ _READ = "readTextFile"
 _FILE = Subject(paths=("path",))
 
 
-def decide_command(rules: Rules, call: PolicyCall) -> Ruling:
+def decide_command(rules: ParsedRules, call: PolicyCall) -> Ruling:
     """Return one rule set's decision about a call that runs a program."""
     changed = tuple(f"{name}={value}" for name, value in call.variables.items() if not is_harmless(name))
-    command = Command(call.command, changed)
+    command = ShellCommand(call.command, changed)
     whole = _target(call, command)
     if call.script is not None:
         whole = replace(whole, shown=call.script, lines=(call.script, *whole.lines))
@@ -152,21 +152,21 @@ def decide_command(rules: Rules, call: PolicyCall) -> Ruling:
     return strictest(rulings) if rulings else rules.about(whole)
 
 
-def _about(rules: Rules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
+def _about(rules: ParsedRules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
     match part:
-        case Command():
+        case ShellCommand():
             yield from _of_command(rules, _target(call, part), part)
         case Redirect() if part.path is None:
-            yield _asked(rules, None, Target(call, part.shown), "what it is redirected to is known when it runs")
+            yield _asked(rules, None, RuleTarget(call, part.shown), "what it is redirected to is known when it runs")
         case Redirect():
             yield from _file(rules, call, part.path or "", _READ if part.is_read else _WRITE)
-        case Unread():
-            yield _asked(rules, None, Target(call, part.shown), part.reason)
+        case Unparsed():
+            yield _asked(rules, None, RuleTarget(call, part.shown), part.reason)
         case _:
             assert_never(part)
 
 
-def _of_command(rules: Rules, target: Target, command: Command) -> Iterator[Ruling]:
+def _of_command(rules: ParsedRules, target: RuleTarget, command: ShellCommand) -> Iterator[Ruling]:
     ruling = rules.about(target)
     if command.is_around:
         if ruling.rule and (ruling.decision == "deny" or (ruling.decision == "ask" and rules.names_line(ruling.rule))):
@@ -180,7 +180,7 @@ def _of_command(rules: Rules, target: Target, command: Command) -> Iterator[Ruli
     yield (None if denied else rules.exactly(target)) or _asked(rules, ruling, target, reason)
 
 
-def _asked(rules: Rules, ruling: Ruling | None, target: Target, reason: str) -> Ruling:
+def _asked(rules: ParsedRules, ruling: Ruling | None, target: RuleTarget, reason: str) -> Ruling:
     """Turn an allowed ruling into a question; a default of deny stays a denial."""
     if ruling is None:
         ruling = Ruling(rules.default, "", "default", f"{rules.source}.default", target.shown)
@@ -193,17 +193,17 @@ def _asked(rules: Rules, ruling: Ruling | None, target: Target, reason: str) -> 
 
 def lines_shown(words: Sequence[str]) -> Iterator[str]:
     """Yield a display line for each simple command, file and unparsed part of a command line."""
-    for part in parts_of(Command(tuple(words))):
+    for part in parts_of(ShellCommand(tuple(words))):
         match part:
-            case Command(is_around=True):
+            case ShellCommand(is_around=True):
                 pass  # its inner commands have lines of their own, or its words are only a guess
-            case Command():
+            case ShellCommand():
                 text = " ".join("…" if word is None else line_of([word]) for word in part.words)
                 text = " ".join((*part.assignments, text))
                 yield f"{text}  ({part.reason})" if part.reason else text
             case Redirect():
                 yield f"{'<' if part.is_read else '>'} {part.path or part.text or part.shown}"
-            case Unread():
+            case Unparsed():
                 yield f"?  {part.reason}"
             case _:
                 assert_never(part)
@@ -221,13 +221,13 @@ def _as_file(call: PolicyCall, path: str, tool: str) -> PolicyCall:
     return replace(call, tool=tool, shown="", args={"path": path}, subject=_FILE)
 
 
-def _file(rules: Rules, call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
+def _file(rules: ParsedRules, call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
     file = _as_file(call, path, tool)
     for name in call.resolve(path, call.folder):
-        yield rules.about(Target(file, name, path=name))
+        yield rules.about(RuleTarget(file, name, path=name))
 
 
-def _target(call: PolicyCall, command: Command) -> Target:
+def _target(call: PolicyCall, command: ShellCommand) -> RuleTarget:
     """Return the command as a separate target, without what surrounds it."""
     known = command.known
     line = line_of([*command.assignments, *known])
@@ -240,10 +240,10 @@ def _target(call: PolicyCall, command: Command) -> Target:
         others = tuple(f"{one} \ue000" for one in others)
         line = f"{start}\ue000"
     inner = replace(call, args={**call.args, **_arguments(call.subject, command)})
-    return Target(inner, shown, lines=tuple(dict.fromkeys((line, *others))), start=start)
+    return RuleTarget(inner, shown, lines=tuple(dict.fromkeys((line, *others))), start=start)
 
 
-def _arguments(subject: Subject | None, command: Command) -> JsonObject:
+def _arguments(subject: Subject | None, command: ShellCommand) -> JsonObject:
     if subject is None or not command.known:
         return {}
     if subject.script:
@@ -266,7 +266,7 @@ def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
     return replace(ruling, opens=opens) if opens else ruling
 
 
-def _in(rules: Rules, call: PolicyCall) -> Ruling:
+def _in(rules: ParsedRules, call: PolicyCall) -> Ruling:
     if call.command:
         if not rules.concern(call):
             return Ruling("allow", "", "default", f"{rules.source}.default")
@@ -275,24 +275,24 @@ def _in(rules: Rules, call: PolicyCall) -> Ruling:
     return strictest(rules.about(target) for target in targets)
 
 
-def _targets(call: PolicyCall) -> Iterator[Target]:
+def _targets(call: PolicyCall) -> Iterator[RuleTarget]:
     names = dict.fromkeys(name for names in call.paths().values() for name in names)
     urls = dict.fromkeys(url for each in call.urls().values() for url in each)
     if not names and not urls:
-        yield Target(call, call.tool)
+        yield RuleTarget(call, call.tool)
     for name in names:
-        yield Target(call, name, path=name)
+        yield RuleTarget(call, name, path=name)
     for url in urls:
-        yield Target(call, url, url=url)
+        yield RuleTarget(call, url, url=url)
 
 
-def _opened(projects: Sequence[Rules], call: PolicyCall) -> tuple[str, ...]:
+def _opened(projects: Sequence[ParsedRules], call: PolicyCall) -> tuple[str, ...]:
     """Return the call's paths that a rule of every project rule set names, to allow them or to ask."""
     paths = dict.fromkeys(name for names in call.paths().values() for name in names)
     return tuple(path for path in paths if projects and all(_names(rules, call, path) for rules in projects))
 
 
-def _names(rules: Rules, call: PolicyCall, path: str) -> bool:
+def _names(rules: ParsedRules, call: PolicyCall, path: str) -> bool:
     return any(_opens(rule, call, path) for rule in (*rules.allow, *rules.ask))
 
 
@@ -303,5 +303,5 @@ def _opens(rule: PermissionRule, call: PolicyCall, path: str) -> bool:
         return rule.bare.names_path(path)
     own = {name: names for name, names in call.paths().items() if path in names}
     return any(name in own and glob.names_path(path) for name, glob in rule.named) and matches(
-        rule, Target(call, path, path=path), is_strict=False
+        rule, RuleTarget(call, path, path=path), is_strict=False
     )

@@ -107,7 +107,7 @@ def _address(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RuleTarget:
     """Part of a call that rules decide: one path, one address, one command, or all of it."""
 
     call: PolicyCall
@@ -127,7 +127,7 @@ def is_about(rule: PermissionRule, call: PolicyCall) -> bool:
     return rule.tool.matches(call.tool) or (call.shown != "" and rule.tool.matches(call.shown))
 
 
-def matches(rule: PermissionRule, target: Target, *, is_strict: bool) -> bool:
+def matches(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
     """Return whether the rule matches the target."""
     call = target.call
     if not is_about(rule, call):
@@ -137,21 +137,21 @@ def matches(rule: PermissionRule, target: Target, *, is_strict: bool) -> bool:
     return all(_named(name, glob, call, is_strict=is_strict) for name, glob in rule.named)
 
 
-def could_match(rule: PermissionRule, target: Target) -> bool:
+def could_match(rule: PermissionRule, target: RuleTarget) -> bool:
     """Return whether the rule may match a line of which only the beginning is known."""
     if target.start is None or not is_about(rule, target.call):
         return False
     return rule.bare is None or rule.bare.could_match(target.start)
 
 
-def is_exact(rule: PermissionRule, target: Target) -> bool:
+def is_exact(rule: PermissionRule, target: RuleTarget) -> bool:
     """Return whether the rule is literally this line."""
     if rule.bare is None or not rule.bare.is_literal or target.start is not None or not target.lines:
         return False
     return is_about(rule, target.call) and rule.bare.literal == target.lines[0]
 
 
-def _bare(glob: Glob, target: Target, *, is_strict: bool) -> bool:
+def _bare(glob: Glob, target: RuleTarget, *, is_strict: bool) -> bool:
     if target.path is not None:
         return _path(glob, target.path, target.call, is_strict=is_strict)
     if target.url is not None:

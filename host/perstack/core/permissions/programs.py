@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from perstack.core.permissions.shell import parts_of_script
-from perstack.core.permissions.shell_syntax import Command, Part, Redirect
+from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand
 
 # Tables: programs that run others, and the arguments that make them do so.
 
@@ -140,7 +140,7 @@ _OF_SYSTEM = re.compile(r"(?:(?:/usr(?:/local)?|/opt/homebrew)?/bin/)?[^/]+")
 _SAYS = frozenset({"--version", "-V", "--help", "-h", "-v"})
 
 
-def parts_of(command: Command, depth: int = 0) -> Iterator[Part]:
+def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
     """Yield a simple command and the commands that it runs, as far as its words tell."""
     words = command.known
     if not words:
@@ -156,7 +156,7 @@ def parts_of(command: Command, depth: int = 0) -> Iterator[Part]:
         if command.assignments:
             yield replace(command, reason=VARIABLES)
         for part in parts_of_script(script, is_bash=name == "bash"):
-            yield from parts_of(part, depth + 1) if isinstance(part, Command) else (part,)
+            yield from parts_of(part, depth + 1) if isinstance(part, ShellCommand) else (part,)
         return
     reason = _reason(name, command)
     yield replace(command, reason=reason or command.reason)
@@ -170,11 +170,11 @@ def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
         return
     for place in range(min(len(words), _MOST_WORDS)):
         name = _name(words[place])
-        script = _script(name, Command(tuple(words[place:]))) if name in SHELLS else None
+        script = _script(name, ShellCommand(tuple(words[place:]))) if name in SHELLS else None
         for part in parts_of_script(script, is_bash=name == "bash") if script is not None else ():
             if isinstance(part, Redirect):
                 yield part
-            elif isinstance(part, Command):
+            elif isinstance(part, ShellCommand):
                 yield from redirects_of(part.known, depth + 1)
 
 
@@ -185,7 +185,7 @@ def _name(word: str) -> str:
     return name
 
 
-def _script(name: str, command: Command) -> str | None:
+def _script(name: str, command: ShellCommand) -> str | None:
     """Return the script that a shell gets with `-c`; None without `-c`, or with an option that is not understood."""
     words = list(command.words[1:])
     is_given = False
@@ -205,7 +205,7 @@ def _script(name: str, command: Command) -> str | None:
     return words[0] if is_given and words else None
 
 
-def _reason(name: str, command: Command) -> str:
+def _reason(name: str, command: ShellCommand) -> str:
     """Return why a program may run other programs; empty if it does not."""
     words = command.known[1:]
     if name in SHELLS or name in OTHER_SHELLS:
@@ -260,19 +260,19 @@ def _inside(words: Sequence[str], depth: int) -> Iterator[Part]:
     """Yield possible commands among the arguments, so that rules that deny them or ask about them apply."""
     for place in range(1, min(len(words), _MOST_WORDS)):
         rest = tuple(words[place:])
-        yield Command(rest, is_around=True)
+        yield ShellCommand(rest, is_around=True)
         if _name(rest[0]) in SHELLS:
-            yield from _around(parts_of(Command(rest), depth + 1))
+            yield from _around(parts_of(ShellCommand(rest), depth + 1))
         if re.search(r"[\s;&|]", words[place]):
             yield from _around(
                 inner
                 for part in parts_of_script(words[place])
-                if isinstance(part, Command)
+                if isinstance(part, ShellCommand)
                 for inner in parts_of(part, depth + 1)
             )
 
 
 def _around(parts: Iterator[Part]) -> Iterator[Part]:
     for part in parts:
-        if isinstance(part, Command):
+        if isinstance(part, ShellCommand):
             yield replace(part, is_around=True, reason="")

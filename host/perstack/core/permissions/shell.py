@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from perstack.core.permissions.shell_grammar import SETS_VARIABLE, UNREAD, NotUnderstood, opened, understood
 from perstack.core.permissions.shell_syntax import (
-    Command,
     Node,
     Part,
     Redirect,
-    Unread,
+    ShellCommand,
+    Unparsed,
     descendants,
     is_harmless,
     is_plain,
@@ -55,25 +55,25 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
     """
     problem = _unreadable(script)
     if problem is not None:
-        return [Unread(_short(script), problem)]
+        return [Unparsed(_short(script), problem)]
     if _JOINED.search(script):
         script = script.replace(
             "\\\n", ""
         )  # safe: no quote or other backslash precedes it, so none of these is literal text
     root = parsed(script)
     if root.has_error:
-        return [Unread(_short(script), "the script cannot be read")]
+        return [Unparsed(_short(script), "the script cannot be read")]
     found = list(_statement(root, 0))
     try:
         sure = understood(script, is_bash=is_bash)
     except NotUnderstood as error:
-        found.append(Unread(_short(script), str(error)))
+        found.append(Unparsed(_short(script), str(error)))
     else:
         if _is_same(sure, found):
-            found = [*sure, *(part for part in found if isinstance(part, Unread))]
+            found = [*sure, *(part for part in found if isinstance(part, Unparsed))]
         else:
-            found.append(Unread(_short(script), "the script can be read in more than one way"))
-    if not any(isinstance(part, Command) and _MOVES.intersection(part.known[:2]) for part in found):
+            found.append(Unparsed(_short(script), "the script can be read in more than one way"))
+    if not any(isinstance(part, ShellCommand) and _MOVES.intersection(part.known[:2]) for part in found):
         return found
     return [_unplaced(part) for part in found]
 
@@ -83,10 +83,10 @@ def _is_same(first: list[Part], second: list[Part]) -> bool:
     def named(parts: list[Part]) -> list[str]:
         return sorted(
             repr((part.words[:1], len(part.words), part.assignments))
-            if isinstance(part, Command)
+            if isinstance(part, ShellCommand)
             else repr((part.path, part.is_read))
             for part in parts
-            if not isinstance(part, Unread)
+            if not isinstance(part, Unparsed)
         )
 
     return named(first) == named(second)
@@ -116,7 +116,7 @@ def _unplaced(part: Part) -> Part:
 
 def _statement(node: Node, depth: int) -> Iterator[Part]:
     if depth > _DEEPEST:
-        yield Unread(_short(source(node)), "it is nested too deep to be read")
+        yield Unparsed(_short(source(node)), "it is nested too deep to be read")
         return
     read = _READERS.get(node.type)
     if read is not None:
@@ -124,12 +124,12 @@ def _statement(node: Node, depth: int) -> Iterator[Part]:
     elif node.type in _INSIDE:
         yield from _within(node, depth)
     elif node.type != "comment":
-        yield Unread(_short(source(node)), UNREAD)
+        yield Unparsed(_short(source(node)), UNREAD)
 
 
 def _within(node: Node, depth: int) -> Iterator[Part]:
     if node.type == "command_substitution" and source(node).startswith("`") and "\\" in source(node):
-        yield Unread(_short(source(node)), UNREAD)
+        yield Unparsed(_short(source(node)), UNREAD)
     name = node.child_by_field_name("name") if node.type == "function_definition" else None
     values = node.children_by_field_name("value") if node.type == "case_item" else ()
     for value in values:
@@ -146,7 +146,7 @@ def _word(node: Node, depth: int) -> tuple[str | None, list[Part]]:
     text, inner, problem = word_of(node)
     found = [part for one in inner for part in _statement(one, depth + 1)]
     if problem is not None:
-        found.append(Unread(_short(source(node)), problem))
+        found.append(Unparsed(_short(source(node)), problem))
     return text, found
 
 
@@ -166,17 +166,17 @@ def _command(node: Node, depth: int) -> Iterator[Part]:
             yield from parts
             words.append(word)
             if source(child) in _RESERVED:
-                yield Unread(_short(source(node)), UNREAD)
+                yield Unparsed(_short(source(node)), UNREAD)
         elif child.is_named or child.type in ("==", "=~"):
             word, parts = _word(child, depth)
             yield from parts
             words.append(word)
         else:
-            yield Unread(_short(source(node)), UNREAD)
+            yield Unparsed(_short(source(node)), UNREAD)
     if words:
-        yield Command(tuple(words), tuple(assignments))
+        yield ShellCommand(tuple(words), tuple(assignments))
     else:
-        yield Unread(_short(source(node)), UNREAD)
+        yield Unparsed(_short(source(node)), UNREAD)
 
 
 def _redirected(node: Node, depth: int) -> Iterator[Part]:
@@ -216,15 +216,15 @@ def _heredoc(node: Node, depth: int) -> Iterator[Part]:
             word = child.type in _WORDS
             yield from (_word(child, depth)[1] if word else _statement(child, depth))
             if word:
-                yield Unread(_short(source(child)), UNREAD)
+                yield Unparsed(_short(source(child)), UNREAD)
     if start is None or end is None:
-        yield Unread(_short(source(node)), "a here-document has no end")
+        yield Unparsed(_short(source(node)), "a here-document has no end")
         return
     text = "" if body is None else source(body)
     delimiter = re.sub(r"[\"'\\]", "", source(start))
     lines = [line.lstrip("\t") for line in text.splitlines()]
     if source(end).strip("\t\n") != delimiter or delimiter in lines:
-        yield Unread(_short(text), "a here-document cannot be read")
+        yield Unparsed(_short(text), "a here-document cannot be read")
     elif source(start) == delimiter and body is not None:
         yield from _expanded(body, depth)
 
@@ -234,7 +234,7 @@ def _expanded(body: Node, depth: int) -> Iterator[Part]:
     inner = [child for child in body.named_children if child.type not in ("heredoc_content", "string_content")]
     run = sum(one.type == "command_substitution" for one in descendants(body))
     if "`" in text or text.count("$(") > run + text.count("$(("):
-        yield Unread(_short(source(body)), "a here-document cannot be read")
+        yield Unparsed(_short(source(body)), "a here-document cannot be read")
     for child in inner:
         yield from _word(child, depth)[1]
 
@@ -245,7 +245,7 @@ def _assigned(node: Node, depth: int) -> tuple[str, str, list[Part]]:
     value = node.child_by_field_name("value")
     parts: list[Part] = []
     if name is None or name.type != "variable_name":
-        parts.append(Unread(_short(source(node)), "the index of an array may run a program"))
+        parts.append(Unparsed(_short(source(node)), "the index of an array may run a program"))
     text: str | None = ""
     if value is not None and value.type == "array":
         for child in value.named_children:
@@ -262,7 +262,7 @@ def _assignment(node: Node, depth: int) -> Iterator[Part]:
     name, text, parts = _assigned(node, depth)
     yield from parts
     if not is_plain(name):
-        yield Unread(_short(text), SETS_VARIABLE)
+        yield Unparsed(_short(text), SETS_VARIABLE)
 
 
 def _declaration(node: Node, depth: int) -> Iterator[Part]:
@@ -272,17 +272,17 @@ def _declaration(node: Node, depth: int) -> Iterator[Part]:
             name, text, parts = _assigned(child, depth)
             yield from parts
             if not (is_harmless(name) or (keyword != "export" and is_plain(name))):
-                yield Unread(_short(text), SETS_VARIABLE)
+                yield Unparsed(_short(text), SETS_VARIABLE)
         elif child.type != "variable_name":
             word, parts = _word(child, depth)
             yield from parts
             if word is None or not re.fullmatch(r"-[gprxaAfF]+|\w+", word):
-                yield Unread(_short(source(node)), "what it declares is known when it runs")
+                yield Unparsed(_short(source(node)), "what it declares is known when it runs")
 
 
 def _unset(node: Node, depth: int) -> Iterator[Part]:
     if not re.fullmatch(r"unset(?:\s+-[fv]+)?(?:\s+\w+)*", source(node)):
-        yield Unread(_short(source(node)), "the index of an array may run a program")
+        yield Unparsed(_short(source(node)), "the index of an array may run a program")
     yield from ()
 
 
@@ -290,12 +290,12 @@ def _test(node: Node, depth: int) -> Iterator[Part]:
     """Read `[ … ]` and `[[ … ]]`: only their words run commands, but computing numbers may run some too."""
     text = source(node)
     if re.search(r"\s-[vR]\s", text) or (text.startswith("[[") and re.search(r"\s-(?:eq|ne|lt|le|gt|ge)\s", text)):
-        yield Unread(_short(text), "what it computes is known when it runs")
+        yield Unparsed(_short(text), "what it computes is known when it runs")
     yield from _substituted(node, depth)
 
 
 def _arithmetic(node: Node, depth: int) -> Iterator[Part]:
-    yield Unread(_short(source(node)), "what it computes is known when it runs")
+    yield Unparsed(_short(source(node)), "what it computes is known when it runs")
     yield from _substituted(node, depth)
 
 
@@ -308,11 +308,11 @@ def _substituted(node: Node, depth: int) -> Iterator[Part]:
             seen += 1
             problem = word_of(one)[2]
             if problem is not None:
-                yield Unread(_short(source(one)), problem)
+                yield Unparsed(_short(source(one)), problem)
     run = sum(one.type in ("command_substitution", "process_substitution") for one in descendants(node))
     text = source(node)
     if text.count("`") + text.count("$(") + text.count("<(") + text.count(">(") > 2 * run:
-        yield Unread(_short(text), UNREAD)
+        yield Unparsed(_short(text), UNREAD)
 
 
 def _loop(node: Node, depth: int) -> Iterator[Part]:
@@ -321,7 +321,7 @@ def _loop(node: Node, depth: int) -> Iterator[Part]:
             yield from _statement(child, depth)
         elif child.type == "variable_name":
             if not is_plain(source(child)):
-                yield Unread(_short(source(node)), SETS_VARIABLE)
+                yield Unparsed(_short(source(node)), SETS_VARIABLE)
         else:
             yield from _word(child, depth)[1]
 

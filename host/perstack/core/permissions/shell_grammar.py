@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from perstack.core.permissions.shell_syntax import Command, Part, Redirect, Unread, is_harmless, is_plain
+from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand, Unparsed, is_harmless, is_plain
 from perstack.dataclass import dataclass
 
 UNREAD = "this part of the script cannot be read"
@@ -92,12 +92,12 @@ class _Word:
 
 def understood(script: str, *, is_bash: bool) -> list[Part]:
     """Return a script's commands and redirections. Raises NotUnderstood unless all is certain; see `is_bash`."""
-    reader = _Reader(script, is_bash=is_bash)
+    reader = _ScriptReader(script, is_bash=is_bash)
     reader.script()
     return reader.parts
 
 
-class _Reader:
+class _ScriptReader:
     def __init__(self, script: str, *, is_bash: bool) -> None:
         self.parts: list[Part] = []
         self._script = script
@@ -308,7 +308,7 @@ class _Reader:
         if name is None:
             raise NotUnderstood(UNREAD)
         if not is_plain(name):
-            self.parts.append(Unread(name, SETS_VARIABLE))
+            self.parts.append(Unparsed(name, SETS_VARIABLE))
         self._at += len(name)
         self._word_is("in")
         self._blanks()
@@ -577,20 +577,20 @@ def _simple_command(assignments: Sequence[_Word], words: Sequence[_Word], *, is_
     if not words:
         for name in names:
             if not is_plain(name):
-                yield Unread(f"{name}=…", SETS_VARIABLE)
+                yield Unparsed(f"{name}=…", SETS_VARIABLE)
         return
     changed = tuple(
         f"{name}=…" if word.text is None else word.text
         for name, word in zip(names, assignments, strict=True)
         if not is_harmless(name)
     )
-    command = Command(tuple(word.text for word in words), changed)
+    command = ShellCommand(tuple(word.text for word in words), changed)
     name = words[0].text or ""
     _check_builtin(name, words[1:], is_bash=is_bash)
     if name not in _DECLARES and name not in ("unset", "["):
         yield command
     elif changed:
-        yield Unread(changed[0], SETS_VARIABLE)
+        yield Unparsed(changed[0], SETS_VARIABLE)
 
 
 def _check_builtin(name: str, words: Sequence[_Word], *, is_bash: bool) -> None:
@@ -653,7 +653,7 @@ def opened(mark: str, path: str | None, shown: str) -> Iterator[Part]:
     if path is not None and ((mark in (">&", "<&") and _DESCRIPTOR.fullmatch(path)) or _QUIET.fullmatch(path)):
         return
     if path is not None and _NETWORK.match(path):
-        yield Unread(path, "it opens a connection")
+        yield Unparsed(path, "it opens a connection")
         return
     if mark.startswith("<"):
         yield Redirect(shown, path, is_read=True)

@@ -13,7 +13,7 @@ from perstack.dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Command:
+class ShellCommand:
     """Simple command."""
 
     words: tuple[str | None, ...]  # words; None for a word that is known only at run time and may expand to several
@@ -43,14 +43,14 @@ class Redirect:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class Unparsed:
     """Part that cannot be parsed, or is known only at run time."""
 
     shown: str
     reason: str
 
 
-Part = Command | Redirect | Unread
+Part = ShellCommand | Redirect | Unparsed
 
 
 # Syntax tree from tree-sitter's bash grammar, which is imported only when a rule names a command.

@@ -4,7 +4,7 @@ An order asks workers to drive a Job, a series of iterations or a delegate's Run
 until that ends or stops, and asks this module about the outcome (`Came`):
 
 - `Done`: the order is complete, because the target has ended, waits for a person, or was taken by another worker.
-- `Again`: the order is queued again, with a delay, or refused for this worker so that another gets it.
+- `Requeue`: the order is queued again, with a delay, or refused for this worker so that another gets it.
 
 The order of a target that may be in another storage (`missing`), that cannot be reached, or that a newer version wrote
 is never completed: another worker may be able to drive it. A Job that ends its workers is given up after
@@ -102,7 +102,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Requeue:
     """The order is queued again."""
 
     due: int
@@ -116,26 +116,28 @@ def needs_nobody(served: Served) -> bool:
     return stands(served) or served.status in _ENDS
 
 
-def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
+def after_drive(came: Came, served: Served | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Requeue:
     """Return what happens to the order after a drive.
 
     `served`: state of the target, None if unknown. `tries`: consecutive times that this worker had the order and could
     not start. `reason`: why this worker cannot drive it.
     """
     if came == "missing":
-        return Again(0, reason)  # a worker must not complete the order of another storage
+        return Requeue(0, reason)  # a worker must not complete the order of another storage
     if not _is_unseen(came):
         if served is None or needs_nobody(served):
             return Done()
         if came in ("stopped", "left") and (served.pause_reason == "rate_limit" or served.status == "queued"):
-            return Again(served.resume_at or 0)
+            return Requeue(served.resume_at or 0)
     return _after(came, now, tries, reason)
 
 
-def after_delegate(came: Came, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = "") -> Done | Again:
+def after_delegate(
+    came: Came, status: RunStatus | None, now: int, *, tries: int = 0, reason: str = ""
+) -> Done | Requeue:
     """Return what happens to a delegate's order; None: its Run is gone. Who awaits it orders it again."""
     if came == "missing":
-        return Again(0, reason)
+        return Requeue(0, reason)
     if not _is_unseen(came) and status != "queued" and status not in ACTIVE:
         return Done()
     return _after(came, now, tries, reason)
@@ -146,14 +148,14 @@ def _is_unseen(came: Came) -> bool:
     return came in ("unreachable", "newer")
 
 
-def _after(came: Came, now: int, tries: int, reason: str) -> Done | Again:
+def _after(came: Came, now: int, tries: int, reason: str) -> Done | Requeue:
     match came:
         case "left":
-            return Again(0)
+            return Requeue(0)
         case "busy" | "unreachable":
-            return Again(now + pause(tries))
+            return Requeue(now + pause(tries))
         case "unable" | "newer":
-            return Again(0, reason)
+            return Requeue(0, reason)
         case "stopped" | "cancelled" | "lost" | "damaged" | "missing" | "deleted":
             return Done()
         case _:

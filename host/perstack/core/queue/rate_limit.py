@@ -59,7 +59,7 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class CircuitOpen:
     """The refusal of a generation while the circuit is open, for `seconds` more."""
 
     seconds: float
@@ -67,11 +67,11 @@ class Refused:
     latest: str
 
 
-def admission(pace: Pace, limits: ProviderLimits, now: float) -> Go | Later | Refused:
+def admission(pace: Pace, limits: ProviderLimits, now: float) -> Go | Later | CircuitOpen:
     """Return whether the first generation in the queue may start."""
     if pace.is_open:
         if now < pace.open_until:
-            return Refused(pace.open_until - now, pace.failures, pace.latest)
+            return CircuitOpen(pace.open_until - now, pace.failures, pace.latest)
         if pace.is_trying:
             return Later(None, "circuit")
     if now < pace.held_until:

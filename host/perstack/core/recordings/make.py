@@ -43,7 +43,7 @@ from perstack.errors import UsageError
 
 
 @dataclass(slots=True)
-class Source:
+class RecordingSource:
     """Input of `recording_of`."""
 
     job_id: str
@@ -72,7 +72,7 @@ def digest_of_instruction(instruction: str) -> str:
     return f"sha256:{sha256(instruction.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def recording_of(source: Source, hiding: SecretMasker, version: str) -> Recording:
+def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) -> Recording:
     """Return the recording of a Job, without secrets.
 
     Failed generations that were retried, and replies replaced by a fallback's, are left out. Raises UsageError for a
@@ -86,7 +86,7 @@ def recording_of(source: Source, hiding: SecretMasker, version: str) -> Recordin
         start = events[0]
         if not isinstance(start, StartRun):
             raise UsageError(f"{run_id} cannot be recorded: its log does not begin with startRun")
-        reader = _Reader(start, source, hiding)
+        reader = _LogReader(start, source, hiding)
         for event in events:
             reader.take(event)
         above = start.delegated_by
@@ -120,7 +120,7 @@ def recording_of(source: Source, hiding: SecretMasker, version: str) -> Recordin
     return recording
 
 
-def _check(source: Source, hiding: SecretMasker) -> None:
+def _check(source: RecordingSource, hiding: SecretMasker) -> None:
     for run_id, events in source.logs.items():
         redacted = next((event for event in events if isinstance(event, RedactEvent)), None)
         if redacted is not None:
@@ -136,10 +136,10 @@ def _check(source: Source, hiding: SecretMasker) -> None:
             raise UsageError(f"Job {source.job_id} cannot be recorded: {what}; record a Job without it")
 
 
-class _Reader:
+class _LogReader:
     """Reader of one Run's log, which builds the Run's replies from its events."""
 
-    def __init__(self, start: StartRun, source: Source, hiding: SecretMasker) -> None:
+    def __init__(self, start: StartRun, source: RecordingSource, hiding: SecretMasker) -> None:
         self._source = source
         self._hiding = hiding
         self._first = self._model = full_name(start.provider, start.model)

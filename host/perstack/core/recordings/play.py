@@ -100,7 +100,7 @@ class AskedCall:
     args: JsonObject
 
 
-class _Part:
+class _RunPart:
     """Run of the recording, with its replies and calls indexed."""
 
     def __init__(self, run: model.RecordedRun) -> None:
@@ -122,8 +122,8 @@ class Player:
         self._any_definition = any_definition
 
     @cached_property
-    def _runs(self) -> dict[RunPlace, _Part]:
-        return {place: _Part(run) for place, run in self.recording.places().items()}
+    def _runs(self) -> dict[RunPlace, _RunPart]:
+        return {place: _RunPart(run) for place, run in self.recording.places().items()}
 
     # Generations.
 
@@ -152,14 +152,14 @@ class Player:
             )
         return found
 
-    def _found(self, place: RunPlace) -> _Part | None:
+    def _found(self, place: RunPlace) -> _RunPart | None:
         found = self._runs.get(place)
         if found is not None:
             return found
         near = ((one, part) for one, part in self._runs.items() if replace(one, query=place.query) == place)
         return next((part for one, part in near if _is_hidden(one.query, place.query)), None)
 
-    def _part(self, place: RunPlace) -> _Part:
+    def _part(self, place: RunPlace) -> _RunPart:
         part = self._found(place)
         if part is None:
             raise not_recorded(self._no_run(place))

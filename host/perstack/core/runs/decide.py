@@ -11,7 +11,7 @@ from perstack.core.base.usage import Charge, Exceeded, Usage
 from perstack.core.definitions.experts import Limits
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
-from perstack.core.definitions.result_schemas import Judged, correction
+from perstack.core.definitions.result_schemas import ResultCheck, correction
 from perstack.core.runs import commands, events, step_events
 from perstack.core.runs.context import summary_tokens, window_of
 from perstack.core.runs.evolve import ACTIVE
@@ -21,7 +21,7 @@ from perstack.core.runs.facts import (
     DelegateReport,
     Delegation,
     ErrorInfo,
-    Stamp,
+    EventStamp,
     Stamps,
     at_checkpoint,
 )
@@ -121,7 +121,14 @@ def compaction_started(
 
 
 def history_compacted(
-    run: Run, command: commands.Compact, text: str, stamp: Stamps, *, model: str, spent: Spent, error: ErrorInfo | None
+    run: Run,
+    command: commands.Compact,
+    text: str,
+    stamp: Stamps,
+    *,
+    model: str,
+    spent: SummaryCost,
+    error: ErrorInfo | None,
 ) -> step_events.CompactHistory:
     """Return the event that replaces a part of the history by a text. `model` is empty if no model wrote the text."""
     text_tokens = estimated_tokens(len(text.encode(errors="replace")))
@@ -143,7 +150,7 @@ def history_compacted(
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SummaryCost:
     """Cost and duration of one summary."""
 
     usage: Usage | None = None
@@ -151,7 +158,7 @@ class Spent:
     duration_ms: int = 0
 
 
-def _of_next_step(run: Run, stamp: Stamps) -> Stamp:
+def _of_next_step(run: Run, stamp: Stamps) -> EventStamp:
     """Return the stamp of an event before a step's generation, which belongs to that step and not to the last."""
     given = stamp()
     return {**given, "step_number": run.step + 1} if run.phase is Phase.READY else given
@@ -237,7 +244,7 @@ def answered(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | 
 # --- results ------------------------------------------------------------------------------------------------------
 
 
-def result_event(run: Run, text: str, found: Judged, stamp: Stamps) -> events.FinishRun | events.RejectResult:
+def result_event(run: Run, text: str, found: ResultCheck, stamp: Stamps) -> events.FinishRun | events.RejectResult:
     """Return the event for a checked result."""
     if found.value is None:
         return events.RejectResult(**stamp(), problem=found.problem, text=correction(found.problem))

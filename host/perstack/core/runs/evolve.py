@@ -90,7 +90,7 @@ _ALWAYS = frozenset(("startRewind", "finishRewind", "redactEvent"))  # also in a
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class RunTransition:
     """Phases and statuses that one type of event may follow, and the ones that it leads to."""
 
     phases: frozenset[Phase]
@@ -104,14 +104,14 @@ def _transition(
     statuses: frozenset[RunStatus],
     to: tuple[Phase, ...] = (),
     status: RunStatus | None = None,
-) -> Transition:
-    return Transition(frozenset(phases), statuses, frozenset(to), status)
+) -> RunTransition:
+    return RunTransition(frozenset(phases), statuses, frozenset(to), status)
 
 
 _READY, _GENERATING, _REPLIED, _CALLING, _SETTLED = Phase
 _ANY = tuple(Phase)
 
-TRANSITIONS: dict[str, Transition] = {  # transitions by event type. `startRun` is missing because it creates the Run
+TRANSITIONS: dict[str, RunTransition] = {  # transitions by event type. `startRun` is missing because it creates the Run
     "resumeRun": _transition(_ANY, _OPEN, status="running"),
     "startGeneration": _transition((_READY, _GENERATING, _SETTLED), _RUNNING, (_GENERATING,)),
     "finishGeneration": _transition((_GENERATING,), _RUNNING, (_GENERATING, _REPLIED, _SETTLED)),

@@ -143,7 +143,7 @@ class ShrunkResult(Fact):
 # The common fields of events, and their source.
 
 
-class Stamp(TypedDict):
+class EventStamp(TypedDict):
     """Id, time and Run of one event."""
 
     id: str
@@ -154,7 +154,7 @@ class Stamp(TypedDict):
     step_number: int
 
 
-class CheckpointStamp(Stamp):
+class CheckpointStamp(EventStamp):
     """The stamp of an event that makes a checkpoint."""
 
     checkpoint_id: str
@@ -163,12 +163,12 @@ class CheckpointStamp(Stamp):
 class Stamps(Protocol):
     """A source of stamps for the next events of a Run's log."""
 
-    def __call__(self, ahead: int = 0) -> Stamp:
+    def __call__(self, ahead: int = 0) -> EventStamp:
         """Return the stamp of the next event; `ahead`: of the event that many positions later."""
         ...
 
 
-def at_checkpoint(stamp: Stamp) -> CheckpointStamp:
+def at_checkpoint(stamp: EventStamp) -> CheckpointStamp:
     """Return the stamp of an event that makes a checkpoint, whose id is the event's."""
     return {**stamp, "checkpoint_id": stamp["id"]}
 

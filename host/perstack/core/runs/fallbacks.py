@@ -36,7 +36,7 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseJob:
     """The decision to stop and resume after `delay` seconds, which is too long to wait in a process."""
 
     delay: float
@@ -66,7 +66,7 @@ def after_failure(
     jitter: float,
     has_stand_in: bool = False,
     is_hopeless: bool = False,
-) -> Again | Pause | GiveUp:
+) -> Again | PauseJob | GiveUp:
     """Decide what to do after attempt `attempt` (from 1) failed, `spent` seconds after the first attempt began.
 
     With a fallback model (`has_stand_in`) the Job never pauses, and gives up at once if another attempt `is_hopeless`.
@@ -74,7 +74,7 @@ def after_failure(
     if not is_retryable or (has_stand_in and is_hopeless):
         return GiveUp()
     if retry_after is not None and retry_after > LONGEST_WAIT:
-        return GiveUp() if has_stand_in else Pause(retry_after)
+        return GiveUp() if has_stand_in else PauseJob(retry_after)
     is_over = spent * 1000 >= limits.retry_timeout
     if attempt > limits.max_retries and not is_over:
         return GiveUp()

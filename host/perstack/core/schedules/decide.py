@@ -54,7 +54,7 @@ class Times(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ScheduleContext:
     """Observations that a decision needs."""
 
     jobs: Mapping[str, JobSummary | None] = field(default_factory=dict[str, JobSummary | None])  # None: it has no Run
@@ -69,7 +69,7 @@ class LookAtJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AppendEvents:
     """Step to append events at the version that was decided on, and then to start the Job `starts`, if any."""
 
     events: tuple[StoredScheduleEvent, ...]
@@ -86,19 +86,21 @@ class TakeUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Continue:
+class ContinueJob:
     """Step to continue an interrupted Job."""
 
     occurrence: Occurrence
 
 
-Step = LookAtJob | Record | TakeUp | Continue
+Step = LookAtJob | AppendEvents | TakeUp | ContinueJob
 
 
-def next_step(state: ScheduleState | None, schedule: Schedule, times: Times, known: Known, now: int) -> Step | None:
+def next_step(
+    state: ScheduleState | None, schedule: Schedule, times: Times, known: ScheduleContext, now: int
+) -> Step | None:
     """Return the next step, or what must be looked at first; None if nothing is to do."""
     if state is None or schedule.line not in state.lines:
-        return Record((SetSchedule(schedule=schedule.name, timestamp=now, line=schedule.line),))
+        return AppendEvents((SetSchedule(schedule=schedule.name, timestamp=now, line=schedule.line),))
     due = latest(times, state.lines[schedule.line], now)
     if state.current is None:
         return _started(state, times, due, now)
@@ -114,11 +116,13 @@ def next_step(state: ScheduleState | None, schedule: Schedule, times: Times, kno
     if job is None:
         return TakeUp(state.current) if abs(now - state.current.decided_at) > STILLBORN else None
     if _is_interrupted(job):
-        return Continue(state.current)
+        return ContinueJob(state.current)
     return _begun(state, state.current, now)
 
 
-def settled(state: ScheduleState, schedule: Schedule, times: Times, job: JobSummary | None, now: int) -> Record | None:
+def settled(
+    state: ScheduleState, schedule: Schedule, times: Times, job: JobSummary | None, now: int
+) -> AppendEvents | None:
     """Return the end of the current Job, or None; with `overlap = "skip"` its occurrences meanwhile are skipped."""
     current = state.current
     if current is None or (outcome := _outcome(current, job)) is None:
@@ -131,7 +135,7 @@ def settled(state: ScheduleState, schedule: Schedule, times: Times, job: JobSumm
             skip = SkipOccurrence(schedule=name, timestamp=now, at=meanwhile, job_id=current.job_id)
             events = (skip,)
     finish = FinishOccurrence(schedule=name, timestamp=now, job_id=current.job_id, outcome=outcome)
-    return Record((*events, finish))
+    return AppendEvents((*events, finish))
 
 
 def latest(times: Times, after: int, until: int) -> int | None:
@@ -150,32 +154,32 @@ def latest(times: Times, after: int, until: int) -> int | None:
     return found
 
 
-def _started(state: ScheduleState, times: Times, due: int | None, now: int) -> Record | None:
+def _started(state: ScheduleState, times: Times, due: int | None, now: int) -> AppendEvents | None:
     """Start the waiting occurrence, or else the due one."""
     at = due if state.waiting is None else state.waiting
     if at is None:
         return None
     job_id = occurrence_job_id(state.name, times.stamp(at))
     start = StartOccurrence(schedule=state.name, timestamp=now, at=at, job_id=job_id)
-    return Record((start,), "started", at, starts=job_id)
+    return AppendEvents((start,), "started", at, starts=job_id)
 
 
-def _held_up(state: ScheduleState, schedule: Schedule, current: Occurrence, due: int, now: int) -> Record:
+def _held_up(state: ScheduleState, schedule: Schedule, current: Occurrence, due: int, now: int) -> AppendEvents:
     """Skip or queue an occurrence that is due while another one's Job is running; at most one waits."""
     name, job_id = state.name, current.job_id
     if schedule.overlap == "queue" and state.waiting is None:
-        return Record((QueueOccurrence(schedule=name, timestamp=now, at=due, job_id=job_id),), "queued", due)
-    return Record((SkipOccurrence(schedule=name, timestamp=now, at=due, job_id=job_id),), "skipped", due)
+        return AppendEvents((QueueOccurrence(schedule=name, timestamp=now, at=due, job_id=job_id),), "queued", due)
+    return AppendEvents((SkipOccurrence(schedule=name, timestamp=now, at=due, job_id=job_id),), "skipped", due)
 
 
-def _begun(state: ScheduleState, current: Occurrence, now: int) -> Record | None:
+def _begun(state: ScheduleState, current: Occurrence, now: int) -> AppendEvents | None:
     """Record once that the Job exists: if it is missing later, it was deleted."""
     if current.begun:
         return None
-    return Record((BeginOccurrence(schedule=state.name, timestamp=now, job_id=current.job_id),))
+    return AppendEvents((BeginOccurrence(schedule=state.name, timestamp=now, job_id=current.job_id),))
 
 
-def _waits(job: JobSummary, known: Known) -> bool:
+def _waits(job: JobSummary, known: ScheduleContext) -> bool:
     return job.status == "stoppedByInteractiveTool" or (_is_interrupted(job) and not known.resumes)
 
 

@@ -36,7 +36,7 @@ class PollResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TaskContext:
     """Observations that a decision needs."""
 
     is_expert: bool  # True if the task's agent is an Expert that can run here
@@ -73,7 +73,7 @@ class GoOn:
     did: Action
     job_id: str | None = None  # Job to continue if one works on the task then; None for a new one
 
-    def needs_job(self, task: TaskState, known: Known) -> bool:
+    def needs_job(self, task: TaskState, known: TaskContext) -> bool:
         """Return whether one of the Expert's Jobs works on the task after the events."""
         return known.is_expert and runs_after(task, self.events)
 
@@ -81,14 +81,14 @@ class GoOn:
 Step = AskCommand | LookAtJob | Work | GoOn
 
 
-def next_step(task: TaskState, known: Known, now: int) -> Step | None:
+def next_step(task: TaskState, known: TaskContext, now: int) -> Step | None:
     """Return the next step, or what must be looked at first; None if nothing is to do."""
     if task.status == "paused":
         return _resumed(task, known, now)
     return _attended(task, known, now) if task.status == "running" else None
 
 
-def _resumed(task: TaskState, known: Known, now: int) -> Step | None:
+def _resumed(task: TaskState, known: TaskContext, now: int) -> Step | None:
     if task.blocked_by:
         return None
     due, events = due_at(task), list[task_events.StoredTaskEvent]()
@@ -109,7 +109,7 @@ def _resumed(task: TaskState, known: Known, now: int) -> Step | None:
     return GoOn((*events, task_events.ResumeTask(task_id=task.task_id, timestamp=now)), "resumed", paused_job)
 
 
-def _attended(task: TaskState, known: Known, now: int) -> Step | None:
+def _attended(task: TaskState, known: TaskContext, now: int) -> Step | None:
     """Continue a running task whose process has died; fail a task that was silent for too long."""
     if task.job_id is None or not known.is_expert:
         due = due_at(task)

@@ -61,7 +61,7 @@ def runs_after(task: TaskState | None, events: Sequence[task_events.StoredTaskEv
     return task is not None and task.status == "running"
 
 
-class Changes(TypedDict, total=False):
+class TaskChanges(TypedDict, total=False):
     """Fields of a task that an event changes."""
 
     status: TaskStatus
@@ -97,7 +97,7 @@ class Changes(TypedDict, total=False):
     archived_at: int | None
 
 
-NOT_WAITING = Changes(
+NOT_WAITING = TaskChanges(
     pause_reason=None,
     pause_message=None,
     resume_at=None,
@@ -109,17 +109,17 @@ NOT_WAITING = Changes(
     error_details=None,
     finished_at=None,
 )
-_GOING_ON = NOT_WAITING | Changes(status="running", job_id=None)
+_GOING_ON = NOT_WAITING | TaskChanges(status="running", job_id=None)
 
 
-def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> Changes:  # noqa: C901 - one case for each kind of event
+def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges:  # noqa: C901 - one case for each kind of event
     match event:
         case task_events.CreateTask():
             raise IllegalFact("a second createTask")
         case task_events.StartTask():
-            return _GOING_ON | Changes(started_at=event.timestamp)
+            return _GOING_ON | TaskChanges(started_at=event.timestamp)
         case task_events.CheckpointTask():
-            return Changes(
+            return TaskChanges(
                 state=task.state if event.state is None else event.state,
                 checkpoint_data=event.data,
                 checkpoints=task.checkpoints + 1,
@@ -127,7 +127,7 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> Changes:  #
                 checkpointed_at=event.timestamp,
             )
         case task_events.PauseTask():
-            return _paused(event.reason, event.message, event.timestamp) | Changes(
+            return _paused(event.reason, event.message, event.timestamp) | TaskChanges(
                 resume_at=event.resume_at,
                 waiting_for=event.waiting_for,
                 depends_on=event.depends_on,
@@ -135,62 +135,62 @@ def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> Changes:  #
             )
         case task_events.AnswerTask():
             signals = (*task.signals, event.signal)[-_MOST_SIGNALS:] if event.signal else task.signals
-            return _told(event) | Changes(answered=True, signals=signals)
+            return _told(event) | TaskChanges(answered=True, signals=signals)
         case task_events.ResumeTask():
             return _resumed(task, event)
         case task_events.CompleteTask():
             state = task.state if event.state is None else event.state
-            return _ended("completed", event) | Changes(result=event.result, state=state)
+            return _ended("completed", event) | TaskChanges(result=event.result, state=state)
         case task_events.FailTask():
-            return _failed(task, event) | Changes(error=event.error, error_details=event.details)
+            return _failed(task, event) | TaskChanges(error=event.error, error_details=event.details)
         case task_events.CancelTask():
             said = f"{CANCELLED}: {event.message}" if event.message else CANCELLED
-            return _ended("failed", event) | Changes(error=said)
+            return _ended("failed", event) | TaskChanges(error=said)
         case task_events.RetryTask():
-            return _GOING_ON | Changes(retry_count=task.retry_count + 1)
+            return _GOING_ON | TaskChanges(retry_count=task.retry_count + 1)
         case task_events.WakeTask():
-            return Changes(job_id=event.job_id)
+            return TaskChanges(job_id=event.job_id)
         case task_events.ArchiveTask():
-            return Changes(archived_at=event.timestamp)
+            return TaskChanges(archived_at=event.timestamp)
     assert_never(event)
 
 
-def _paused(reason: PauseReason, message: str | None, at: int) -> Changes:
+def _paused(reason: PauseReason, message: str | None, at: int) -> TaskChanges:
     """Clear the input, because an answer to an earlier pause must not answer this one."""
-    told = Changes(input=None, input_text="", input_by=None, token_hash=None)
-    why = Changes(status="paused", pause_reason=reason, pause_message=message, paused_at=at)
+    told = TaskChanges(input=None, input_text="", input_by=None, token_hash=None)
+    why = TaskChanges(status="paused", pause_reason=reason, pause_message=message, paused_at=at)
     return NOT_WAITING | told | why
 
 
-def _told(event: task_events.AnswerTask | task_events.ResumeTask) -> Changes:
-    return Changes(input=event.input, input_text=event.input_text, input_by=event.by)
+def _told(event: task_events.AnswerTask | task_events.ResumeTask) -> TaskChanges:
+    return TaskChanges(input=event.input, input_text=event.input_text, input_by=event.by)
 
 
-def _resumed(task: TaskState, event: task_events.ResumeTask) -> Changes:
-    changes = _GOING_ON | Changes(started_at=task.started_at or event.timestamp)
+def _resumed(task: TaskState, event: task_events.ResumeTask) -> TaskChanges:
+    changes = _GOING_ON | TaskChanges(started_at=task.started_at or event.timestamp)
     if event.input is not None:
         changes |= _told(event)
     if event.state is not None:
         changes["state"] = event.state
     if event.checkpoint_id is not None:
-        changes |= Changes(checkpoint_id=event.checkpoint_id, checkpoint_data=event.data)
+        changes |= TaskChanges(checkpoint_id=event.checkpoint_id, checkpoint_data=event.data)
     return changes
 
 
 def _ended(
     status: TaskStatus, event: task_events.CompleteTask | task_events.FailTask | task_events.CancelTask
-) -> Changes:
-    return NOT_WAITING | Changes(status=status, finished_at=event.timestamp)
+) -> TaskChanges:
+    return NOT_WAITING | TaskChanges(status=status, finished_at=event.timestamp)
 
 
-def _failed(task: TaskState, event: task_events.FailTask) -> Changes:
+def _failed(task: TaskState, event: task_events.FailTask) -> TaskChanges:
     match event.outcome:
         case "fail":
             return _ended("failed", event)
         case "pause":
             return _paused("human_input", event.error, event.timestamp)
         case "retry":
-            return _GOING_ON | Changes(retry_count=task.retry_count + 1)
+            return _GOING_ON | TaskChanges(retry_count=task.retry_count + 1)
     assert_never(event.outcome)
 
 

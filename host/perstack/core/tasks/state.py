@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from perstack.core.base.ids import By, check_job_id
 from perstack.core.base.lifecycle import PauseReason, Transition, transition
 from perstack.core.base.records import Fact, JsonObject, falsy
-from perstack.core.jobs.answers import ANYTHING, APPROVAL, Asked
+from perstack.core.jobs.answers import ANYTHING, APPROVAL, AcceptedAnswers
 from perstack.core.tasks.events import OnFailure, TaskConfig, WaitingFor
 from perstack.errors import NotAllowed, UsageError
 from perstack.next_steps import Resume
@@ -127,7 +127,7 @@ def outcome_of_failure(task: TaskState) -> OnFailure:
     return "fail" if wish == "retry" and task.retry_count >= task.config.max_retries else wish
 
 
-def asked_of(task: TaskState) -> Asked:
+def asked_of(task: TaskState) -> AcceptedAnswers:
     """Return the form of the answer to a paused task."""
     return APPROVAL if task.pause_reason == "human_approval" else ANYTHING
 

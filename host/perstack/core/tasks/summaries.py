@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import Fact, falsy
-from perstack.core.tasks.evolve import NOT_WAITING, Changes
+from perstack.core.tasks.evolve import NOT_WAITING, TaskChanges
 from perstack.core.tasks.state import Dependency, TaskState, TaskStatus, due_at
 from perstack.errors import NotAllowed
 
@@ -140,5 +140,5 @@ def blocked(task: TaskSummary, by: tuple[Dependency, ...]) -> TaskSummary:
 def damaged_task(task_id: str, readable: TaskState | None, damage: str) -> TaskSummary:
     """Return the summary of a task with an unreadable log: its last readable state, as failed."""
     known = readable or TaskState(task_id=task_id, name="")
-    failed = NOT_WAITING | Changes(status="failed", error=damage, checkpoint_due_at=None)
+    failed = NOT_WAITING | TaskChanges(status="failed", error=damage, checkpoint_due_at=None)
     return summary_of(known.model_copy(update=failed), damaged=True)

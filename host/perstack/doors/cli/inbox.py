@@ -27,7 +27,7 @@ from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.log.emitter import OnEvent
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.host import Host
-from perstack.next_steps import Answer, NextStep
+from perstack.next_steps import GiveAnswer, NextStep
 from perstack.system.clock import SYSTEM
 from perstack.system.user import this_user
 
@@ -88,7 +88,7 @@ def _check_approval(item: InboxItem, ident: str, said: str) -> None:
             f"a tool cannot approve a call: {_CALL_ID} is set, so a tool runs this command; answer it in a terminal"
         )
     if ident != item.id:
-        step = Answer(item.id, is_approval=True)
+        step = GiveAnswer(item.id, is_approval=True)
         raise UsageError(f"{item.asking.shown}: an approval must name the question that it answers", next_steps=(step,))
 
 
@@ -190,7 +190,7 @@ def _text(item: InboxItem) -> str:
 
 def _steps(item: InboxItem) -> tuple[NextStep, ...]:
     of_call = item.asking is not None and bool(item.asking.call_digest)
-    return item.next_steps or (Answer(item.id, is_approval=of_call),)
+    return item.next_steps or (GiveAnswer(item.id, is_approval=of_call),)
 
 
 def _next(item: InboxItem) -> str:

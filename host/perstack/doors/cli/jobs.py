@@ -10,7 +10,7 @@ import click
 
 from perstack.core.base.lifecycle import TYPED_STATUS
 from perstack.core.base.text import one_line
-from perstack.core.jobs.queries import By, JobChoice, Spent, not_retained, parse_labels, removable, spent_by
+from perstack.core.jobs.queries import By, GroupCost, JobChoice, not_retained, parse_labels, removable, spent_by
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
@@ -52,7 +52,7 @@ def cost_command(by: str, since: int | None, as_json: bool, options: HostOptions
         _print(by, rows, total)
 
 
-def _print(by: str, rows: list[Spent], total: Spent) -> None:
+def _print(by: str, rows: list[GroupCost], total: GroupCost) -> None:
     # a Job's labels are several rows, and add up to more than the total
     cells = [
         (one.key, f"{one.runs:,}", f"{one.usage.input_tokens:,}", f"{one.usage.output_tokens:,}", _cost(one))
@@ -61,7 +61,7 @@ def _print(by: str, rows: list[Spent], total: Spent) -> None:
     table(Screen.of_stdout(), (by, "Runs", "sent", "generated", "cost"), cells, right=(1, 2, 3, 4))
 
 
-def _cost(one: Spent) -> str:
+def _cost(one: GroupCost) -> str:
     return cost(one.usage, one.unpriced_tokens) or "$0"
 
 

@@ -25,7 +25,7 @@ from perstack.doors.mcp.views import job_result
 from perstack.doors.operations.jobs import answer_and_follow
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.errors import Conflict, UsageError
-from perstack.next_steps import Answer
+from perstack.next_steps import GiveAnswer
 
 
 async def run_for_call(call: Call, work: DriveJob, *, wait: bool) -> Outcome:
@@ -46,7 +46,7 @@ async def run_for_call(call: Call, work: DriveJob, *, wait: bool) -> Outcome:
 async def ask_approval(call: Call, job: JobSummary) -> Outcome:
     """Ask the user, never a model, by a form to approve the call. Raises UsageError if the client shows no forms."""
     if not can_ask(call.context):
-        step = Answer(job.asking.id if job.asking is not None else job.id, is_approval=True)
+        step = GiveAnswer(job.asking.id if job.asking is not None else job.id, is_approval=True)
         raise UsageError("only a person can approve a call, and this client cannot ask one", next_steps=(step,))
     async with progress_reports(_teller(call.context)) as progress:
         before = returned(call.params)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import ANYTHING, APPROVAL, Asked, asked_by, beside_question
+from perstack.core.jobs.answers import ANYTHING, APPROVAL, AcceptedAnswers, asked_by, beside_question
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.shared.questions import call_shown
@@ -101,7 +101,7 @@ def _message(asking: OpenQuestion) -> str:
     return "\n".join((asking.text, *beside))
 
 
-def _text_schema(asked: Asked) -> JsonObject:
+def _text_schema(asked: AcceptedAnswers) -> JsonObject:
     answer: JsonObject = {"type": "string", "title": "Answer"}
     if asked.options:
         answer["enum"] = list(asked.options)

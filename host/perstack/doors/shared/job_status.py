@@ -8,7 +8,7 @@ from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
 from perstack.core.base.usage import BudgetName
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.shared.text import cost, count
-from perstack.next_steps import Answer, Continue, Option, Resume
+from perstack.next_steps import Continue, GiveAnswer, Option, Resume
 
 if TYPE_CHECKING:
     from perstack.core.iterations.state import SeriesState  # imported for types only: a Job alone does not need it
@@ -44,7 +44,7 @@ def spent(job: JobSummary) -> str:
 WITHOUT_EFFECT = "no call had an effect, and the Expert declares `effects = true`: check before you rely on the result"
 
 
-AfterJob: TypeAlias = Answer | Continue | Resume
+AfterJob: TypeAlias = GiveAnswer | Continue | Resume
 
 _OF_BUDGET: dict[BudgetName, Option] = {
     "maxCost": "max_cost",
@@ -59,22 +59,22 @@ def next_step_of_job(job: JobSummary) -> AfterJob | None:
     if job.closed is not None:
         return None
     if job.status == "stoppedByInteractiveTool" and job.asking is not None and job.asking.call_digest:
-        return Answer(job.asking.id, is_approval=True)  # an approval is answered by its question's id
+        return GiveAnswer(job.asking.id, is_approval=True)  # an approval is answered by its question's id
     if job.exceeded_budget is not None:
         return Resume(job.id, needs=_OF_BUDGET[job.exceeded_budget])
     return _after(job.id, job.status, job.expert_key)
 
 
-def next_steps_of_series(series: SeriesState) -> tuple[Answer | Resume, ...]:
+def next_steps_of_series(series: SeriesState) -> tuple[GiveAnswer | Resume, ...]:
     """Return the steps that continue paused or failed iterations, in order; empty for others."""
     if series.status not in ("paused", "failed"):
         return ()
     job = None if series.job_id is None or series.job_status is None else _after(series.job_id, series.job_status)
     if series.approval_id is not None:
-        job = Answer(series.approval_id, is_approval=True)
+        job = GiveAnswer(series.approval_id, is_approval=True)
     if series.exceeded is not None:
         return (Resume(series.id, "series", "total_tokens" if series.exceeded == "maxTokens" else "total_cost"),)
-    first = (job,) if isinstance(job, Answer) else ()
+    first = (job,) if isinstance(job, GiveAnswer) else ()
     needs = job.needs if isinstance(job, Resume) else None
     return (*first, Resume(series.id, "series", needs))
 
@@ -86,7 +86,7 @@ def _after(job_id: str, status: JobStatus, expert_key: str | None = None) -> Aft
         case "completed":
             return Continue(job_id, expert_key)
         case "stoppedByInteractiveTool":
-            return Answer(job_id)
+            return GiveAnswer(job_id)
         case "stoppedByMaxSteps":
             return Resume(job_id, needs="max_steps")
         case "stoppedByBudget":

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TypeAlias, assert_never
 
 from perstack.next_steps import (
-    Answer,
     AnswerEarlier,
     Continue,
+    GiveAnswer,
     Inspect,
     Install,
     Kind,
@@ -21,10 +21,10 @@ from perstack.next_steps import (
     Option,
     Resume,
     ResumeWithoutDependencies,
-    Retry,
     SetOption,
     Start,
     Trust,
+    TryAgain,
     WriteDefinition,
     in_words,
 )
@@ -35,7 +35,7 @@ from perstack.next_steps import (
 def acp_phrase(step: NextStep) -> str:
     """Return the step as the user of an editor performs it."""
     match step:
-        case Answer():
+        case GiveAnswer():
             return "answer in the next prompt"
         case Continue() | Resume(kind="job") | Start():
             return "continue with a new prompt"
@@ -45,14 +45,25 @@ def acp_phrase(step: NextStep) -> str:
             return f"log in by `perstack login {step.skill_name}`"
         case Trust():
             return f"agree to it by `perstack trust`{'' if step.folder is None else f' in {step.folder}'}"
-        case AnswerEarlier() | Resume() | Retry() | ResumeWithoutDependencies() | Inspect() | SetOption() | Install():
+        case (
+            AnswerEarlier() | Resume() | TryAgain() | ResumeWithoutDependencies() | Inspect() | SetOption() | Install()
+        ):
             return in_words(step)
         case _:
             assert_never(step)
 
 
 Command: TypeAlias = (
-    Answer | Resume | Retry | ResumeWithoutDependencies | Continue | Start | WriteDefinition | Install | LogIn | Trust
+    GiveAnswer
+    | Resume
+    | TryAgain
+    | ResumeWithoutDependencies
+    | Continue
+    | Start
+    | WriteDefinition
+    | Install
+    | LogIn
+    | Trust
 )
 
 _OPTIONS: dict[Option, str] = {
@@ -101,7 +112,7 @@ _LISTS: dict[Listing, str] = {
 def cli_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
     """Return the step for the command line, with its command."""
     match step:
-        case Answer():
+        case GiveAnswer():
             return f"answer with: {command(step)}"
         case Resume():
             return f"continue with: {command(step)}"
@@ -119,7 +130,7 @@ def cli_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return f"agree to it with `{command(step)}`{'' if step.folder is None else ' in its folder'}"
         case ResumeWithoutDependencies():
             return f"{command(step)} continues without"
-        case Retry():
+        case TryAgain():
             return command(step)
         case AnswerEarlier():
             return "answer an earlier question with --resume-from"
@@ -134,11 +145,11 @@ def cli_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
 def command(step: Command) -> str:  # noqa: C901 - one case for each step
     """Return the step's command."""
     match step:
-        case Answer():
+        case GiveAnswer():
             return f"perstack answer {step.id} {'yes|always|no' if step.is_approval else _ANSWER}"
         case Resume():
             return f"{_RESUME[step.kind]} {step.id}{'' if step.needs is None else _NEEDED[step.needs]}"
-        case Retry():
+        case TryAgain():
             return f"perstack task retry {step.task_id}"
         case ResumeWithoutDependencies():
             return f"perstack task resume {step.task_id}"
@@ -174,7 +185,7 @@ _MCP_LISTS: dict[Listing, str] = {
 def mcp_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
     """Return the step for a model."""
     match step:
-        case Answer():
+        case GiveAnswer():
             if step.is_approval:
                 return f"a person approves the call, or not, by: perstack answer {step.id} yes|always|no"
             command = f'perstack answer {step.id} "ANSWER"'
@@ -183,7 +194,7 @@ def mcp_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return _with_limit(step.id, step.needs) if step.needs else f"resume it where it was: resume_job {step.id}"
         case Resume(kind="task"):
             return f"continue it: task_resume {step.id}"
-        case Retry():
+        case TryAgain():
             return f"try it again: task_retry {step.task_id}"
         case ResumeWithoutDependencies():
             return f"task_resume {step.task_id} continues without"
@@ -230,14 +241,14 @@ def http_phrase(step: NextStep) -> str:
     match step:
         case Resume(kind="task"):
             return f"POST {BASE}/{step.id}/resume"
-        case Retry():
+        case TryAgain():
             return f"POST {BASE}/{step.task_id}/retry"
         case ResumeWithoutDependencies():
             return f"POST {BASE}/{step.task_id}/resume continues without"
         case Inspect(listing="tasks"):
             return f"GET {BASE} lists what there is"
         case (
-            Answer()
+            GiveAnswer()
             | AnswerEarlier()
             | Resume()
             | Continue()
@@ -260,7 +271,7 @@ def http_phrase(step: NextStep) -> str:
 def tui_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
     """Return the step as the user of the terminal program performs it."""
     match step:
-        case Answer():
+        case GiveAnswer():
             return "answer below, or from the Inbox (F3)"
         case Continue():
             return "continue with a new query"
@@ -288,7 +299,7 @@ def tui_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
             return "the Inbox (F3) lists what is open"
         case Inspect(listing="log" | "questions"):
             return "the History (F2) shows them"
-        case Resume() | Retry() | ResumeWithoutDependencies() | Inspect() | SetOption() | Install():
+        case Resume() | TryAgain() | ResumeWithoutDependencies() | Inspect() | SetOption() | Install():
             return in_words(step)
         case _:
             assert_never(step)
@@ -297,7 +308,7 @@ def tui_phrase(step: NextStep) -> str:  # noqa: C901 - one case for each step
 def said_plainly(step: NextStep) -> str:
     """Return the step for the linear mode, which has commands instead of keys."""
     match step:
-        case Answer():
+        case GiveAnswer():
             return "answer here, or from /inbox"
         case Start():
             return "start a new Job with /new"

@@ -14,7 +14,7 @@ from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_text
 from perstack.core.definitions.skills import BASE_SKILL
-from perstack.core.jobs.answers import APPROVAL, Asked, asked_by, beside_question, read_approval, yes_or_no
+from perstack.core.jobs.answers import APPROVAL, AcceptedAnswers, asked_by, beside_question, read_approval, yes_or_no
 from perstack.core.runs.questions import OpenQuestion, counted
 
 _EDIT = ("oldText", "newText")
@@ -141,7 +141,7 @@ def question_shown(asking: OpenQuestion) -> str:
     return "\n".join(lines)
 
 
-def chosen(asked: Asked, answer: str) -> str:
+def chosen(asked: AcceptedAnswers, answer: str) -> str:
     """Return the option that a number selects; any other answer unchanged."""
     if answer.isascii() and answer.isdecimal() and answer not in asked.options and len(answer) < 4:
         number = int(answer)
@@ -150,7 +150,7 @@ def chosen(asked: Asked, answer: str) -> str:
     return answer
 
 
-def _options(asking: OpenQuestion, asked: Asked) -> Iterator[str]:
+def _options(asking: OpenQuestion, asked: AcceptedAnswers) -> Iterator[str]:
     listed = [entry for given in asking.args.values() if isinstance(given, list) for entry in given]
     words = {one.get("label"): one.get("description") for one in listed if isinstance(one, dict)}
     for option in asked.options:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from perstack.core.audit.receipts import Record, read_record, removed_lives
+from perstack.core.audit.receipts import AnchorRecord, read_record, removed_lives
 from perstack.core.audit.verification import Finding, Report, Unchecked
 from perstack.core.base.ids import Owner
 from perstack.engine.anchors.receipts import PublicKey, log_hashes, trusted_records, with_records, with_unchecked
@@ -108,16 +108,16 @@ class AnchorComparison:
             [*findings, Finding(owner.id, 0, f"{words}: somebody removed it; put it back from a copy")]
         )
 
-    def _is_ours(self, record: Record) -> bool:
+    def _is_ours(self, record: AnchorRecord) -> bool:
         store = record.statement.predicate.store
         return store is not None and store.sha256 == store_digest(self._storage).hex()
 
     async def _has(self, owner: Owner) -> bool:
         return await space_of(self._storage, owner.kind).has_job(owner.id)
 
-    async def _records_in_outbox(self, owner: Owner) -> list[Record]:
+    async def _records_in_outbox(self, owner: Owner) -> list[AnchorRecord]:
         """Return the valid records in the outbox."""
-        found: list[Record] = []
+        found: list[AnchorRecord] = []
         for data in await AnchorOutbox(self._storage, owner.kind).of(owner.id):
             try:
                 found.append(read_record(data))
@@ -127,7 +127,7 @@ class AnchorComparison:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    async def _records(self, owner: Owner) -> tuple[list[Record], int]:
+    async def _records(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
         reader = await self._opened()
         return await self._read(lambda: reader.records(owner), TIMEOUT_S)
 
@@ -175,5 +175,5 @@ class _MissingOwner:
         self.elsewhere = elsewhere
 
 
-def _is_left(records: Sequence[Record], gone: frozenset[str]) -> bool:
+def _is_left(records: Sequence[AnchorRecord], gone: frozenset[str]) -> bool:
     return any(record.life not in gone for record in records)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal
 from perstack.config.lock import LARGEST
 from perstack.core.audit.receipts import (
     PAYLOAD_TYPE,
+    AnchorRecord,
     Envelope,
     LogEnd,
     LogPlaces,
-    Record,
     against_receipt,
     envelope_of,
     events_after,
@@ -235,7 +235,7 @@ async def log_hashes(storage: Storage, owner: Owner) -> dict[str, LogPlaces]:
 
 
 def with_receipt(
-    report: Report, record: Record, key: PublicKey | None, logs: dict[str, LogPlaces], lock: bytes | None
+    report: Report, record: AnchorRecord, key: PublicKey | None, logs: dict[str, LogPlaces], lock: bytes | None
 ) -> Report:
     """Return the report of a Job with the findings from a receipt added."""
     statement = record.statement
@@ -263,7 +263,7 @@ def with_receipt(
 
 
 def with_records(
-    report: Report, source: str, records: Sequence[Record], key: PublicKey | None, logs: dict[str, LogPlaces]
+    report: Report, source: str, records: Sequence[AnchorRecord], key: PublicKey | None, logs: dict[str, LogPlaces]
 ) -> Report:
     """Return the report of an owner with the findings from anchored records added."""
     if report.kind == "store":
@@ -297,10 +297,10 @@ def with_records(
 
 
 def trusted_records(
-    owner: Owner, source: str, records: Sequence[Record], key: PublicKey | None
-) -> tuple[list[Record], list[Finding]]:
+    owner: Owner, source: str, records: Sequence[AnchorRecord], key: PublicKey | None
+) -> tuple[list[AnchorRecord], list[Finding]]:
     """Return the valid records, and a finding for each other one. With a key, a valid record is signed by it."""
-    trusted: list[Record] = []
+    trusted: list[AnchorRecord] = []
     findings: list[Finding] = []
     for number, record in enumerate(records, 1):
         problem = signature_problem(record, key)
@@ -312,7 +312,7 @@ def trusted_records(
     return trusted, findings
 
 
-def signature_problem(record: Record, key: PublicKey | None) -> str | None:
+def signature_problem(record: AnchorRecord, key: PublicKey | None) -> str | None:
     """Return what is wrong with a record's signature; None if nothing is, or without a key to check it with."""
     if key is None:
         return None

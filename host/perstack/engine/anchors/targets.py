@@ -18,7 +18,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from perstack.core.audit.receipts import MOST_BYTES, Record, read_record
+from perstack.core.audit.receipts import MOST_BYTES, AnchorRecord, read_record
 from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.definitions.keys import wrong_anchor
 from perstack.dataclass import dataclass
@@ -82,7 +82,7 @@ class _Lines:
     unread: int = 0
     """Number of lines that are not records."""
 
-    def of(self, owner: Owner) -> tuple[list[Record], int]:
+    def of(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
         """Return the records of an owner, and the number of invalid lines."""
         return [read_record(line) for line in self.of_owner.get(owner, ())], self.unread
 
@@ -100,7 +100,7 @@ class AnchorReader:
         """Read the whole file, for queries about many owners; do nothing for a folder. Raises OSError."""
         await in_daemon_thread(self._load, "anchor")
 
-    async def records(self, owner: Owner) -> tuple[list[Record], int]:
+    async def records(self, owner: Owner) -> tuple[list[AnchorRecord], int]:
         """Return an owner's records in order, and the number of invalid lines; empty without a file. Raises OSError."""
         return await in_daemon_thread(lambda: self._lines_for(owner).of(owner), "anchor")
 

@@ -21,7 +21,7 @@ from perstack.system.files import (
     FOLDER,
     FOLDER_MODE,
     REAL_FOLDER,
-    TooLarge,
+    FileTooLarge,
     open_regular,
     opened,
     read_regular,
@@ -78,7 +78,7 @@ def read_file(handle: int, name: bytes, most: int) -> bytes | None:
     try:
         with opened(name, handle) as file:
             return read_rest(file, most)
-    except TooLarge:
+    except FileTooLarge:
         return None
 
 
@@ -162,7 +162,7 @@ class JournalFile:
             journal = Journal.model_validate_json(read_regular(self.path, _MAX_JOURNAL_BYTES))
         except FileNotFoundError:
             return None
-        except TooLarge:
+        except FileTooLarge:
             raise StorageError(f"{self.path}: no rewind writes a journal this large; remove it") from None
         except (OSError, ValidationError) as error:
             words = "is not the journal of a rewind" if isinstance(error, ValidationError) else error.strerror

@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator, Iterable
 
 from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, spelled
 from perstack.core.files.tree_diff import Change, Pair, compare
-from perstack.core.files.trees import MOST_ENTRIES, Below, Entry, File, Folder, NotATree, digest_of, read_folder
+from perstack.core.files.trees import MOST_ENTRIES, Below, Entry, File, NotATree, TreeFolder, digest_of, read_folder
 from perstack.core.runs.events import StoredEvent, trees_of
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.storage import Storage
 
-_EMPTY_FOLDER = Folder()
+_EMPTY_FOLDER = TreeFolder()
 
 
 class Trees:
@@ -33,7 +33,7 @@ class Trees:
             raise StorageError(f"job {self._job_id}: blob {digest} is not what its name says")
         return data
 
-    async def folder(self, digest: str) -> Folder:
+    async def folder(self, digest: str) -> TreeFolder:
         """Return the entries of a folder. Raises NotFound, and StorageError for a blob that is not a folder."""
         try:
             return read_folder(await self.content(digest))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from perstack.core.base.file_names import DEEPEST, LONGEST_PATH, is_name, is_never_recorded, spelled
 from perstack.core.definitions.project import SnapshotPolicy
-from perstack.core.files.ignore_rules import LONGEST_RULES, Rules, rules_at
+from perstack.core.files.ignore_rules import LONGEST_RULES, IgnoreRules, rules_at
 from perstack.core.files.trees import (
     MOST_ENTRIES,
     Below,
@@ -193,7 +193,7 @@ class _Known:
 class _KnownFolder:
     digest: str
     stamp: Stamp | None
-    rules: Rules
+    rules: IgnoreRules
     children: dict[bytes, _Known]
 
 
@@ -273,7 +273,7 @@ class _Walk:
         self._since = time.monotonic()
 
     def folder(
-        self, handle: int, place: bytes, known: _KnownFolder | None, rules: Rules, depth: int
+        self, handle: int, place: bytes, known: _KnownFolder | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _KnownFolder]:
         """Record an open folder, which stays open; `place` is its path from the top, with a trailing slash."""
         stamp: Stamp | None = stamp_of(os.fstat(handle))
@@ -306,7 +306,7 @@ class _Walk:
             elif isinstance(child.entry, LeftOut):
                 self._name(place + name, child.entry.reason, child.size)
 
-    def _names(self, handle: int, place: bytes, rules: Rules) -> list[bytes]:
+    def _names(self, handle: int, place: bytes, rules: IgnoreRules) -> list[bytes]:
         found: list[bytes] = []
         with os.scandir(handle) as entries:
             for entry in entries:
@@ -321,7 +321,7 @@ class _Walk:
         return found
 
     def _look(
-        self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: Rules, depth: int
+        self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _Known | None]:
         """Record what has this name now; None if nothing has, or if it is not recorded."""
         try:
@@ -352,7 +352,7 @@ class _Walk:
         return _seen(was, _Known(entry, steady, is_file=True))
 
     def _below(
-        self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: Rules, depth: int
+        self, name: bytes, handle: int, place: bytes, was: _Known | None, rules: IgnoreRules, depth: int
     ) -> Generator[Batch, None, _Known | None]:
         if depth >= DEEPEST or len(place) + len(name) + 2 > LONGEST_PATH:
             return _left_out(name, "tooDeep")
@@ -469,7 +469,7 @@ def _rules_of(handle: int, name: bytes = b".gitignore") -> bytes | None:
     return content.data if isinstance(content, Content) else None
 
 
-def _top_rules(top: bytes, handle: int) -> Rules:
+def _top_rules(top: bytes, handle: int) -> IgnoreRules:
     """Return the ignore rules at the workspace's folder, which may be anywhere in a repository."""
     parts = [part for part in top.split(b"/") if part]
     above: list[tuple[bytes, bytes | None]] = []

@@ -18,10 +18,10 @@ from perstack.core.iterations.next_step import (
     BeginIteration,
     Evaluate,
     Finish,
-    Pause,
+    PauseIterations,
     RunExpert,
     SeriesCommand,
-    Stamp,
+    SeriesStamp,
     UsedUp,
     interrupted,
     job_of_evaluation,
@@ -151,7 +151,7 @@ class SeriesDriver:
                 return await self._evaluate(command)
             case Finish():
                 return FinishSeries(**self._stamp, reason=command.reason)
-            case Pause():
+            case PauseIterations():
                 return used_up(command.used_up, self._stamp)
         assert_never(command)
 
@@ -260,8 +260,8 @@ class SeriesDriver:
         return job if stands(job) else await begun.resume(job_id, on_event=self._on_event)
 
     @property
-    def _stamp(self) -> Stamp:
-        return Stamp(series_id=self.series.id, timestamp=self._setup.clock.now())
+    def _stamp(self) -> SeriesStamp:
+        return SeriesStamp(series_id=self.series.id, timestamp=self._setup.clock.now())
 
 
 def _read_answer(evaluator: ExpertEvaluator, job: JobSummary) -> Measurement:

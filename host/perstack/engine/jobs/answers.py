@@ -10,7 +10,7 @@ from perstack.core.base.ids import By, event_id_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.overrides import RECORDED, Overrides
 from perstack.core.definitions.permissions import Approval
-from perstack.core.jobs.answers import Given, read_job_answer
+from perstack.core.jobs.answers import GivenAnswer, read_job_answer
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_signal, new_limits
 from perstack.core.jobs.summary import places_of
@@ -28,7 +28,7 @@ from perstack.next_steps import AnswerEarlier, Continue, Inspect
 from perstack.ports.provider import Provider
 
 
-def answer_current(loaded: Job, run: Run, given: Given, overrides: Overrides) -> ResumedRun:
+def answer_current(loaded: Job, run: Run, given: GivenAnswer, overrides: Overrides) -> ResumedRun:
     """Return the Coordinator's Run, resumed with an answer to the question that the Job is stopped at.
 
     Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
@@ -45,7 +45,9 @@ def answer_current(loaded: Job, run: Run, given: Given, overrides: Overrides) ->
     return ResumedRun(run, "answer", new_limits(run, overrides), decisions=decisions)
 
 
-async def answer_in_branch(reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given: Given) -> NewRun:
+async def answer_in_branch(
+    reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given: GivenAnswer
+) -> NewRun:
     """Return a Run that starts where `base` asked, with another answer.
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.

@@ -13,7 +13,7 @@ from perstack.core.base.records import Fact, JsonObject, read_json
 from perstack.core.base.secrets import SecretMasker, known_secrets
 from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
 from perstack.core.jobs.summary import JobSummary, summarize
-from perstack.core.recordings.make import Source, blobs_in, recording_of
+from perstack.core.recordings.make import RecordingSource, blobs_in, recording_of
 from perstack.core.recordings.model import MOST_BLOB_BYTES, Recording
 from perstack.core.runs.events import StoredEvent, contents_of
 from perstack.core.runs.messages import BlobPart
@@ -98,7 +98,7 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
     loaded = await load_job(storage, job_id, observe)
     if not logs:
         raise UsageError(f"Job {job_id} cannot be recorded: nothing of it has begun")
-    source = Source(
+    source = RecordingSource(
         job_id=job_id,
         status=summarize(loaded, is_driven=False).status,
         logs=logs,

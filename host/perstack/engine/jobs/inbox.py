@@ -10,7 +10,7 @@ from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.reader import JobReader, Waiting
 from perstack.engine.tasks.memory import ExecutionMemory
-from perstack.next_steps import Inspect, NextStep, ResumeWithoutDependencies, Retry
+from perstack.next_steps import Inspect, NextStep, ResumeWithoutDependencies, TryAgain
 from perstack.next_steps import in_words as step_in_words
 from perstack.ports.tasks import TaskMemory
 from perstack.support.storage import pages
@@ -103,7 +103,7 @@ def _of_task(task: TaskSummary) -> InboxItem:
 
 def _stuck(task: TaskSummary) -> InboxItem:
     stuck = [one for one in task.blocked_by if one.is_stuck]
-    helps = [Retry(one.task_id) for one in stuck if one.status == "failed" and not one.archived]
+    helps = [TryAgain(one.task_id) for one in stuck if one.status == "failed" and not one.archived]
     return InboxItem(
         task.task_id,
         task.agent_id,

@@ -190,10 +190,10 @@ class Jobs(JobReader):
         """
         named = question_id or (resume_from if job_id is None else None)
         job_id = place_of(named)[0] if named is not None else await self.resolve(job_id)
-        from perstack.core.jobs.answers import Given
+        from perstack.core.jobs.answers import GivenAnswer
         from perstack.engine.jobs.answers import answer_current, answer_in_branch
 
-        given, context = Given(text, by or this_user(), question_id, signal), self.source.current
+        given, context = GivenAnswer(text, by or this_user(), question_id, signal), self.source.current
 
         async def decide(loaded: Job) -> NewRun | ResumedRun:
             if resume_from is None:
@@ -217,12 +217,12 @@ class Jobs(JobReader):
         answer does not fit, and Conflict if the question does not wait here: once the Job has come to rest use
         `answer`.
         """
-        from perstack.core.jobs.answers import Given
+        from perstack.core.jobs.answers import GivenAnswer
 
         questions = self.runner.active.questions(place_of(question_id)[0])
         if questions is None or not questions.has(question_id):
             raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
-        await questions.answer(question_id, Given(text, by or this_user(), question_id))
+        await questions.answer(question_id, GivenAnswer(text, by or this_user(), question_id))
 
     async def resume(
         self,

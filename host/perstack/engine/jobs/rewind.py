@@ -15,10 +15,10 @@ from pathlib import Path
 
 from perstack.core.base.file_names import spelled, unspelled
 from perstack.core.base.ids import By
-from perstack.core.files.ignore_rules import Rules, rules_at
+from perstack.core.files.ignore_rules import IgnoreRules, rules_at
 from perstack.core.files.text_diff import FileDiff
 from perstack.core.files.tree_diff import Change, KeptWhy, RewindPlan, rewind_plan, wanted_paths
-from perstack.core.files.trees import Below, File, Folder, Link
+from perstack.core.files.trees import Below, File, Link, TreeFolder
 from perstack.core.jobs.job import Job
 from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
@@ -62,18 +62,18 @@ async def ignored_then(trees: Trees, tree: str, changes: Sequence[Change]) -> fr
     return frozenset(found)
 
 
-async def _is_ignored(trees: Trees, folder: Folder, rules: Rules, change: Change) -> bool:
+async def _is_ignored(trees: Trees, folder: TreeFolder, rules: IgnoreRules, change: Change) -> bool:
     *above, name = change.path.split(b"/")
     for part in above:
         if rules.ignores(part, is_folder=True):
             return True
         inner = next((one for one in folder.entries if one.name == part), None)
-        folder = await trees.folder(inner.digest) if isinstance(inner, Below) else Folder()
+        folder = await trees.folder(inner.digest) if isinstance(inner, Below) else TreeFolder()
         rules = rules.inside(part, await _content(trees, folder, _RULES[0]))
     return rules.ignores(name, is_folder=isinstance(change.old, Below))
 
 
-async def _content(trees: Trees, folder: Folder, name: bytes) -> bytes | None:
+async def _content(trees: Trees, folder: TreeFolder, name: bytes) -> bytes | None:
     found = next((one for one in folder.entries if one.name == name), None)
     return await trees.content(found.digest) if isinstance(found, File) else None
 

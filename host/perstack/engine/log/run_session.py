@@ -15,7 +15,7 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary, RunPlace, places_of, summarize
 from perstack.core.runs.events import ResumeRun, StartRun, StoredEvent
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.facts import Stamp
+from perstack.core.runs.facts import EventStamp
 from perstack.core.runs.state import Run, begin
 from perstack.engine.log.emitter import Emitter
 from perstack.errors import StorageError
@@ -162,10 +162,10 @@ class RunSession:
         """The Run's place in the tree of its Job."""
         return places_of(run.start for run in self._job.runs.values())[self.ref.run_id]
 
-    def stamp(self, ahead: int = 0, *, step: int | None = None) -> Stamp:
+    def stamp(self, ahead: int = 0, *, step: int | None = None) -> EventStamp:
         """Return the common fields of the next event, or of the one `ahead` places after it."""
         current = self.state.step if self.state is not None else 0
-        return Stamp(
+        return EventStamp(
             id=event_id_of(self.ref.run_id, self._head.seq + 1 + ahead),
             timestamp=self.clock.now(),
             job_id=self.ref.job_id,

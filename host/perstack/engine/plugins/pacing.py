@@ -18,10 +18,10 @@ from weakref import WeakKeyDictionary
 from perstack.core.definitions.models import ProviderLimits
 from perstack.core.queue.rate_limit import (
     NO_LIMITS,
+    CircuitOpen,
     Go,
     Later,
     Pace,
-    Refused,
     abandoned,
     admission,
     begun,
@@ -105,7 +105,7 @@ class EndpointQueue:
                     self.pace = begun(self.pace, place.limits, now, place.tokens)
                     self._line.remove(place)
                     place.turn.set_result(None)
-                case Refused():
+                case CircuitOpen():
                     self._line.remove(place)
                     place.turn.set_exception(_circuit_open(place.name, decision))
                 case Later():
@@ -212,7 +212,7 @@ async def through(place: QueueTicket, tokens: int, work: Callable[[], Awaitable[
         place.ended(outcome)
 
 
-def _circuit_open(name: str, found: Refused) -> ProviderError:
+def _circuit_open(name: str, found: CircuitOpen) -> ProviderError:
     return ProviderError(
         f"{name} has failed {found.failures} times in a row, so nothing is sent there for {found.seconds:.0f} s more;"
         f" the latest: {found.latest}",

@@ -23,7 +23,7 @@ from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import uninterrupted
-from perstack.system.files import TooLarge, read_below
+from perstack.system.files import FileTooLarge, read_below
 from perstack.system.user import user_directory
 
 MOST_FILES = 1_000
@@ -132,7 +132,7 @@ def _contents(folder: SkillFolder) -> list[tuple[bytes, bool]]:
 def _read(folder: SkillFolder, file: SkillFile) -> bytes:
     try:
         data = read_below(folder.path, file.path, file.size)
-    except TooLarge:
+    except FileTooLarge:
         data = b""
     except OSError as error:
         raise UsageError(f"{folder.path / file.path} cannot be read: {error.strerror or error}") from error

@@ -19,7 +19,7 @@ from perstack.core.runs.commands import Compact, Shrink
 from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, transcript
 from perstack.core.runs.context import blob_of, summary_tokens, window_of
 from perstack.core.runs.decide import (
-    Spent,
+    SummaryCost,
     compaction_started,
     history_compacted,
     shrunk_results,
@@ -63,7 +63,7 @@ class _Summary:
     """Result of asking for a summary: its text, or the error."""
 
     text: str = ""
-    spent: Spent = Spent()
+    spent: SummaryCost = SummaryCost()
     error: ErrorInfo | None = None
 
 
@@ -169,11 +169,11 @@ async def _summarized(context: RunContext, command: Compact, summarizer: Summari
                 if info.name == NOT_RECORDED:
                     await fail(session, info)
                     return None  # with an outline in its place the replayed Job would differ from the recorded one
-                return _Summary(spent=Spent(assumed=None if is_uncharged(info) else reserved), error=info)
+                return _Summary(spent=SummaryCost(assumed=None if is_uncharged(info) else reserved), error=info)
             session.first_try = None
             usage, _ = await prices.known(summarizer.provider_name, summarizer.model, generation)
             duration = round((time.monotonic() - trying.try_began) * 1000)
-            spent = Spent(usage, _assumed(session.run, usage, generation), duration)
+            spent = SummaryCost(usage, _assumed(session.run, usage, generation), duration)
             return _Summary(generation.reply.text.strip(), spent)
     raise AssertionError("count never ends")
 

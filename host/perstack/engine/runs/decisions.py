@@ -21,7 +21,7 @@ from perstack.errors import Conflict
 from perstack.next_steps import Inspect
 
 if TYPE_CHECKING:
-    from perstack.core.jobs.answers import Given  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answers import GivenAnswer  # reading answers takes what most Jobs never need
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class LiveQuestions:
         """Return whether this question waits for an answer."""
         return question_id in self._pending
 
-    async def answer(self, question_id: str, given: Given) -> None:
+    async def answer(self, question_id: str, given: GivenAnswer) -> None:
         """Answer a waiting question. Returns when the answer is recorded.
 
         Raises UsageError if the answer does not fit, Conflict if the Job was stopped before it was recorded.

@@ -29,7 +29,7 @@ from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitF
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.fallbacks import (
     GiveUp,
-    Pause,
+    PauseJob,
     after_failure,
     cannot_stand_in,
     is_due_back,
@@ -149,10 +149,10 @@ async def retry_or_give_up(session: RunSession, error: ProviderError, attempt: i
     info, delay = error_info(error), round(decision.delay * 1000)
     uncharged = session.run.reserved is not None and is_uncharged(info)
     session.record(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=delay, uncharged=uncharged))
-    if isinstance(decision, Pause):
+    if isinstance(decision, PauseJob):
         session.record(paused_for_limit(session.clock.now() + delay, session.stamp))
     await session.flush()
-    if isinstance(decision, Pause):
+    if isinstance(decision, PauseJob):
         return False
     await asyncio.sleep(decision.delay)
     return True

@@ -7,7 +7,7 @@ import json
 
 from perstack.core.base.json_schema import QUICK
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.result_schemas import Judged, judged
+from perstack.core.definitions.result_schemas import ResultCheck, judged
 from perstack.core.runs.facts import DelegateHead
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -16,7 +16,7 @@ _SHORT = 50_000
 """Maximum characters of a result that is validated in the event loop before a thread is used."""
 
 
-async def judge_result(text: str, schema: JsonObject) -> Judged:
+async def judge_result(text: str, schema: JsonObject) -> ResultCheck:
     """Validate a result against a schema. Never raises; what takes longer than a moment is done in a thread."""
     quick = judged(text, schema, QUICK) if len(text) <= _SHORT else None
     return quick if quick is not None else await asyncio.to_thread(judged, text, schema)

@@ -30,9 +30,9 @@ from perstack.core.tasks.due import (
     LABEL,
     AskCommand,
     GoOn,
-    Known,
     LookAtJob,
     PollResult,
+    TaskContext,
     Work,
     next_step,
     query_for,
@@ -271,7 +271,7 @@ class Scheduler:
     async def _process_task(self, task_id: str) -> DueWorkResult | None:
         """Process a task: take its next step until nothing is due; read what the steps ask for."""
         task = await self._memory.get(task_id)
-        known = Known(task.agent_id in self._source.current.project.experts)
+        known = TaskContext(task.agent_id in self._source.current.project.experts)
         while (step := next_step(task, known, self._now())) is not None:
             match step:
                 case AskCommand():
@@ -296,7 +296,7 @@ class Scheduler:
             env = inherited(setup.env, (*variables_in(command), *ground.variables))
             return await ask_command(command, setup.workspace, env, setup.storage.programs, ground.runtime)
 
-    async def _apply(self, task: TaskState, step: GoOn, known: Known) -> DueWorkResult:
+    async def _apply(self, task: TaskState, step: GoOn, known: TaskContext) -> DueWorkResult:
         """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.
 
         Raises UsageError or MissingCredential, without appending anything, if the Expert could not run.
@@ -313,7 +313,7 @@ class Scheduler:
             return await self._run_job(task, job_id, known)
         return DueWorkResult(task_id=task.task_id, did=step.did, task=task)
 
-    async def _run_job(self, task: TaskState, job_id: str, known: Known) -> DueWorkResult:
+    async def _run_job(self, task: TaskState, job_id: str, known: TaskContext) -> DueWorkResult:
         if await self._source.current.storage.has_job(job_id):
             job = await self._launcher.resume(job_id)
         else:

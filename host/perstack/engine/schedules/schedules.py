@@ -16,7 +16,16 @@ from perstack.config.calendar import Calendar, calendar_of
 from perstack.core.definitions.project import Schedule
 from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.schedules.decide import Continue, Did, Known, LookAtJob, Record, TakeUp, next_step, settled
+from perstack.core.schedules.decide import (
+    AppendEvents,
+    ContinueJob,
+    Did,
+    LookAtJob,
+    ScheduleContext,
+    TakeUp,
+    next_step,
+    settled,
+)
 from perstack.core.schedules.schedule import LABEL, Occurrence, ScheduleState
 from perstack.core.tasks.due import Action
 from perstack.core.tasks.state import TaskState
@@ -124,24 +133,24 @@ class Schedules:
         if schedule is None:
             return None
         calendar = calendar_of(schedule)
-        loaded, known = await self._log.latest(name), Known(resumes=self._launcher.resumes)
+        loaded, known = await self._log.latest(name), ScheduleContext(resumes=self._launcher.resumes)
         done: DueWorkResult | None = None
         while (step := next_step(_state(loaded), schedule, calendar, known, self._now())) is not None:
             match step:
                 case LookAtJob():
                     known = replace(known, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
-                case Record(starts=None):
+                case AppendEvents(starts=None):
                     loaded = await self._log.add(name, loaded, step.events)
                     if step.did is not None:
                         done = DueWorkResult(did=step.did, schedule=name, occurrence=step.at)
-                case Record():
+                case AppendEvents():
                     await self._launcher.check(schedule.expert)
                     started = (await self._log.add(name, loaded, step.events)).state.current
                     return None if started is None else await self._start(schedule, calendar, started)
                 case TakeUp():
                     await self._launcher.check(schedule.expert)
                     return await self._start(schedule, calendar, step.occurrence)
-                case Continue():
+                case ContinueJob():
                     job = await self._launcher.resume(step.occurrence.job_id)
                     return await self._record_end(schedule, calendar, step.occurrence, job, "resumed")
                 case _:

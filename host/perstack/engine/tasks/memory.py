@@ -30,7 +30,7 @@ from perstack.core.base.ids import By
 from perstack.core.base.validation_errors import checked
 from perstack.core.tasks.arguments import Json, Text
 from perstack.core.tasks.events import StoredTaskEvent
-from perstack.core.tasks.evolve import Changes, checkpoints_in
+from perstack.core.tasks.evolve import TaskChanges, checkpoints_in
 from perstack.core.tasks.operations import (
     ChangeCommand,
     CreateCommand,
@@ -183,7 +183,7 @@ class ExecutionMemory(TaskMemory):
         token = f"{command.task_id}.{secrets.token_urlsafe(32)}" if needs_token else None
         given = replace(given, token_hash=None if token is None else _hash(token))
         paused = await with_blockers(self.log, await self._change(command, given))
-        return paused.model_copy(update=Changes(token=token))
+        return paused.model_copy(update=TaskChanges(token=token))
 
     # --- queries --------------------------------------------------------------------------------------------------
 

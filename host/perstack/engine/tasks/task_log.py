@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from perstack.core.base.graphs import circle, without_an_end
 from perstack.core.base.ids import Owner
 from perstack.core.tasks.events import StoredTaskEvent, parse_task_event
-from perstack.core.tasks.evolve import Changes, evolve_task, runs_after
+from perstack.core.tasks.evolve import TaskChanges, evolve_task, runs_after
 from perstack.core.tasks.state import MOST_DEPENDENCIES, Dependency, TaskState, check_task_id, dependency_of
 from perstack.core.tasks.summaries import (
     Row,
@@ -197,7 +197,7 @@ async def with_blockers(log: TaskLog, task: TaskState) -> TaskState:
     if not task.depends_on:
         return task
     found = [await _read_dependency(log, one) for one in task.depends_on]
-    return task.model_copy(update=Changes(blocked_by=tuple(one for one in found if one is not None)))
+    return task.model_copy(update=TaskChanges(blocked_by=tuple(one for one in found if one is not None)))
 
 
 class Listing:

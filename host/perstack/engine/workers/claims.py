@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from perstack.core.queue.orders import (
-    Again,
     Came,
     Done,
+    Requeue,
     Served,
     after_delegate,
     after_drive,
@@ -318,7 +318,7 @@ class ClaimHandler:
 
     # --- the next state of the order ------------------------------------------------------------------------------
 
-    async def _decide_order(self, held: HeldClaim, outcome: Outcome) -> Done | Again:
+    async def _decide_order(self, held: HeldClaim, outcome: Outcome) -> Done | Requeue:
         order, begun = held.claim.order, outcome.came not in ("busy", "unreachable")
         tries = self._tries.pop(order.key, 0)
         if not begun and len(self._tries) < _MAX_COUNTED_JOBS:
@@ -329,7 +329,7 @@ class ClaimHandler:
         else:
             came, status = await self._run_status(order, outcome.came)
             after = after_delegate(came, status, now, tries=tries, reason=reason)
-        if isinstance(after, Again) and not begun:
+        if isinstance(after, Requeue) and not begun:
             self.soonest = after.due if self.soonest is None else min(self.soonest, after.due)
         return after
 
@@ -342,7 +342,7 @@ class ClaimHandler:
         except Exception:  # noqa: BLE001 - a storage may raise anything
             return "unreachable", None
 
-    async def _order_to_requeue(self, order: Order, after: Again, live: Live) -> Order:
+    async def _order_to_requeue(self, order: Order, after: Requeue, live: Live) -> Order:
         """Return the order to put back in the queue, without refusals of workers that have ended."""
         if after.refused is None:
             return replace(order, due=after.due)

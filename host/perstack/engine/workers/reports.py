@@ -15,7 +15,7 @@ from perstack.core.base.usage import Usage
 from perstack.core.definitions.models import full_name
 from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.summary import JobSummary, RunSummary
-from perstack.core.queue.orders import Again, Came, Done, Served
+from perstack.core.queue.orders import Came, Done, Requeue, Served
 from perstack.core.runs.display_events import InitializeRuntime
 from perstack.core.runs.events import Event, ResumeRun, StartRun
 from perstack.core.runs.step_events import (
@@ -112,9 +112,9 @@ def report_of_claim(claim: Claim, served: Served) -> WorkerReport:
     return WorkerReport(event="taken", job=served.id, text=f"{of}taken{over} ({kind}{expert})", facts=facts)
 
 
-def report_of_outcome(order: Order, outcome: Outcome, after: Done | Again) -> WorkerReport:
+def report_of_outcome(order: Order, outcome: Outcome, after: Done | Requeue) -> WorkerReport:
     """Return the report of an order's outcome."""
-    event, level, text = _describe(order, outcome, isinstance(after, Again))
+    event, level, text = _describe(order, outcome, isinstance(after, Requeue))
     facts: dict[str, JsonValue] = {"came": outcome.came}
     text = _delegate_prefix(order, facts) + text
     served, run = outcome.served, _delegate_run(order, outcome.served)

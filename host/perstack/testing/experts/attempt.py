@@ -21,7 +21,7 @@ from perstack.core.base.records import Fact
 from perstack.core.base.usage import NO_USAGE, Cost, Usage, cost_of
 from perstack.core.definitions.overrides import Overrides
 from perstack.core.definitions.project import Project
-from perstack.core.jobs.expert_test_results import JobFacts, Unread, judge
+from perstack.core.jobs.expert_test_results import JobFacts, UnreadableFile, judge
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall
 from perstack.core.recordings.play import HowToRun
@@ -333,30 +333,32 @@ def facts_of(job: JobSummary, calls: tuple[PolicyCall, ...]) -> JobFacts:
     )
 
 
-def contents(workspace: Path, paths: Iterable[str]) -> Mapping[str, str | Unread]:
+def contents(workspace: Path, paths: Iterable[str]) -> Mapping[str, str | UnreadableFile]:
     """Return the contents of files in a workspace, safely even if a model has created links there."""
     return {path: _content(workspace, path) for path in paths}
 
 
-def _content(workspace: Path, path: str) -> str | Unread:
+def _content(workspace: Path, path: str) -> str | UnreadableFile:
     try:
         real = (workspace / path).resolve(strict=True)
         if not real.is_relative_to(workspace.resolve()):
-            return Unread("leads out of the workspace")
+            return UnreadableFile("leads out of the workspace")
         handle = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return Unread("is no file")
+                return UnreadableFile("is no file")
             with open(handle, "rb", closefd=False) as file:
                 data = file.read(_MOST_READ + 1)
         finally:
             os.close(handle)
     except FileNotFoundError:
-        return Unread("is missing")
+        return UnreadableFile("is missing")
     except (OSError, RuntimeError, ValueError) as error:
-        return Unread(f"cannot be read: {getattr(error, 'strerror', None) or error}".casefold())
+        return UnreadableFile(f"cannot be read: {getattr(error, 'strerror', None) or error}".casefold())
     return (
-        Unread(f"is larger than {_MOST_READ >> 20} MiB") if len(data) > _MOST_READ else data.decode("utf-8", "replace")
+        UnreadableFile(f"is larger than {_MOST_READ >> 20} MiB")
+        if len(data) > _MOST_READ
+        else data.decode("utf-8", "replace")
     )
 
 
