@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from perstack.core.base.lifecycle import IllegalFact, lifecycle_of
 from perstack.core.definitions.project import Schedule
-from perstack.core.jobs.summary import JobSummary
+from perstack.core.jobs.summary import JobSummary, NeedJob
 from perstack.core.schedules.decide import (
     AppendEvents,
     ContinueJob,
-    LookAtJob,
     ScheduleContext,
     TakeUp,
     latest,
@@ -88,7 +87,7 @@ class Scene:
             match step:
                 case None:
                     return None
-                case LookAtJob():
+                case NeedJob():
                     known = ScheduleContext({step.job_id: self.jobs.get(step.job_id)}, self.resumes)
                 case AppendEvents():
                     for event in step.events:

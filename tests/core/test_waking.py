@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of
 from perstack.core.jobs.job import Closed
-from perstack.core.jobs.summary import JobSummary
+from perstack.core.jobs.summary import JobSummary, NeedJob
 from perstack.core.queue.orders import are_old, is_over, stands
-from perstack.core.tasks.due import AskCommand, GoOn, LookAtJob, PollResult, TaskContext, Work, next_step, settled
+from perstack.core.tasks.due import AskCommand, GoOn, PollResult, TaskContext, Work, next_step, settled
 from perstack.core.tasks.events import FailTask, TaskConfig, WaitingFor
 from perstack.core.tasks.evolve import evolve_task
 from perstack.core.tasks.state import Dependency, TaskState, TaskStatus
@@ -52,7 +52,7 @@ def test_a_command_is_asked_before_a_task_that_waits_for_it_goes_on() -> None:
 
 def test_a_task_that_paused_for_a_rate_goes_on_with_its_job_only_if_that_paused_for_it_too() -> None:
     task = paused(pause_reason="rate_limit", resume_at=NOW, job_id="j")
-    assert next_step(task, EXPERT, NOW) == LookAtJob("j")
+    assert next_step(task, EXPERT, NOW) == NeedJob("j")
     for seen, goes_on in (
         (job("stoppedByInterrupt", pause_reason="rate_limit"), "j"),
         (job("stoppedByInterrupt"), None),
@@ -67,7 +67,7 @@ def test_a_task_that_paused_for_a_rate_goes_on_with_its_job_only_if_that_paused_
 
 def test_a_job_that_never_began_is_replaced_after_half_a_minute_and_not_before() -> None:
     known = replace(EXPERT, jobs={"j": None})
-    assert next_step(RUNNING, EXPERT, NOW) == LookAtJob("j")
+    assert next_step(RUNNING, EXPERT, NOW) == NeedJob("j")
     assert next_step(RUNNING, known, RUNNING.updated_at + 30_000) is None
     assert next_step(RUNNING, known, RUNNING.updated_at + 30_001) == GoOn((), "resumed")
 
@@ -161,7 +161,7 @@ def test_whatever_is_decided_follows_and_what_is_in_no_list_has_nothing_due(
         match step:
             case AskCommand():
                 known = replace(known, poll=PollResult(has_come=True))
-            case LookAtJob():
+            case NeedJob():
                 known = replace(known, jobs={step.job_id: None if of_job is None else job(of_job)})
             case _:
                 break

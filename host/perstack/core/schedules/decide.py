@@ -17,7 +17,7 @@ from dataclasses import field
 from typing import Literal, Protocol
 
 from perstack.core.definitions.project import Schedule
-from perstack.core.jobs.summary import JobSummary
+from perstack.core.jobs.summary import START_TIMEOUT_MS, JobSummary, NeedJob
 from perstack.core.schedules.schedule import (
     BeginOccurrence,
     FinishOccurrence,
@@ -34,7 +34,6 @@ from perstack.core.schedules.schedule import (
 from perstack.dataclass import dataclass
 
 MINUTE = 60_000
-STILLBORN = 30_000  # milliseconds after which the process that was to begin a Job counts as dead
 
 _ENDED = ("completed", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")  # a Job does not continue by itself
 
@@ -62,13 +61,6 @@ class ScheduleContext:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtJob:
-    """Request for the summary of a Job of the schedule."""
-
-    job_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class AppendEvents:
     """Step to append events at the version that was decided on, and then to start the Job `starts`, if any."""
 
@@ -92,7 +84,7 @@ class ContinueJob:
     occurrence: Occurrence
 
 
-Step = LookAtJob | AppendEvents | TakeUp | ContinueJob
+Step = NeedJob | AppendEvents | TakeUp | ContinueJob
 
 
 def next_step(
@@ -105,7 +97,7 @@ def next_step(
     if state.current is None:
         return _started(state, times, due, now)
     if state.current.job_id not in known.jobs:
-        return LookAtJob(state.current.job_id)
+        return NeedJob(state.current.job_id)
     job = known.jobs[state.current.job_id]
     if (ended := settled(state, schedule, times, job, now)) is not None:
         return ended
@@ -114,8 +106,8 @@ def next_step(
     if due is not None:
         return _held_up(state, schedule, state.current, due, now)
     if job is None:
-        return TakeUp(state.current) if abs(now - state.current.decided_at) > STILLBORN else None
-    if _is_interrupted(job):
+        return TakeUp(state.current) if abs(now - state.current.decided_at) > START_TIMEOUT_MS else None
+    if job.is_interrupted:
         return ContinueJob(state.current)
     return _begun(state, state.current, now)
 
@@ -180,11 +172,7 @@ def _begun(state: ScheduleState, current: Occurrence, now: int) -> AppendEvents 
 
 
 def _waits(job: JobSummary, known: ScheduleContext) -> bool:
-    return job.status == "stoppedByInteractiveTool" or (_is_interrupted(job) and not known.resumes)
-
-
-def _is_interrupted(job: JobSummary) -> bool:
-    return job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit"
+    return job.status == "stoppedByInteractiveTool" or (job.is_interrupted and not known.resumes)
 
 
 def _outcome(current: Occurrence, job: JobSummary | None) -> Outcome | None:

@@ -12,14 +12,12 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.jobs.summary import JobSummary
+from perstack.core.jobs.summary import START_TIMEOUT_MS, JobSummary, NeedJob
 from perstack.core.tasks import events as task_events
 from perstack.core.tasks.evolve import runs_after
 from perstack.core.tasks.operations import failure
 from perstack.core.tasks.state import TaskState, due_at
 from perstack.dataclass import dataclass
-
-_STILLBORN = 30_000  # milliseconds after which a Job that has not begun counts as lost
 
 LABEL = "task"  # label of a task's Job; its value is the task's id
 EXPERT_LABEL = "expert"  # label with the Job's Expert, so that workers can select Jobs by labels
@@ -52,13 +50,6 @@ class AskCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtJob:
-    """Request for the summary of a Job of the task."""
-
-    job_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class Work:
     """Step to continue the task's Job, whose process has died."""
 
@@ -78,7 +69,7 @@ class GoOn:
         return known.is_expert and runs_after(task, self.events)
 
 
-Step = AskCommand | LookAtJob | Work | GoOn
+Step = AskCommand | NeedJob | Work | GoOn
 
 
 def next_step(task: TaskState, known: TaskContext, now: int) -> Step | None:
@@ -101,7 +92,7 @@ def _resumed(task: TaskState, known: TaskContext, now: int) -> Step | None:
         events.append(task_events.AnswerTask(task_id=task.task_id, timestamp=now, input=known.poll.value))
     job_id = task.job_id if task.pause_reason == "rate_limit" else None
     if job_id is not None and job_id not in known.jobs:
-        return LookAtJob(job_id)
+        return NeedJob(job_id)
     job = known.jobs.get(job_id or "")
     if job is not None and job.closed is not None:
         return GoOn((failure(task, _closed(job), now),), "worked")
@@ -118,15 +109,12 @@ def _attended(task: TaskState, known: TaskContext, now: int) -> Step | None:
         words = f"timed out: nothing was heard of it for {task.config.timeout} ms"
         return GoOn((failure(task, words, now),), "timedOut")
     if task.job_id not in known.jobs:
-        return LookAtJob(task.job_id)
+        return NeedJob(task.job_id)
     job = known.jobs[task.job_id]
     if job is None:  # it is about to begin, or its process died before that
-        return GoOn((), "resumed") if now - task.updated_at > _STILLBORN else None
-    is_interrupted = job.closed is None and job.status == "stoppedByInterrupt" and job.pause_reason != "rate_limit"
-    if (
-        is_interrupted and job.queued is None
-    ):  # otherwise its workers continue a submitted Job, or a person has stopped it
-        return Work(job.id)
+        return GoOn((), "resumed") if now - task.updated_at > START_TIMEOUT_MS else None
+    if job.is_interrupted and job.closed is None and job.queued is None:
+        return Work(job.id)  # otherwise its workers continue a submitted Job, or a person has stopped it
     return settled(task, job, now)
 
 

@@ -24,13 +24,13 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.iterations.evolve import SeriesSummary
+from perstack.core.jobs.summary import NeedJob
 from perstack.core.queue.orders import Paused, are_old, is_over
 from perstack.core.tasks.due import (
     EXPERT_LABEL,
     LABEL,
     AskCommand,
     GoOn,
-    LookAtJob,
     PollResult,
     TaskContext,
     Work,
@@ -276,7 +276,7 @@ class Scheduler:
             match step:
                 case AskCommand():
                     known = replace(known, poll=await self._run_wake_command(task.agent_id, step.command))
-                case LookAtJob():
+                case NeedJob():
                     known = replace(known, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
                 case Work():
                     return await self._run_job(task, step.job_id, known)

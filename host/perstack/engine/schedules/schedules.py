@@ -15,12 +15,11 @@ from typing import assert_never
 from perstack.config.calendar import Calendar, calendar_of
 from perstack.core.definitions.project import Schedule
 from perstack.core.iterations.state import SeriesState
-from perstack.core.jobs.summary import JobSummary
+from perstack.core.jobs.summary import JobSummary, NeedJob
 from perstack.core.schedules.decide import (
     AppendEvents,
     ContinueJob,
     Did,
-    LookAtJob,
     ScheduleContext,
     TakeUp,
     next_step,
@@ -137,7 +136,7 @@ class Schedules:
         done: DueWorkResult | None = None
         while (step := next_step(_state(loaded), schedule, calendar, known, self._now())) is not None:
             match step:
-                case LookAtJob():
+                case NeedJob():
                     known = replace(known, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
                 case AppendEvents(starts=None):
                     loaded = await self._log.add(name, loaded, step.events)
