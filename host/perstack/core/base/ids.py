@@ -123,7 +123,10 @@ _LONGEST = 200
 
 
 class By(Fact):
-    """The actor of an event, as the caller claims: names are cut to 200 characters, without control characters."""
+    """The actor of an event, and the door through which it acted.
+
+    Names are claims of the caller and prove nothing. They are cut to 200 characters, without control characters.
+    """
 
     model_config = ConfigDict(frozen=True)
 
