@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from typing import assert_never
+from typing import ClassVar, Literal, assert_never
 
 from pydantic import JsonValue
 
@@ -33,6 +33,9 @@ from perstack.core.runs.messages import (
 from perstack.core.runs.step_events import FinishReason
 from perstack.dataclass import dataclass
 from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.support.http.endpoint import (
+    EndpointSettings,
+)
 from perstack.support.http.errors import bad_response, error_from_status, stream_interrupted
 from perstack.support.http.messages import (
     BUDGET_TOKENS,
@@ -57,7 +60,16 @@ from perstack.support.http.messages import (
     tool_schema,
 )
 from perstack.support.http.structured_output import schema_for
-from perstack_anthropic.settings import AnthropicSettings
+
+
+class AnthropicSettings(EndpointSettings):
+    """Settings of provider `anthropic`, in addition to `EndpointSettings`."""
+
+    CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
+
+    thinking: Literal["budget", "adaptive"] | None = None
+    """Form of the model's reasoning budget: a number of tokens, or an effort. None: by its name."""
+
 
 VENDOR = "anthropic"
 """Key of this vendor's opaque parts, which are sent to no other vendor."""

@@ -1,8 +1,8 @@
 """Provider port implemented with Anthropic's Messages API.
 
 `messages_api` is the codec: pure functions that encode a request, and a decoder fed with the data of each server-sent
-event. `settings` builds the endpoint from `[provider.setting]` and the environment. This module connects them through
-the shared HTTP client.
+event. This module builds the endpoint from `[provider.setting]` and the environment, and connects them through the
+shared HTTP client.
 
 Each request extends the bytes of the Run's earlier requests, so that prompt caching applies and each message is encoded
 once. Thinking is sent back only with Anthropic's signature, kept in the part's opaque data under the vendor's key.
@@ -13,14 +13,25 @@ decoder, `limits_of`, `effort_of`, `temperature_of` and `takes_schemas`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack.support.http.endpoint import Endpoint, read_settings
+from perstack.support.http.endpoint import (
+    Endpoint,
+    choose_base_url,
+    headers_of_env,
+    is_loopback,
+    missing_key,
+    read_key,
+    read_settings,
+)
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import ReplyDecoder, encode, turns_of
-from perstack_anthropic.settings import AnthropicSettings, endpoint_of
+from perstack_anthropic.messages_api import AnthropicSettings, ReplyDecoder, encode, turns_of
+
+DEFAULT_BASE_URL = "https://api.anthropic.com"
+API_VERSION = "2023-06-01"
+_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS")
 
 
 class AnthropicProvider(HttpProvider):
@@ -42,6 +53,27 @@ class AnthropicProvider(HttpProvider):
     def takes(self, model: str, mime_type: str) -> bool:
         """Return whether the format supports blobs of this type."""
         return is_common_media(mime_type)
+
+
+def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint:
+    """Return address and credentials. Raises MissingCredential, except for a server on this machine.
+
+    Source: Anthropic API reference, «API overview», section «Authentication»; its SDKs read these variables.
+    """
+    base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL, keys=_KEYS)
+    custom = {**headers_of_env(env, "ANTHROPIC_CUSTOM_HEADERS"), **settings.headers}
+    headers = {"anthropic-version": API_VERSION, **_credentials(env), **custom}
+    if not {"x-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
+        raise missing_key("anthropic", "ANTHROPIC_API_KEY")
+    return Endpoint(base_url, headers, *settings.silences())
+
+
+def _credentials(env: Mapping[str, str]) -> dict[str, str]:
+    key = read_key(env, "ANTHROPIC_API_KEY")
+    if key:
+        return {"x-api-key": key}
+    token = read_key(env, "ANTHROPIC_AUTH_TOKEN")
+    return {"authorization": f"Bearer {token}"} if token else {}
 
 
 def create(config: ProviderConfig) -> AnthropicProvider:

@@ -3,11 +3,9 @@
 It runs in the host's process, without an MCP server. Where to look:
 
 plugin.py       registration with the host
-skill.py        session that maps each tool to its function
-tools.py        tools as a model sees them
-tool_io.py      arguments and results of tools
+skill.py        session that maps each tool to its function; the workspace and the directories that [sandbox] adds
+tools.py        tools as a model sees them; their arguments and results
 workspace.py    path resolution, confined to the workspace by open handles
-workspaces.py   workspace together with the directories that [sandbox] adds
 files.py        names, kinds and identities of files; error messages
 reading.py      text files by lines, images and PDFs
 writing.py      writing, appending, editing, moving, deleting

@@ -15,7 +15,7 @@ from perstack.core.base.file_names import Parts
 from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
 from perstack_base.files import identity, kind_of, printable, status_at
-from perstack_base.tool_io import boolean, text
+from perstack_base.tools import boolean, text
 from perstack_base.workspace import ResolvedPath, Workspace
 
 _MAX_DEPTH = 200

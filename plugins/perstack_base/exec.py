@@ -22,7 +22,7 @@ from perstack.ports.skill import SkillContext, ToolCall, ToolResult
 from perstack.system.process_groups import end_group, signal_group
 from perstack.system.processes import await_start, owned
 from perstack_base.files import printable
-from perstack_base.tool_io import answer, boolean, integer, string_map, strings, text
+from perstack_base.tools import answer, boolean, integer, string_map, strings, text
 from perstack_base.workspace import Workspace
 
 SHOWN_BYTES = 30_000

@@ -18,7 +18,7 @@ from perstack.core.runs.messages import BlobPart, TextPart, image_type, pdf_type
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult
-from perstack_base.tool_io import compact, integer, text
+from perstack_base.tools import compact, integer, text
 from perstack_base.workspace import ResolvedPath, Workspace
 
 MAX_READ_BYTES = 100_000

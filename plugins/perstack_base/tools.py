@@ -1,15 +1,20 @@
 """Tools as a model sees them.
 
 Perstack's base skill has these names and arguments. Every request is charged for every word here, so descriptions
-contain only what a model cannot guess.
+contain only what a model cannot guess; results are compact JSON for the same reason. Arguments have been validated
+against the schema.
 """
 
 from __future__ import annotations
+
+import json
 
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import BASE_SKILL, Effect, Subject, ToolKind, ToolSpec
+from perstack.errors import SkillError
+from perstack.ports.skill import ToolResult
 
 _TEXT: JsonObject = {"type": "string"}
 _FLAG: JsonObject = {"type": "boolean"}
@@ -165,3 +170,50 @@ _WRITING = (
 
 SPECS: tuple[ToolSpec, ...] = (*_CONTROL, *_EXEC, *_READING, *_WRITING)
 """All tools of the skill, in the order in which they are offered."""
+
+
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Encode a value as JSON without spaces."""
+
+
+def answer(value: JsonObject, *, is_error: bool = False) -> ToolResult:
+    """Return a result that is one JSON object."""
+    return ToolResult.text(compact(value), is_error=is_error)
+
+
+def text(args: JsonObject, name: str) -> str:
+    """Return a string argument; empty if it is missing."""
+    value = args.get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def utf8(args: JsonObject, name: str) -> bytes:
+    """Return a string argument as UTF-8. Raises SkillError for invalid Unicode."""
+    try:
+        return text(args, name).encode()
+    except UnicodeEncodeError as error:
+        raise SkillError(f"{name} has a lone surrogate at character {error.start}; send valid Unicode") from error
+
+
+def integer(args: JsonObject, name: str) -> int | None:
+    """Return an integer argument, also if it is written 3.0; None if it is missing."""
+    value = args.get(name)
+    return int(value) if isinstance(value, int | float) else None
+
+
+def boolean(args: JsonObject, name: str, default: bool) -> bool:
+    """Return a boolean argument, or the default."""
+    value = args.get(name)
+    return value if isinstance(value, bool) else default
+
+
+def strings(args: JsonObject, name: str) -> list[str]:
+    """Return the strings of a list argument."""
+    value = args.get(name)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def string_map(args: JsonObject, name: str) -> dict[str, str]:
+    """Return the string values of an object argument by name."""
+    value = args.get(name)
+    return {key: item for key, item in value.items() if isinstance(item, str)} if isinstance(value, dict) else {}

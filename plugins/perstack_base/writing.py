@@ -15,7 +15,7 @@ from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
 from perstack_base.directories import check_tree
 from perstack_base.reading import open_regular, refuse_git_head
-from perstack_base.tool_io import text, utf8
+from perstack_base.tools import text, utf8
 from perstack_base.workspace import ResolvedPath, Workspace
 
 _MAX_ECHO_CHARS = 200

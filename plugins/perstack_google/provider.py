@@ -1,8 +1,7 @@
 """Provider port implemented with the Gemini API.
 
-`request` encodes requests and `reply` decodes the stream, both without I/O. `settings` builds the endpoint from
-`[provider.setting]` and the environment, and maps reasoning budgets to models. This module connects them through the
-shared HTTP client.
+`request` encodes requests, with what models differ in, and `reply` decodes the stream, both without I/O. This module
+builds the endpoint from `[provider.setting]` and the environment, and connects them through the shared HTTP client.
 
 Models sign their thoughts and calls; signatures are kept in opaque data under the vendor's key and sent back. Google
 rejects a signature made with another key or for another model, so `generate` then repeats the request without
@@ -15,16 +14,22 @@ signature's position in `reply` and `request` (see `ReplyDecoder`).
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import quote
 
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack.support.http.endpoint import Endpoint, read_settings
+from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, missing_key, read_key, read_settings
 from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
+from perstack_google import KEYS
 from perstack_google.reply import ReplyDecoder
-from perstack_google.request import contents_of, encode, is_sendable
-from perstack_google.settings import GoogleSettings, endpoint_of, path_of
+from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable
+
+BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
+DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
+API_VERSION = "v1beta"
+_ENDS_WITH_VERSION = re.compile(r"/v\d+((alpha|beta)\d*)?$")
 
 Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
 """Function that sends a body and passes on the data of each event, like `HttpProvider.post`."""
@@ -91,6 +96,35 @@ def _reclassified(error: ProviderError) -> ProviderError:
     if error.status_code != 400 or "api key" not in str(error).lower():
         return error
     return ProviderError(str(error), name="Authentication", status_code=400)
+
+
+def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
+    """Return address and credentials. Raises MissingCredential, except for a server on this machine.
+
+    Source: Gemini API reference, section «Authentication»; Google's and Vercel's SDKs and the
+    original Perstack read these variables.
+    """
+    variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])
+    base_url = choose_base_url(settings, env, variable, DEFAULT_BASE_URL, keys=KEYS)
+    key = next((key for name in KEYS if (key := read_key(env, name))), None)
+    headers = ({"x-goog-api-key": key} if key else {}) | settings.headers
+    if not {"x-goog-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
+        raise missing_key("google", "GEMINI_API_KEY")
+    return Endpoint(with_version(base_url, API_VERSION), headers, *settings.silences())
+
+
+def with_version(base_url: str, version: str) -> str:
+    """Append the API version to an address, unless it ends with one."""
+    return base_url if _ENDS_WITH_VERSION.search(base_url) else f"{base_url}/{version}"
+
+
+def path_of(model: str) -> str:
+    """Return the path of the generation method.
+
+    A model name may include its collection: `models/x`, `tunedModels/x`.
+    """
+    name = model if "/" in model else f"models/{model}"
+    return f"/{quote(name, safe='/')}:streamGenerateContent?alt=sse"
 
 
 def create(config: ProviderConfig) -> GoogleProvider:

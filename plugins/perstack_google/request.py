@@ -6,12 +6,14 @@ Source: Gemini API reference, «Generating content» (`generateContent`, `Conten
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import assert_never
+from typing import ClassVar, Literal, assert_never
 
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     BlobPart,
@@ -27,12 +29,17 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.ports.provider import GenerationRequest
+from perstack.support.http.endpoint import (
+    EndpointSettings,
+)
 from perstack.support.http.messages import (
+    BUDGET_TOKENS,
     PDF,
     ListEncoder,
     arguments_of,
     as_base64,
     blob_placeholder,
+    budget_word,
     is_text,
     legal_id,
     message_encoder,
@@ -41,7 +48,67 @@ from perstack.support.http.messages import (
     tool_schema,
 )
 from perstack.support.http.structured_output import schema_for
-from perstack_google.settings import GoogleSettings, signs_calls, takes_schemas, thinking_config
+
+
+class GoogleSettings(EndpointSettings):
+    """Settings of provider `google`, in addition to `EndpointSettings`."""
+
+    CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
+
+    thinking: Literal["budget", "level"] | None = None
+    """Form of the model's reasoning budget: a number of tokens, or a level. None: by its name."""
+
+
+_LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
+
+_WITHOUT_THINKING = re.compile(r"gemini-(1|2\.0)|gemma")
+_COUNTS_TOKENS = re.compile(r"gemini-2")
+_GEMINI_3_PRO = re.compile(r"gemini-3-pro")
+
+_RANGES = ((re.compile(r"pro"), 128, 32_768), (re.compile(r"lite"), 512, 24_576), (re.compile(r""), 1, 24_576))
+"""Minimum and maximum thinking tokens of each family with token budgets. Only `pro` cannot turn thinking off."""
+
+
+def signs_calls(model: str) -> bool:
+    """Return whether the model rejects its calls without a signature, and accepts files inside tool results."""
+    return not (_WITHOUT_THINKING.search(model) or _COUNTS_TOKENS.search(model))
+
+
+def takes_schemas(model: str, *, has_tools: bool) -> bool:
+    """Return whether the model accepts a schema for its reply; older ones reject it together with tools.
+
+    Source: Gemini API, «Structured outputs», sections «Model support» and «Structured outputs with tools».
+    """
+    return _WITHOUT_THINKING.search(model) is None and (signs_calls(model) or not has_tools)
+
+
+def thinking_config(model: str, budget: ReasoningBudget | None, settings: GoogleSettings) -> JsonObject | None:
+    """Return `thinkingConfig`; None to omit it."""
+    if budget is None or (settings.thinking is None and _WITHOUT_THINKING.search(model)):
+        return None
+    counts = settings.thinking == "budget" if settings.thinking else _COUNTS_TOKENS.search(model) is not None
+    if counts:
+        tokens = _tokens(model, budget)
+        return {"thinkingBudget": tokens, "includeThoughts": tokens > 0}
+    return {"thinkingLevel": _level(model, budget), "includeThoughts": budget not in ("none", 0)}
+
+
+def _tokens(model: str, budget: ReasoningBudget) -> int:
+    wanted = budget if isinstance(budget, int) else BUDGET_TOKENS[budget]
+    family, least, most = next(one for one in _RANGES if one[0].search(model))
+    if wanted <= 0 and family.pattern != "pro":
+        return 0
+    return max(least, min(wanted, most))
+
+
+def _level(model: str, budget: ReasoningBudget) -> str:
+    level = _LEVELS[budget_word(budget)]
+    if level == "MINIMAL" and "flash" not in model:
+        return "LOW"
+    if level == "MEDIUM" and _GEMINI_3_PRO.search(model):
+        return "HIGH"
+    return level
+
 
 VENDOR = "google"
 """Key of this vendor's opaque parts, which are sent to no other vendor."""

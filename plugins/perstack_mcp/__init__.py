@@ -5,7 +5,7 @@ and `remote_server` implement `transports.Server`: they start the server and lis
 transport) to try. `client` tries them in order through the SDK and makes the calls; nothing of the SDK's types leaves
 it.
 
-- `server_process`, `stdio`: child process and its pipes. `web`, `addresses`: HTTP transports on checked addresses.
+- `stdio`: pipes of a child process. `web`: HTTP transports on checked addresses.
 - `tool_list`: filters unusable tools before the SDK sees them, and validates output schemas.
 - `server_requests`: questions and generations that a server requests during a call.
 - `oauth`, `login`, `login_store`: authorization; tokens are renewed under a lock shared by all processes.

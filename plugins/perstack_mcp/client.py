@@ -40,10 +40,17 @@ from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult, Toolset
-from perstack_mcp.errors import RateLimitedOutput, ServerEnded, describe, next_steps_of, root_cause
 from perstack_mcp.server_requests import OpenCall, OpenCalls, Requests, required_question
 from perstack_mcp.tool_list import Listing, OutputSchemas, filter_tool_lists
-from perstack_mcp.transports import ConnectionAttempt, Server
+from perstack_mcp.transports import (
+    ConnectionAttempt,
+    RateLimitedOutput,
+    Server,
+    ServerEnded,
+    describe,
+    next_steps_of,
+    root_cause,
+)
 
 MAX_SHOWN_CHARS = 30_000
 """Characters of text that the model sees at once."""

@@ -37,9 +37,9 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import OAuth
 from perstack.errors import SkillError
 from perstack.next_steps import LogIn
-from perstack_mcp.errors import Unauthorized
 from perstack_mcp.login_store import Login, LoginFile
 from perstack_mcp.sdk import Flow, OAuthFlow
+from perstack_mcp.transports import Unauthorized
 
 
 def _is_not_logged(record: logging.LogRecord) -> bool:

@@ -16,9 +16,8 @@ from perstack.errors import SkillError, UsageError
 from perstack.ports.environment import refuse_redirected
 from perstack.ports.skill import SkillContext
 from perstack.support.variables import check_known, fill, variables_in
-from perstack_mcp.errors import RateLimitedOutput
 from perstack_mcp.login_store import LoginFile, Logins
-from perstack_mcp.transports import AUTO, LEGACY, ConnectionAttempt, ServerProtocols
+from perstack_mcp.transports import AUTO, LEGACY, ConnectionAttempt, RateLimitedOutput, ServerProtocols
 from perstack_mcp.web import refuse_private
 
 if TYPE_CHECKING:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError
 
 from perstack.dataclass import dataclass
-from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
+from perstack.errors import DefinitionError, MissingCredential, Problem, ProviderError, UsageError
 from perstack.ports.environment import refuse_redirected
-from perstack.ports.provider import ProviderConfig
+from perstack.ports.provider import OfferedModel, ProviderConfig
 from perstack.support.http.endpoint import (
     Endpoint,
     EndpointSettings,
@@ -301,3 +301,51 @@ def _ollama_url(host: str) -> str:
     if not given and not re.search(r":\d+$", netloc):
         netloc = f"{netloc}:{_OLLAMA_PORT}"
     return parts._replace(netloc=netloc).geturl()
+
+
+_MODELS_TIMEOUT_S = 2.0
+_MAX_MODELS_BYTES = 4_000_000
+
+
+class _OllamaModel(BaseModel):
+    id: str = Field(max_length=500)
+
+
+class _OllamaModels(BaseModel):
+    data: list[_OllamaModel] = Field(max_length=10_000)
+
+
+def ollama_models(env: Mapping[str, str]) -> Sequence[OfferedModel]:
+    """Return the server's models by name. Raises ProviderError without a valid answer.
+
+    Source: Ollama documentation, «OpenAI compatibility», `/v1/models`.
+    """
+    import httpx
+
+    endpoint = ollama_connection(ProviderConfig({}, env)).endpoint
+    try:
+        body = _model_list(f"{endpoint.base_url}/v1/models", endpoint.headers)
+    except httpx.HTTPError as error:
+        raise ProviderError(f"no server answers at {endpoint.base_url}: start it with `ollama serve`") from error
+    try:
+        found = _OllamaModels.model_validate_json(body)
+    except ValidationError as error:
+        raise ProviderError(f"the server at {endpoint.base_url} does not list models as Ollama does") from error
+    return sorted((OfferedModel(model.id) for model in found.data), key=lambda model: model.name)
+
+
+def _model_list(url: str, headers: Mapping[str, str]) -> bytes:
+    """Return the response body, truncated above the maximum size of a model list."""
+    import httpx
+
+    body = b""
+    with (
+        httpx.Client(timeout=_MODELS_TIMEOUT_S, trust_env=not is_loopback(url)) as client,
+        client.stream("GET", url, headers=dict(headers)) as answer,
+    ):
+        answer.raise_for_status()
+        for piece in answer.iter_bytes():
+            body += piece
+            if len(body) > _MAX_MODELS_BYTES:
+                break
+    return body

@@ -25,9 +25,9 @@ class OllamaProviderFactory(EndpointProviderFactory):
 
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
         """Return the server's models. Raises ProviderError if no server answers."""
-        from perstack_openai.ollama import models
+        from perstack_openai.endpoints import ollama_models
 
-        return models(env)
+        return ollama_models(env)
 
 
 FACTORIES = (

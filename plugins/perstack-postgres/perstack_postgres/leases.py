@@ -18,8 +18,7 @@ from perstack.errors import Conflict, StorageError
 from perstack.support.storage import is_driven, no_job
 from perstack.system.concurrency import end, uninterrupted
 from perstack_postgres import statements
-from perstack_postgres.connections import Connection, Connections, is_idle
-from perstack_postgres.errors import FAILURES
+from perstack_postgres.connections import FAILURES, Connection, Connections, is_idle
 from perstack_postgres.schema import key_of
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from psycopg import sql
 from perstack.errors import StorageError
 from perstack.ports.storage import Watch
 from perstack.system.concurrency import end
-from perstack_postgres.connections import Connection, Connections
-from perstack_postgres.errors import FAILURES
+from perstack_postgres.connections import FAILURES, Connection, Connections
 from perstack_postgres.leases import JobKey
 
 _SOON = 0.02

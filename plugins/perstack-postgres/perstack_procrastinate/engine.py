@@ -21,8 +21,7 @@ from perstack.errors import DispatcherError, StorageError
 from perstack.ports.dispatcher import Order
 from perstack.support.work_items import priority_of, storable, stored
 from perstack_postgres.address import Address
-from perstack_postgres.connections import Connection, Pool, settings_of
-from perstack_postgres.errors import FAILURES
+from perstack_postgres.connections import FAILURES, Connection, Pool, settings_of
 from perstack_procrastinate import statements
 from perstack_procrastinate.schema import prepare, set_search_path
 

@@ -16,8 +16,7 @@ from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import BEATS_EACH, SILENT_AFTER, Claim, Order, Seat
 from perstack.support.work_items import order_of, stored
 from perstack.system.concurrency import end, uninterrupted
-from perstack_postgres.connections import Connection
-from perstack_postgres.errors import FAILURES
+from perstack_postgres.connections import FAILURES, Connection
 from perstack_procrastinate import statements
 from perstack_procrastinate.engine import PLAIN, Engine, labels_of, row_on, unwrap_errors
 from perstack_procrastinate.schema import engine_here

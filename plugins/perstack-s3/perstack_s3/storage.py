@@ -31,8 +31,7 @@ from perstack.errors import Conflict, NotFound, StorageError
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageCheck
 from perstack.support.storage import check_space, checked_blob, ends_at, is_id, job_exists, no_job, page_of, run_order
 from perstack.system.concurrency import uninterrupted
-from perstack_s3.checks import check_version, checks_of
-from perstack_s3.layout import EntryHeader, Layout, Marker, RunList, read
+from perstack_s3.layout import EntryHeader, Layout, Marker, RunList, check_version, checks_of, read
 from perstack_s3.leases import Held, Leases
 from perstack_s3.listing import Indexed, Order, Watching, entry_bytes, read_entry, stamped, unstamped
 from perstack_s3.log import Log

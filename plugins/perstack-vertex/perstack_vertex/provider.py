@@ -26,11 +26,10 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Provid
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import ReplyDecoder, encode, turns_of
-from perstack_anthropic.settings import AnthropicSettings
+from perstack_anthropic.messages_api import AnthropicSettings, ReplyDecoder, encode, turns_of
 from perstack_google.provider import generate as generate_by_gemini
-from perstack_google.request import is_sendable
-from perstack_google.settings import GoogleSettings, with_version
+from perstack_google.provider import with_version
+from perstack_google.request import GoogleSettings, is_sendable
 from perstack_vertex import LOCATIONS, PROJECTS, first_of
 from perstack_vertex.credentials import FILE, Identity, identity_of
 

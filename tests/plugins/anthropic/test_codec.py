@@ -27,8 +27,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack_anthropic.messages_api import ReplyDecoder, encode
-from perstack_anthropic.settings import AnthropicSettings
+from perstack_anthropic.messages_api import AnthropicSettings, ReplyDecoder, encode
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
 _EVENT: TypeAdapter[Any] = TypeAdapter(sdk.RawMessageStreamEvent)

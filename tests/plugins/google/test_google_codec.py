@@ -24,8 +24,7 @@ from perstack.core.runs.messages import (
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, GenerationRequest
 from perstack_google.reply import ReplyDecoder
-from perstack_google.request import UNSIGNED, encode
-from perstack_google.settings import GoogleSettings
+from perstack_google.request import UNSIGNED, GoogleSettings, encode
 
 _SDK_OF = {
     "systemInstruction": sdk.Content,

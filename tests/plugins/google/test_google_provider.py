@@ -13,8 +13,8 @@ from perstack.core.runs.messages import ExpertMessage, TextPart, ToolCallPart, U
 from perstack.ports.provider import Provider
 from perstack.testing.fake_endpoint import Reply
 from perstack_google.plugin import perstack_providers
-from perstack_google.request import UNSIGNED
-from perstack_google.settings import GoogleSettings, endpoint_of, path_of
+from perstack_google.provider import endpoint_of, path_of
+from perstack_google.request import UNSIGNED, GoogleSettings
 
 
 def test_a_wrong_key_is_told_as_such_though_its_status_is_400() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import perstack_anthropic.settings
+import perstack_anthropic.provider
 import perstack_bedrock
 import perstack_bedrock.credentials
 import perstack_bedrock.plugin
 import perstack_bedrock.settings
 import perstack_google
 import perstack_google.plugin
-import perstack_google.settings
+import perstack_google.provider
 import perstack_openai.endpoints
 import perstack_vertex
 import perstack_vertex.credentials
@@ -29,14 +29,13 @@ from perstack.core.runs.messages import History, TextPart, UserMessage
 from perstack.ports.provider import GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import EndpointSettings
 from perstack.support.http.errors import error_name, is_retryable
-from perstack_anthropic.messages_api import encode
+from perstack_anthropic.messages_api import AnthropicSettings, encode
 from perstack_anthropic.plugin import FACTORY as ANTHROPIC
-from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock.plugin import FACTORY as BEDROCK
 from perstack_bedrock.settings import BedrockSettings
 from perstack_google.plugin import FACTORY as GOOGLE
+from perstack_google.request import GoogleSettings
 from perstack_google.request import encode as encode_google
-from perstack_google.settings import GoogleSettings
 from perstack_openai.chat_completions import encode_chat
 from perstack_openai.dialect import Dialect
 from perstack_openai.endpoints import AzureSettings, CompatibleSettings, OpenAISettings
@@ -86,16 +85,14 @@ def test_the_settings_are_those_of_the_models() -> None:
 
 def test_the_variables_are_those_that_are_read() -> None:
     readers = (
-        perstack_anthropic.settings,
+        perstack_anthropic.provider,
         perstack_bedrock.credentials,
         perstack_bedrock.plugin,
         perstack_bedrock.settings,
         perstack_bedrock,
         perstack_google.plugin,
-        perstack_google.settings,
+        perstack_google.provider,
         perstack_google,
-        perstack_openai.endpoints,
-        perstack_openai.endpoints,
         perstack_openai.endpoints,
         perstack_vertex.credentials,
         perstack_vertex.plugin,

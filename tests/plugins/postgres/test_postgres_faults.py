@@ -22,7 +22,7 @@ from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.storage_fixture import JOB, RUN, SECONDS, new_writer, payload, wait_for
-from perstack_postgres.errors import is_there
+from perstack_postgres.connections import is_there
 from perstack_postgres.plugin import perstack_storages
 
 THOROUGH = os.environ.get("PERSTACK_FAULTS") == "all"

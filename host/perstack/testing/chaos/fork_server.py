@@ -96,7 +96,7 @@ _AHEAD = (
     "perstack.system.files",
     "perstack.system.processes",
     "perstack.testing.plugin",
-    "perstack_base.tool_io",
+    "perstack_base.tools",
     "perstack_base.exec",
     "perstack_base.files",
     "perstack_base.skill",
