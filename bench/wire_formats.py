@@ -38,8 +38,8 @@ class Codec:
 CODECS = (
     Codec(
         "Messages",
-        "ReplyDecoder(nothing)",
-        "from perstack_anthropic.messages_api import ReplyDecoder",
+        "MessagesDecoder(nothing)",
+        "from perstack_anthropic.messages_api import MessagesDecoder",
         '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" word"}}',
         ('{"type":"message_stop"}',),
         ('{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}',),
@@ -60,8 +60,8 @@ CODECS = (
     ),
     Codec(
         "generateContent",
-        "ReplyDecoder(nothing)",
-        "from perstack_google.reply import ReplyDecoder",
+        "GeminiDecoder(nothing)",
+        "from perstack_google.reply import GeminiDecoder",
         '{"candidates":[{"content":{"role":"model","parts":[{"text":" word"}]},"index":0}]}',
         ('{"candidates":[{"finishReason":"STOP"}],"usageMetadata":{}}',),
     ),

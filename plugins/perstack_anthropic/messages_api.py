@@ -274,7 +274,7 @@ class _OutputDetails(Wire):
     thinking_tokens: int | None = None
 
 
-class _Usage(Wire):
+class _MessageUsage(Wire):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -283,7 +283,7 @@ class _Usage(Wire):
 
 
 class _StartedMessage(Wire):
-    usage: _Usage | None = None
+    usage: _MessageUsage | None = None
 
 
 class _ContentBlock(Wire):
@@ -305,12 +305,12 @@ class _BlockDelta(Wire):
     stop_reason: str | None = None
 
 
-class _Error(Wire):
+class _AnthropicError(Wire):
     type: str = "api_error"
     message: Text = ""
 
 
-class _Event(Wire):
+class _MessageStreamEvent(Wire):
     """Fields of all event types; None if a type lacks one."""
 
     type: str
@@ -318,8 +318,8 @@ class _Event(Wire):
     message: _StartedMessage | None = None
     content_block: _ContentBlock | None = None
     delta: _BlockDelta | None = None
-    usage: _Usage | None = None
-    error: _Error | None = None
+    usage: _MessageUsage | None = None
+    error: _AnthropicError | None = None
 
 
 _STATUS_OF = {
@@ -354,7 +354,7 @@ class _Block:
     signature: list[str] = field(default_factory=list[str])
 
 
-class ReplyDecoder:
+class MessagesDecoder:
     """Decoder of a reply from the data of its stream's events."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
@@ -367,7 +367,7 @@ class ReplyDecoder:
 
     def feed(self, data: str) -> bool:
         """Process one event. Return True after the last one. Raises ProviderError for an error event."""
-        event = read_event(_Event, data, "the Messages API")
+        event = read_event(_MessageStreamEvent, data, "the Messages API")
         match event.type:
             case "message_start":
                 self._count(event.message.usage if event.message else None)
@@ -381,7 +381,7 @@ class ReplyDecoder:
             case "message_stop":
                 self._is_whole = True
             case "error":
-                found = event.error or _Error()
+                found = event.error or _AnthropicError()
                 raise error_from_status(found.message or found.type, _STATUS_OF.get(found.type, 500))
             case _:
                 pass
@@ -396,14 +396,14 @@ class ReplyDecoder:
         reason = _FINISH.get(self._stop_reason or "", "other")
         return Generation(reply, self._usage(), finish_reason(reason, reply))
 
-    def _start(self, event: _Event) -> None:
+    def _start(self, event: _MessageStreamEvent) -> None:
         if event.content_block is None:
             return
         block = self._blocks[event.index] = _Block(event.content_block)
         self._add(block, event.content_block.text, event.content_block.thinking)
         block.signature.append(event.content_block.signature)
 
-    def _grow(self, event: _Event) -> None:
+    def _grow(self, event: _MessageStreamEvent) -> None:
         if event.delta is None:
             return
         block = self._blocks.get(event.index)
@@ -423,7 +423,7 @@ class ReplyDecoder:
             block.text.append(thinking)
             self._on_delta(Delta("reasoning", thinking))
 
-    def _count(self, usage: _Usage | None) -> None:
+    def _count(self, usage: _MessageUsage | None) -> None:
         """Store token counts. They are cumulative: a later count replaces an earlier one, an absent one does not."""
         if usage is None:
             return

@@ -27,7 +27,7 @@ from perstack.support.http.endpoint import (
 )
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import AnthropicSettings, ReplyDecoder, encode, turns_of
+from perstack_anthropic.messages_api import AnthropicSettings, MessagesDecoder, encode, turns_of
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 API_VERSION = "2023-06-01"
@@ -46,7 +46,7 @@ class AnthropicProvider(HttpProvider):
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         """Generate once, without retries. Raises ProviderError."""
         body = encode(request, self._settings, await missing_blobs(request, turns_of(request)))
-        decoder = ReplyDecoder(on_delta)
+        decoder = MessagesDecoder(on_delta)
         await self.post("/v1/messages", body, decoder.feed)
         return decoder.finish()
 

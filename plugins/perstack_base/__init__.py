@@ -12,7 +12,7 @@ writing.py      writing, appending, editing, moving, deleting
 directories.py  listing, creating, deleting; file information
 exec.py         processes and their output
 
-File tools never open a path directly: `Workspace.place` walks it and returns a name in an open directory. Every
+File tools never open a path directly: `OpenWorkspace.place` walks it and returns a name in an open directory. Every
 protected file (state, keys, definitions, git's executable files) is refused there, by name and by identity.
 
 Change together: a tool in `tools.SPECS` with its function in `skill`; a protected name with the sandbox runtimes, which

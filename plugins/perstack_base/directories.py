@@ -16,7 +16,7 @@ from perstack.core.base.records import JsonObject
 from perstack.errors import SkillError
 from perstack_base.files import identity, kind_of, printable, status_at
 from perstack_base.tools import boolean, text
-from perstack_base.workspace import ResolvedPath, Workspace
+from perstack_base.workspace import OpenWorkspace, ResolvedPath
 
 _MAX_DEPTH = 200
 """Maximum depth in levels; each level holds one handle."""
@@ -73,7 +73,7 @@ MAX_ENTRIES = 500
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
-def list_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
+def list_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `listDirectory`."""
     with workspace.directory(text(args, "path") or ".") as (handle, place):
         home = place.workspace
@@ -92,7 +92,7 @@ def list_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
     return result
 
 
-def create_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
+def create_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `createDirectory`."""
     with workspace.place(text(args, "path"), create=True) as place:
         status = place.status()
@@ -103,7 +103,7 @@ def create_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
         return {"path": place.shown}
 
 
-def delete_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
+def delete_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `deleteDirectory`."""
     with workspace.place(text(args, "path"), follow=False, change=True) as place:
         place.refuse_removal()
@@ -119,7 +119,7 @@ def delete_directory(workspace: Workspace, args: JsonObject) -> JsonObject:
         return {"path": place.shown}
 
 
-def get_file_info(workspace: Workspace, args: JsonObject) -> JsonObject:
+def get_file_info(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `getFileInfo`. A missing file is an answer, not an error."""
     with workspace.place(text(args, "path")) as place:
         status = place.status()

@@ -23,7 +23,7 @@ from perstack.system.process_groups import end_group, signal_group
 from perstack.system.processes import await_start, owned
 from perstack_base.files import printable
 from perstack_base.tools import answer, boolean, integer, string_map, strings, text
-from perstack_base.workspace import Workspace
+from perstack_base.workspace import OpenWorkspace
 
 SHOWN_BYTES = 30_000
 """Bytes of output that the model sees at once."""
@@ -128,7 +128,7 @@ def may_redirect(words: Sequence[str]) -> bool:
     return any(">" in word or "<" in word for word in words[1:])
 
 
-def refuse_redirects(workspace: Workspace, words: Sequence[str], folder: str) -> None:
+def refuse_redirects(workspace: OpenWorkspace, words: Sequence[str], folder: str) -> None:
     """Raise SkillError for a redirection to a file that is off limits. Accesses the disk."""
     from perstack.core.permissions.programs import redirects_of
 
@@ -139,7 +139,7 @@ def refuse_redirects(workspace: Workspace, words: Sequence[str], folder: str) ->
             _refuse_name(redirect.text, change=not redirect.is_read)
 
 
-def _refuse_path(workspace: Workspace, path: str, *, change: bool) -> None:
+def _refuse_path(workspace: OpenWorkspace, path: str, *, change: bool) -> None:
     if "\0" in path:
         return
     shown, whole = printable(os.path.normpath(path)), os.path.join(workspace.root, path)  # noqa: PTH118
@@ -179,7 +179,7 @@ _NO_OUTPUT = "Command executed successfully, but produced no output."
 class Executor:
     """Programs of one Job: starts them and tracks the running ones."""
 
-    def __init__(self, workspace: Workspace, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
+    def __init__(self, workspace: OpenWorkspace, context: SkillContext, domains: tuple[str, ...] = ()) -> None:
         """Start nothing yet; `domains` are the network places of the skill's programs."""
         self._workspace = workspace
         self._env = inherited(context.env, context.variables)

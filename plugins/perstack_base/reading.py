@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult
 from perstack_base.tools import compact, integer, text
-from perstack_base.workspace import ResolvedPath, Workspace
+from perstack_base.workspace import OpenWorkspace, ResolvedPath
 
 MAX_READ_BYTES = 100_000
 """Bytes of text per call, some 25,000 tokens."""
@@ -32,7 +32,7 @@ _SNIFFED_BYTES = 8192
 
 
 @dataclass(slots=True)
-class Lines:
+class LineRange:
     """Range of lines of a text."""
 
     content: bytes
@@ -44,7 +44,7 @@ class Lines:
     """True if line `start` alone is too long to return and was cut."""
 
 
-def read_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+def read_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `readTextFile` on a file of the workspace."""
     with workspace.place(text(args, "path")) as place, open_regular(place) as file:
         if b"\0" in file.read(_SNIFFED_BYTES):
@@ -79,7 +79,7 @@ def open_regular(place: ResolvedPath, flags: int = os.O_RDONLY) -> BinaryIO:
         raise
 
 
-def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MAX_READ_BYTES) -> Lines:
+def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MAX_READ_BYTES) -> LineRange:
     """Return the lines from `start` to `end` (exclusive), or as many as fit into `most` bytes.
 
     This number bounds the memory too.
@@ -104,19 +104,19 @@ def read_lines(file: BinaryIO, start: int, end: int | None, most: int = MAX_READ
         return _up_to_where_counting_ended(content, start, line if end is None else min(end, line))
     if stop is None:
         last = line + 1 if end is None else min(end, line + 1)
-        return Lines(content, min(start, last), last, total)
+        return LineRange(content, min(start, last), last, total)
     whole_lines = content.rfind(b"\n", 0, most) + 1
     if whole_lines:
         content = content[:whole_lines]
-        return Lines(content, start, start + content.count(b"\n"), total)
-    return Lines(content[:most], start, start + 1, total, cut=True)
+        return LineRange(content, start, start + content.count(b"\n"), total)
+    return LineRange(content[:most], start, start + 1, total, cut=True)
 
 
-def _up_to_where_counting_ended(content: bytes, start: int, end: int) -> Lines:
+def _up_to_where_counting_ended(content: bytes, start: int, end: int) -> LineRange:
     if end <= start:
         most = f"{MAX_COUNTED_BYTES >> 20} MiB"
         raise SkillError(f"line {start} is not in the first {most}, which is as far as this tool reads; use exec sed")
-    return Lines(content[: content.rfind(b"\n") + 1], start, end, None)
+    return LineRange(content[: content.rfind(b"\n") + 1], start, end, None)
 
 
 def _result(name: str, file: BinaryIO, args: JsonObject, size: int) -> JsonObject:
@@ -135,7 +135,7 @@ def _result(name: str, file: BinaryIO, args: JsonObject, size: int) -> JsonObjec
     return result
 
 
-def _notices(lines: Lines, start: int, end: int | None, size: int) -> list[str]:
+def _notices(lines: LineRange, start: int, end: int | None, size: int) -> list[str]:
     if lines.total is None:
         how_long = f"The file has {size} bytes, and its lines were not all counted."
         if lines.cut:
@@ -186,7 +186,7 @@ IMAGE = Medium("PNG, JPEG, GIF or WebP image", 15 * _MEGABYTE, image_type)
 PDF = Medium("PDF", 30 * _MEGABYTE, pdf_type)
 
 
-async def read_medium(workspace: Workspace, call: ToolCall, medium: Medium) -> ToolResult:
+async def read_medium(workspace: OpenWorkspace, call: ToolCall, medium: Medium) -> ToolResult:
     """Run `readImageFile` or `readPdfFile`: store the file as a blob of the Job."""
     with workspace.place(text(call.args, "path")) as place, open_regular(place) as file:
         size = os.fstat(file.fileno()).st_size

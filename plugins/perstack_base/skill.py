@@ -23,10 +23,10 @@ from perstack_base.exec import Executor
 from perstack_base.files import printable
 from perstack_base.reading import IMAGE, PDF, read_blob, read_medium, read_text_file
 from perstack_base.tools import SPECS, answer, text
-from perstack_base.workspace import PROTECTED_WAYS, Rules, Workspace
+from perstack_base.workspace import PROTECTED_WAYS, OpenWorkspace, WorkspaceRules
 from perstack_base.writing import append_text_file, delete_file, edit_text_file, move_file, write_text_file
 
-FileTool = Callable[[Workspace, JsonObject], JsonObject]
+FileTool = Callable[[OpenWorkspace, JsonObject], JsonObject]
 AsyncTool = Callable[[ToolCall], Awaitable[ToolResult]]
 
 _FILE_TOOLS: Mapping[str, FileTool] = {
@@ -161,11 +161,11 @@ class WorkspaceSet:
         self._context = context
         self._real = os.path.realpath(context.workspace)
         self._named: tuple[SandboxPath, ...] = ()
-        self._added: dict[str, Workspace] = {}
+        self._added: dict[str, OpenWorkspace] = {}
         if context.writable or context.readable:
             self._named = places(context.workspace, context.writable, context.readable)
-        self._rules = Rules(self._may_change, self._may_remove, self._shows, self._elsewhere, self._names)
-        self.workspace = Workspace(
+        self._rules = WorkspaceRules(self._may_change, self._may_remove, self._shows, self._elsewhere, self._names)
+        self.workspace = OpenWorkspace(
             context.workspace,
             context.state_dir,
             context.off_limits,
@@ -197,10 +197,10 @@ class WorkspaceSet:
             if one.real not in self._added and one.real != self._real and not is_below(one.real, around):
                 self._added[one.real] = self._open(one.real)
 
-    def _open(self, real: str) -> Workspace:
+    def _open(self, real: str) -> OpenWorkspace:
         context, path = self._context, Path(real)
         state = () if context.state_dir is None else (context.workspace / context.state_dir,)
-        return Workspace(
+        return OpenWorkspace(
             path if path.is_dir() else path.parent,
             None,
             (*state, *context.off_limits),
@@ -220,14 +220,14 @@ class WorkspaceSet:
         for folder in folders:
             yield from (Path(folder).joinpath(*way) for way in PROTECTED_WAYS)
 
-    def _elsewhere(self, path: str) -> tuple[Workspace, Parts] | None:
+    def _elsewhere(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
         found = self._find(path)
         if found is None and len({*self._context.writable, *self._context.readable}) > len(self._named):
             self._look()
             found = self._find(path)
         return found
 
-    def _find(self, path: str) -> tuple[Workspace, Parts] | None:
+    def _find(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
         plain = os.path.normpath(path)
         for name in (plain, *self._resolve(plain)):
             for one in (self.workspace, *self._added.values()):

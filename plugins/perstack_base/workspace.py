@@ -63,7 +63,7 @@ class ResolvedPath:
     """`.` for the workspace itself."""
     parts: Parts
     """Path from the workspace, without links."""
-    workspace: Workspace
+    workspace: OpenWorkspace
     found: os.stat_result | None = None
     """Status found by the walk, which has checked that it is not protected."""
 
@@ -103,7 +103,7 @@ class ResolvedPath:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class WorkspaceRules:
     """Rules of a directory in addition to its protected names. Paths are absolute and without links."""
 
     may_change: Callable[[str], bool] = lambda path: True
@@ -111,16 +111,16 @@ class Rules:
     """Return whether a path and everything in it may be removed or moved."""
     shows: Callable[[str], bool] = lambda path: False
     """Return whether a protected file may be read because a person has named it."""
-    elsewhere: Callable[[str], tuple[Workspace, Parts] | None] = lambda path: None
+    elsewhere: Callable[[str], tuple[OpenWorkspace, Parts] | None] = lambda path: None
     """Return the workspace that contains an absolute path outside this one, and the path in it; None without one."""
     named: Callable[[], str] = lambda: ""
     """Return the added directories, for messages."""
 
 
-NO_RULES = Rules()
+NO_RULES = WorkspaceRules()
 
 
-class Workspace:
+class OpenWorkspace:
     """Directory that file tools are confined to, as an open handle. The owner must `close` it."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Workspace:
         off_limits: Iterable[Path] = (),
         protected: Iterable[Path] = (),
         patterns: Iterable[str] = (),
-        rules: Rules = NO_RULES,
+        rules: WorkspaceRules = NO_RULES,
         *,
         is_added: bool = False,
         only: str = "",
@@ -172,7 +172,7 @@ class Workspace:
         self.only = only
         self._above: Parts = (".git",) if is_added and any(map(is_git_link, self.real.parts)) else ()
 
-    def opening(self, paths: Iterable[str]) -> Workspace:
+    def opening(self, paths: Iterable[str]) -> OpenWorkspace:
         """Return the same workspace for one call that may use these protected paths, which a permission rule names."""
         named = tuple(paths)
         if not named:
@@ -200,7 +200,7 @@ class Workspace:
         """
         shown = printable(path)
         home, parts = self._home(path)
-        walk = _Walk(home, shown, follow=follow, create=create, change=change or create)
+        walk = _PathWalk(home, shown, follow=follow, create=create, change=change or create)
         try:
             home.check_way(parts, shown, change=walk.change)  # before a directory is created on the way
             found = walk.to(parts)
@@ -315,7 +315,7 @@ class Workspace:
         way = self.root.joinpath(*parts) if self._is_added else "/".join(parts)
         return printable(str(way)) or "."
 
-    def elsewhere(self, path: str) -> tuple[Workspace, Parts] | None:
+    def elsewhere(self, path: str) -> tuple[OpenWorkspace, Parts] | None:
         """Return the workspace that contains an absolute path, and the path in it; None without one."""
         parts = self.inside(path)
         if parts is not None and not (self.only and parts[:1] != (self.only,)):
@@ -412,7 +412,7 @@ class Workspace:
     def _real(self, parts: Parts) -> str:
         return "/".join((str(self.real).rstrip("/"), *parts))
 
-    def _home(self, path: str) -> tuple[Workspace, Parts]:
+    def _home(self, path: str) -> tuple[OpenWorkspace, Parts]:
         if "\0" in path:
             raise SkillError("a path cannot contain a NUL character; leave it out")
         if not is_encodable(path):
@@ -436,10 +436,10 @@ def _concerns(path: str, target: str, *, whole: bool) -> bool:
     return False
 
 
-class _Walk:
+class _PathWalk:
     """Walk of one path: the open handles, and the names that led to them."""
 
-    def __init__(self, workspace: Workspace, shown: str, *, follow: bool, create: bool, change: bool) -> None:
+    def __init__(self, workspace: OpenWorkspace, shown: str, *, follow: bool, create: bool, change: bool) -> None:
         self._workspace = workspace
         self._shown = shown
         self._follow = follow

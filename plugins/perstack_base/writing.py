@@ -16,12 +16,12 @@ from perstack.errors import SkillError
 from perstack_base.directories import check_tree
 from perstack_base.reading import open_regular, refuse_git_head
 from perstack_base.tools import text, utf8
-from perstack_base.workspace import ResolvedPath, Workspace
+from perstack_base.workspace import OpenWorkspace, ResolvedPath
 
 _MAX_ECHO_CHARS = 200
 
 
-def write_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+def write_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `writeTextFile`."""
     data = utf8(args, "text")
     with workspace.place(text(args, "path"), create=True) as place:
@@ -29,7 +29,7 @@ def write_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
         return {"path": place.shown, "text": echo(text(args, "text"))}
 
 
-def append_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+def append_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `appendTextFile`."""
     data = utf8(args, "text")
     with workspace.place(text(args, "path"), change=True) as place:
@@ -40,7 +40,7 @@ def append_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
         return {"path": place.shown, "text": echo(text(args, "text"))}
 
 
-def delete_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+def delete_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `deleteFile`."""
     with workspace.place(text(args, "path"), follow=False, change=True) as place:
         status = place.status()
@@ -51,7 +51,7 @@ def delete_file(workspace: Workspace, args: JsonObject) -> JsonObject:
         return {"path": place.shown}
 
 
-def move_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+def move_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `moveFile`."""
     with workspace.place(text(args, "source"), follow=False, change=True) as source:
         source.refuse_removal()
@@ -153,7 +153,7 @@ _CRLF = b"\r\n"
 _LF = b"\n"
 
 
-def edit_text_file(workspace: Workspace, args: JsonObject) -> JsonObject:
+def edit_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
     """Run `editTextFile`."""
     old, new = utf8(args, "oldText"), utf8(args, "newText")
     with workspace.place(text(args, "path"), change=True) as place:

@@ -29,7 +29,7 @@ _REMOVAL_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class JobLimits:
     """Limits of one Job. None means no limit."""
 
     memory: int | None = None
@@ -84,7 +84,7 @@ def enforceable() -> frozenset[str]:
 class JobCgroup:
     """Cgroup of a Job with its limits."""
 
-    def __init__(self, limits: Limits, name: str) -> None:
+    def __init__(self, limits: JobLimits, name: str) -> None:
         """Create the group; first remove groups left by killed processes. Raises OSError if that fails."""
         self._limits = limits
         self._parts: list[tuple[CgroupParent, Path, tuple[str, ...]]] = []

@@ -22,7 +22,7 @@ from threading import Lock
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
-from perstack_bubblewrap.cgroups import Controller, JobCgroup, Limits, ProgramCgroup, cgroup_parents, enforceable
+from perstack_bubblewrap.cgroups import Controller, JobCgroup, JobLimits, ProgramCgroup, cgroup_parents, enforceable
 from perstack_bubblewrap.machine import run_trusted
 
 SPARE_PIDS = 300
@@ -132,10 +132,10 @@ _JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 126; shift; done; shift;
 _CONTROLLERS: Mapping[str, Controller] = {"memory": "memory", "processes": "pids", "cpu": "cpu"}
 
 
-def limits_of(policy: SandboxPolicy) -> Limits:
+def limits_of(policy: SandboxPolicy) -> JobLimits:
     """Return the policy's limits that cgroups can enforce here."""
     there = enforceable()
-    return Limits(
+    return JobLimits(
         policy.memory if "memory" in there else None,
         policy.processes if "pids" in there else None,
         policy.cpu if "cpu" in there else None,
@@ -223,7 +223,7 @@ def _by_rlimit(key: str) -> bool:
 # Cgroups of the running Jobs. Runs of a Job share them, although their policies may differ.
 
 _TURN = Lock()
-_SHARED: dict[tuple[str, Limits], SharedCgroup] = {}
+_SHARED: dict[tuple[str, JobLimits], SharedCgroup] = {}
 _NUMBERS = count(1)
 
 
@@ -231,7 +231,7 @@ _NUMBERS = count(1)
 class SharedCgroup:
     """Cgroup with the number of its users."""
 
-    key: tuple[str, Limits]
+    key: tuple[str, JobLimits]
     group: JobCgroup
     users: int = 0
 

@@ -21,7 +21,7 @@ _PROXY_PORT = 3128
 
 
 @dataclass(frozen=True, slots=True)
-class Refused(Exception):
+class PlaceRefused(Exception):
     """Refusal of a place, with a message for the model."""
 
     words: str
@@ -32,24 +32,26 @@ class Refused(Exception):
 
 
 def check_named(host: str, port: int, allowed: Iterable[str]) -> None:
-    """Raise Refused if no entry names this host and port."""
+    """Raise PlaceRefused if no entry names this host and port."""
     name = host.rstrip(".").casefold()
     if not any(_names(entry, name, port) for entry in allowed):
-        raise Refused(f"{_short(host)}:{port} is not among the places that this program may reach ([sandbox] network)")
+        raise PlaceRefused(
+            f"{_short(host)}:{port} is not among the places that this program may reach ([sandbox] network)"
+        )
 
 
 def check_address(host: str, port: int, address: str, allowed: Iterable[str]) -> None:
-    """Raise Refused if a listed name resolves to an address that is not public.
+    """Raise PlaceRefused if a listed name resolves to an address that is not public.
 
     A listed port of `localhost` must resolve to a loopback address instead.
     """
     name = host.rstrip(".").casefold()
     if name == LOCAL and port in local_ports(allowed):
         if not ip_address(address.partition("%")[0]).is_loopback:
-            raise Refused(f"{host}:{port} is at {address}, which is not this machine")
+            raise PlaceRefused(f"{host}:{port} is at {address}, which is not this machine")
         return
     if not is_public(address):
-        raise Refused(f"{host}:{port} is at {address}, which is no public address")
+        raise PlaceRefused(f"{host}:{port} is at {address}, which is no public address")
 
 
 def local_ports(allowed: Iterable[str]) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from proxy.http.handler import HttpProtocolHandler
 from proxy.http.parser import HttpParser, httpParserStates
 from proxy.http.proxy import HttpProxyBasePlugin
 
-from perstack_bubblewrap.network import LOCAL, Refused, check_address, check_named
+from perstack_bubblewrap.network import LOCAL, PlaceRefused, check_address, check_named
 
 _PROBE_TIMEOUT_S = 2
 """Seconds of a connection attempt to an address of this machine."""
@@ -91,7 +91,7 @@ class Gate(HttpProxyBasePlugin):
         host, port = (request.host or b"").decode("ascii", "replace"), request.port or 0
         try:
             self._address = address_of(host, port, self.allowed)
-        except Refused as refused:
+        except PlaceRefused as refused:
             sys.stdout.write(json.dumps(str(refused)) + "\n")
             sys.stdout.flush()
             raise HttpRequestRejected(
@@ -105,13 +105,13 @@ class Gate(HttpProxyBasePlugin):
 
 
 def address_of(host: str, port: int, allowed: tuple[str, ...]) -> str:
-    """Return the address of a place. Raises Refused if it may not be reached."""
+    """Return the address of a place. Raises PlaceRefused if it may not be reached."""
     name = host.removeprefix("[").removesuffix("]")
     check_named(name, port, allowed)
     try:
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise Refused(f"{name}:{port} cannot be resolved: {error}") from error
+        raise PlaceRefused(f"{name}:{port} cannot be resolved: {error}") from error
     addresses = [str(one[4][0]) for one in found]
     for address in addresses:
         check_address(name, port, address, allowed)

@@ -20,19 +20,19 @@ from perstack.core.base.ids import check_id, check_job_id
 from perstack.support.storage import no_job
 from perstack.system.concurrency import uninterrupted
 from perstack.system.files import FOLDER_MODE
-from perstack_filesystem.directories import Folder, OpenFolders, explained
+from perstack_filesystem.directories import OpenDirectory, OpenFolders, explained
 
 _BLOB = re.compile(r"[0-9a-f]{64}")
 _UNFINISHED = re.compile(r"\..*\.tmp")
-"""Temporary names of `Folder.replace`; a killed process leaves such files behind."""
+"""Temporary names of `OpenDirectory.replace`; a killed process leaves such files behind."""
 
 
-def blob_names(blobs: Folder) -> tuple[str, ...]:
+def blob_names(blobs: OpenDirectory) -> tuple[str, ...]:
     """Return the names of the files in a blob directory whose names are SHA-256 digests."""
     return tuple(entry.name for entry in blobs.entries() if _BLOB.fullmatch(entry.name))
 
 
-def remove_unfinished(folder: Folder) -> None:
+def remove_unfinished(folder: OpenDirectory) -> None:
     """Remove temporary files of interrupted writes from a Job's directory and everything below it."""
     has_any = False
     for entry in folder.entries():
@@ -52,7 +52,7 @@ _FEW = 8
 """Up to this number, files are synced one by one; above it, all at once with `syncfs`."""
 
 
-def keep_all(root: Path, blobs: Folder, contents: Mapping[str, bytes]) -> None:
+def keep_all(root: Path, blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
     """Store every content in a Job's blob directory under its name, durably.
 
     A file gets its final name only after its content is on disk.
@@ -68,7 +68,7 @@ def keep_all(root: Path, blobs: Folder, contents: Mapping[str, bytes]) -> None:
         blobs.sync()
 
 
-def free(root: Path, blobs: Folder, names: tuple[str, ...]) -> None:
+def free(root: Path, blobs: OpenDirectory, names: tuple[str, ...]) -> None:
     """Remove from the pool the named blobs that no other Job has.
 
     Call it before the Job loses its links: if the process dies in between, no unreferenced pool file remains.
@@ -86,10 +86,10 @@ class _Pool:
         """Open nothing yet; `opened` closes the directories that are opened later."""
         self._root = root
         self._opened = opened
-        self._top: Folder | None = None
-        self._parts: dict[str, Folder] = {}
+        self._top: OpenDirectory | None = None
+        self._parts: dict[str, OpenDirectory] = {}
 
-    def give(self, name: str, data: bytes, blobs: Folder) -> bool:
+    def give(self, name: str, data: bytes, blobs: OpenDirectory) -> bool:
         """Link a pool file into the Job's directory. Return False if the pool lacks it or its content is damaged."""
         part = self._part(name, make=False)
         if part is None or part.read(name) != data:
@@ -102,7 +102,7 @@ class _Pool:
             return False  # the file system supports no (more) hard links
         return True
 
-    def take(self, name: str, blobs: Folder) -> None:
+    def take(self, name: str, blobs: OpenDirectory) -> None:
         """Link a Job's blob into the pool, if the file system supports it."""
         part = self._part(name, make=True)
         if part is None:
@@ -114,7 +114,7 @@ class _Pool:
                 part.remove(name)  # a damaged file
                 os.link(name, name, src_dir_fd=blobs.fd, dst_dir_fd=part.fd, follow_symlinks=False)
 
-    def free(self, name: str, blobs: Folder) -> None:
+    def free(self, name: str, blobs: OpenDirectory) -> None:
         part = self._part(name, make=False)
         kept, own = None if part is None else part.stat(name), blobs.stat(name)
         if part is not None and kept is not None:
@@ -123,7 +123,7 @@ class _Pool:
             if kept.st_nlink <= links:
                 part.remove(name)
 
-    def _part(self, name: str, *, make: bool) -> Folder | None:
+    def _part(self, name: str, *, make: bool) -> OpenDirectory | None:
         start = name[:2]
         if start not in self._parts:
             if self._top is None:
@@ -139,26 +139,26 @@ class _Pool:
         return self._parts[start]
 
 
-def _made(folder: Folder, name: str) -> Folder | None:
+def _made(folder: OpenDirectory, name: str) -> OpenDirectory | None:
     """Create and open a pool directory. Its name need not survive power loss: the only cost is less sharing."""
     with suppress(OSError):
         os.mkdir(name, FOLDER_MODE, dir_fd=folder.fd)
     return folder.find(name)
 
 
-def _opened(root: Path) -> Folder:
-    folder = Folder.top(root)
+def _opened(root: Path) -> OpenDirectory:
+    folder = OpenDirectory.top(root)
     if folder is None:
         raise explained(FileNotFoundError(2, "it was removed at the same moment"), root)
     return folder
 
 
-def _has(blobs: Folder, name: str, size: int) -> bool:
+def _has(blobs: OpenDirectory, name: str, size: int) -> bool:
     found = blobs.stat(name)
     return found is not None and found.st_size == size
 
 
-def _write(blobs: Folder, contents: Mapping[str, bytes]) -> None:
+def _write(blobs: OpenDirectory, contents: Mapping[str, bytes]) -> None:
     at_once = len(contents) <= _FEW or not _can_sync_all()
     waiting: list[tuple[str, str]] = []
     try:
@@ -189,7 +189,7 @@ def _can_sync_all() -> bool:
     return _system() is not None
 
 
-def _sync_all(folder: Folder) -> None:
+def _sync_all(folder: OpenDirectory) -> None:
     """Sync everything written to the file system that contains this directory."""
     system = _system()
     if system is None or system.syncfs(folder.fd):
@@ -197,7 +197,7 @@ def _sync_all(folder: Folder) -> None:
         raise explained(OSError(number, os.strerror(number)), folder.path)
 
 
-class JobFolders:
+class JobDirectories:
     """Directories of one namespace and its Jobs. Handles stay open as long as the given `opened` does."""
 
     def __init__(self, root: Path, space: str, folders: OpenFolders | None = None) -> None:
@@ -206,32 +206,32 @@ class JobFolders:
         self._folders = folders or OpenFolders(root)
         self._space = space
 
-    def _jobs(self, opened: ExitStack) -> Folder | None:
+    def _jobs(self, opened: ExitStack) -> OpenDirectory | None:
         """Return the directory of the namespace; None if it does not exist."""
         jobs = self._folders.find(self._space)
         return None if jobs is None else opened.enter_context(jobs)
 
-    def _find(self, opened: ExitStack, job_id: str, *below: str) -> Folder | None:
+    def _find(self, opened: ExitStack, job_id: str, *below: str) -> OpenDirectory | None:
         """Return a Job's directory, or one below it; None if it does not exist."""
         folder = self._folders.find(self._space, check_job_id(job_id), *below[:1])
         for name in below[1:]:
             folder = None if folder is None else opened.enter_context(folder).find(name)
         return None if folder is None else opened.enter_context(folder)
 
-    def _job(self, opened: ExitStack, job_id: str) -> Folder:
+    def _job(self, opened: ExitStack, job_id: str) -> OpenDirectory:
         return self._there(self._find(opened, job_id), job_id)
 
-    def _made(self, opened: ExitStack, job_id: str, name: str) -> Folder:
+    def _made(self, opened: ExitStack, job_id: str, name: str) -> OpenDirectory:
         """Return a directory inside a Job's directory, created if it is missing."""
         return opened.enter_context(self._there(self._folders.make(self._space, check_job_id(job_id), name), job_id))
 
-    def _there(self, folder: Folder | None, job_id: str) -> Folder:
+    def _there(self, folder: OpenDirectory | None, job_id: str) -> OpenDirectory:
         if folder is None:
             raise no_job(job_id, self._root)
         return folder
 
 
-class BlobFolders(JobFolders):
+class BlobFolders(JobDirectories):
     """Blobs of Jobs: one file each in the Job's own directory, which several Jobs may share through hard links."""
 
     async def put_blob(self, job_id: str, data: bytes) -> str:
@@ -270,7 +270,7 @@ class BlobFolders(JobFolders):
                 if folder.remove(sha256):
                     folder.sync()
 
-    def _free_blobs(self, job: Folder) -> None:
+    def _free_blobs(self, job: OpenDirectory) -> None:
         """Remove from the pool the blobs of a Job before its deletion."""
         blobs = job.find("blobs")
         if blobs is not None:

@@ -33,7 +33,7 @@ def explained(error: OSError, path: Path) -> StorageError:
     return StorageError(f"{path}: {reason}")
 
 
-class Folder:
+class OpenDirectory:
     """Open directory. As a context manager it closes the handle; `path` is used only in messages."""
 
     def __init__(self, fd: int, path: Path) -> None:
@@ -42,7 +42,7 @@ class Folder:
         self.path = path
 
     @classmethod
-    def top(cls, path: Path) -> Folder | None:
+    def top(cls, path: Path) -> OpenDirectory | None:
         """Open the state directory; no other may be reached through a link. None if it does not exist."""
         try:
             return cls(os.open(path, _DIRECTORY), path)
@@ -51,7 +51,7 @@ class Folder:
         except OSError as error:
             raise explained(error, path) from error
 
-    def __enter__(self) -> Folder:
+    def __enter__(self) -> OpenDirectory:
         """Return the directory."""
         return self
 
@@ -59,17 +59,17 @@ class Folder:
         """Close the handle."""
         os.close(self.fd)
 
-    def find(self, name: str) -> Folder | None:
+    def find(self, name: str) -> OpenDirectory | None:
         """Open a subdirectory; None if it does not exist."""
         path = self.path / name
         try:
-            return Folder(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd), path)
+            return OpenDirectory(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd), path)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise explained(error, path) from error
 
-    def make(self, name: str) -> Folder:
+    def make(self, name: str) -> OpenDirectory:
         """Open a subdirectory, creating it if it is missing."""
         for _ in range(3):
             found = self.find(name)
@@ -210,7 +210,7 @@ class Folder:
             raise explained(error, self.path) from error
 
 
-def read_below(folder: Folder, name: str, file: str) -> bytes | None:
+def read_below(folder: OpenDirectory, name: str, file: str) -> bytes | None:
     """Return the content of `{name}/{file}`; None if either does not exist. Faster than `find`, for long lists."""
     at = name
     try:
@@ -257,7 +257,7 @@ Names = tuple[str, ...]
 """Path from the root: empty, or a namespace, a Job in it, and `runs` or the like below the Job."""
 
 
-class KeptFolder(Folder):
+class KeptFolder(OpenDirectory):
     """Open directory that several uses share."""
 
     def __init__(self, fd: int, path: Path, turn: RLock) -> None:
@@ -299,7 +299,7 @@ class OpenFolders:
         self._kept: OrderedDict[Names, KeptFolder] = OrderedDict()
         self._turn = RLock()
 
-    def find(self, *names: str) -> Folder | None:
+    def find(self, *names: str) -> OpenDirectory | None:
         """Return the directory with this path as a context manager; None if it does not exist."""
         with self._turn:
             folder = self._current((), None)
@@ -311,7 +311,7 @@ class OpenFolders:
                 folder.users += 1
             return folder
 
-    def make(self, *names: str) -> Folder | None:
+    def make(self, *names: str) -> OpenDirectory | None:
         """Return the directory like `find`, creating the last component if it is missing. None without its parent."""
         with self._turn:
             parent = self.find(*names[:-1])
@@ -327,7 +327,7 @@ class OpenFolders:
             folder.users += 1
             return folder
 
-    def make_space(self, space: str) -> Folder:
+    def make_space(self, space: str) -> OpenDirectory:
         """Return the directory of a namespace like `find`, creating it and the root if they are missing."""
         try:
             make_state_folder(self._root)
@@ -344,7 +344,7 @@ class OpenFolders:
             while self._kept:
                 self._kept.popitem()[1].retire()
 
-    def _current(self, names: Names, parent: Folder | None) -> KeptFolder | None:
+    def _current(self, names: Names, parent: OpenDirectory | None) -> KeptFolder | None:
         """Return the directory that has this name now, from the cache if still valid. The root has no parent."""
         known = self._kept.get(names)
         found = self._stat_root() if parent is None else parent.stat(names[-1])
@@ -355,7 +355,7 @@ class OpenFolders:
             self._retire(names)
         if found is None:
             return None
-        folder = Folder.top(self._root) if parent is None else parent.find(names[-1])
+        folder = OpenDirectory.top(self._root) if parent is None else parent.find(names[-1])
         return None if folder is None else self._keep(names, folder)
 
     def _stat_root(self) -> os.stat_result | None:
@@ -366,7 +366,7 @@ class OpenFolders:
         except OSError as error:
             raise explained(error, self._root) from error
 
-    def _keep(self, names: Names, folder: Folder) -> KeptFolder:
+    def _keep(self, names: Names, folder: OpenDirectory) -> KeptFolder:
         kept = self._kept[names] = KeptFolder(folder.fd, folder.path, self._turn)
         if len(self._kept) > 2 * _MOST_OPEN:  # rarely, because this visits all of them
             below = [one for one in self._kept if len(one) > 1]

@@ -16,7 +16,7 @@ from threading import Lock
 from perstack.errors import StorageError
 from perstack.support.storage import no_job
 from perstack.system.files import sync_data
-from perstack_filesystem.directories import Folder, explained, write_all
+from perstack_filesystem.directories import OpenDirectory, explained, write_all
 
 _FILE = "entries.jsonl"
 _FORGOTTEN = -1
@@ -35,7 +35,7 @@ Entries = dict[str, tuple[int, bytes]]
 
 
 def put_entry(
-    space: Folder, job_id: str, seq: int, entry: bytes, *, synced: bool, is_wanted: Callable[[], bool]
+    space: OpenDirectory, job_id: str, seq: int, entry: bytes, *, synced: bool, is_wanted: Callable[[], bool]
 ) -> None:
     """Append an entry, if `is_wanted()` holds while the Job cannot be removed.
 
@@ -51,7 +51,7 @@ def put_entry(
 
 
 @contextmanager
-def forgotten(space: Folder, job_id: str) -> Generator[None]:
+def forgotten(space: OpenDirectory, job_id: str) -> Generator[None]:
     """Remove the Job's entry. The caller removes the Job inside this context, in which nobody can put another entry."""
     if space.stat(_FILE) is None:
         yield
@@ -68,7 +68,7 @@ def _add(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
         sync_data(fd)
 
 
-def read_entries(space: Folder, jobs: Iterable[str]) -> dict[str, bytes]:
+def read_entries(space: OpenDirectory, jobs: Iterable[str]) -> dict[str, bytes]:
     """Return the entry of each of these Jobs; empty bytes for a Job without one."""
     data = space.read(_FILE) or b""
     found = _parse(data)
@@ -94,7 +94,7 @@ class EntryIndex:
         self._entries: Entries = {}
         self._turn = Lock()
 
-    def find(self, space: Folder, job_id: str) -> tuple[int, bytes] | None:
+    def find(self, space: OpenDirectory, job_id: str) -> tuple[int, bytes] | None:
         """Return the entry of one Job and the sequence number it describes; None without one."""
         with self._turn:
             try:
@@ -117,7 +117,7 @@ class EntryIndex:
         self._fd, self._read, self._asked = None, 0, 0
         self._unparsed, self._entries = b"", {}
 
-    def _follow(self, space: Folder) -> None:
+    def _follow(self, space: OpenDirectory) -> None:
         now = space.stat(_FILE)
         # The comparison by inode number is safe: no other file can get it while this one is open.
         if self._fd is None or now is None or now.st_ino != os.fstat(self._fd).st_ino or now.st_size < self._read:
@@ -143,7 +143,7 @@ def _take(entries: Entries, lines: Iterable[re.Match[bytes]]) -> None:
             entries[name] = (seq, line[3])
 
 
-def entry_names(space: Folder) -> list[str]:
+def entry_names(space: OpenDirectory) -> list[str]:
     """Return the Job ids that have an entry."""
     return list(_parse(space.read(_FILE) or b""))
 
@@ -155,7 +155,7 @@ def _parse(data: bytes) -> Entries:
     return found
 
 
-def _compact(space: Folder) -> None:
+def _compact(space: OpenDirectory) -> None:
     with _open(space, os.O_RDWR, fcntl.LOCK_EX):
         found = _parse(space.read(_FILE) or b"")
         lines = [b"\n%d %b %b\n" % (seq, name.encode(), entry) for name, (seq, entry) in found.items()]
@@ -164,7 +164,7 @@ def _compact(space: Folder) -> None:
 
 
 @contextmanager
-def _open(space: Folder, flags: int, lock: int) -> Generator[int]:
+def _open(space: OpenDirectory, flags: int, lock: int) -> Generator[int]:
     """Open the file and lock it: appending takes a shared lock, rewriting an exclusive one."""
     while True:
         fd = space.open(_FILE, flags)

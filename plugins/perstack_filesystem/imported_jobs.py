@@ -15,7 +15,7 @@ from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.ports.formats import ForeignJob, JobFormat
-from perstack_filesystem.directories import Folder
+from perstack_filesystem.directories import OpenDirectory
 
 _MOST_JOBS = 8
 
@@ -43,7 +43,7 @@ class ForeignJobs:
         self.formats = formats
         self._jobs: OrderedDict[str, tuple[Stamp, SealedJob]] = OrderedDict()
 
-    def of(self, job_id: str, runs: Folder) -> SealedJob:
+    def of(self, job_id: str, runs: OpenDirectory) -> SealedJob:
         """Return the Job in this `runs` directory; empty if no known format matches."""
         stamp = _stamp_of(job_id, runs) if self.formats else ()
         if not stamp:
@@ -55,7 +55,7 @@ class ForeignJobs:
                 self._jobs.popitem(last=False)
         return known[1]
 
-    def _read(self, job_id: str, runs: Folder, names: Sequence[str]) -> SealedJob:
+    def _read(self, job_id: str, runs: OpenDirectory, names: Sequence[str]) -> SealedJob:
         for one in self.formats:
             try:
                 job = one.read(job_id, runs, names)
@@ -67,7 +67,7 @@ class ForeignJobs:
         return _NOTHING
 
 
-def _stamp_of(job_id: str, runs: Folder) -> Stamp:
+def _stamp_of(job_id: str, runs: OpenDirectory) -> Stamp:
     """Return the subdirectories that are not ours with their modification times, which change when more is written."""
     return tuple(
         sorted(

@@ -142,7 +142,7 @@ _LONGEST_END = 1 << 25
 """Bytes read from the end of a file to find its last lines: initially, and at most."""
 
 
-class Log:
+class LogFile:
     """Open events.jsonl. The cost of an append does not depend on the length of the log."""
 
     def __init__(self, fd: int, path: Path) -> None:

@@ -56,18 +56,18 @@ from perstack.support.storage import (
 from perstack.system.concurrency import LatencyMonitor, uninterrupted
 from perstack.system.files import hold_file_lock, lock_holder
 from perstack_filesystem.blobs import BlobFolders, remove_unfinished
-from perstack_filesystem.directories import Folder, OpenFolders, explained, read_below
+from perstack_filesystem.directories import OpenDirectory, OpenFolders, explained, read_below
 from perstack_filesystem.entry_index import EntryIndex, entry_names, forgotten, put_entry, read_entries
 from perstack_filesystem.imported_jobs import ForeignJobs
-from perstack_filesystem.log_file import Log
+from perstack_filesystem.log_file import LogFile
 
 
-def job_names(jobs: Folder) -> list[str]:
+def job_names(jobs: OpenDirectory) -> list[str]:
     """Return the ids of the Jobs that have a directory."""
     return [entry.name for entry in jobs.entries() if is_id(entry.name) and entry.is_dir(follow_symlinks=False)]
 
 
-def jobs_with_times(jobs: Folder, summary: str) -> list[tuple[int, str]]:
+def jobs_with_times(jobs: OpenDirectory, summary: str) -> list[tuple[int, str]]:
     """Return each Job with the modification time of its summary, else of its directory, in ns. Reads no logs."""
     try:
         return [
@@ -79,7 +79,7 @@ def jobs_with_times(jobs: Folder, summary: str) -> list[tuple[int, str]]:
         raise explained(error, jobs.path) from error
 
 
-def _changed(jobs: Folder, name: str, summary: str) -> int:
+def _changed(jobs: OpenDirectory, name: str, summary: str) -> int:
     for path in (f"{name}/{summary}", name):
         try:
             return os.stat(path, dir_fd=jobs.fd, follow_symlinks=False).st_mtime_ns
@@ -91,7 +91,7 @@ def _changed(jobs: Folder, name: str, summary: str) -> int:
 _KINDS = {"blobs": "blobs", "checkpoints": "checkpoints"}
 
 
-def size_of_job(jobs: Folder, job_id: str) -> JobSize:
+def size_of_job(jobs: OpenDirectory, job_id: str) -> JobSize:
     """Return the size of a Job's files without following links. Files that vanish meanwhile count 0."""
     found = {"logs": 0, "blobs": 0, "checkpoints": 0, "caches": 0}
     for path, size in _files(jobs, job_id):
@@ -103,14 +103,14 @@ def size_of_job(jobs: Folder, job_id: str) -> JobSize:
 
 def size_of_all(root: Path) -> int:
     """Return the size of all files below a state directory."""
-    folder = Folder.top(root)
+    folder = OpenDirectory.top(root)
     if folder is None:
         return 0
     with folder:
         return sum(size for _, size in _files(folder, ".", once=True))
 
 
-def _files(folder: Folder, name: str, *, once: bool = False) -> Iterable[tuple[str, int]]:
+def _files(folder: OpenDirectory, name: str, *, once: bool = False) -> Iterable[tuple[str, int]]:
     """Yield relative paths and sizes. With `once`, a file with several hard links counts once."""
     seen: set[tuple[int, int]] = set()
     try:
@@ -158,7 +158,7 @@ class FilesystemStorage(BlobFolders, Storage):
         """Open nothing yet; `folders` is the directory cache of another namespace of this root."""
         super().__init__(root, space, folders)
         self._spaces: dict[str, FilesystemStorage] = {}
-        self._logs: OrderedDict[RunRef, Log] = OrderedDict()
+        self._logs: OrderedDict[RunRef, LogFile] = OrderedDict()
         self._foreign = ForeignJobs(formats)
         self._entries = EntryIndex()
         self._turn = Lock()
@@ -480,7 +480,7 @@ class FilesystemStorage(BlobFolders, Storage):
             for run in [run for run in self._logs if run.job_id == job_id]:
                 self._logs.pop(run).retire()
 
-    def _free(self, jobs: Folder, doomed: str) -> None:
+    def _free(self, jobs: OpenDirectory, doomed: str) -> None:
         job = jobs.find(doomed)
         if job is not None:
             with job:
@@ -499,7 +499,7 @@ class FilesystemStorage(BlobFolders, Storage):
     def _log_path(self, run: RunRef) -> Path:
         return self._root / self._space / run.job_id / "runs" / run.run_id / _LOG
 
-    def _use(self, run: RunRef) -> Log | None:
+    def _use(self, run: RunRef) -> LogFile | None:
         """Return the log, which stays open until `_leave`; None if it does not exist."""
         with self._turn:
             log = self._log(run)
@@ -507,11 +507,11 @@ class FilesystemStorage(BlobFolders, Storage):
                 log.enter()
             return log
 
-    def _leave(self, log: Log) -> None:
+    def _leave(self, log: LogFile) -> None:
         with self._turn:
             log.leave()
 
-    def _log(self, run: RunRef) -> Log | None:
+    def _log(self, run: RunRef) -> LogFile | None:
         """Return the log, from the cache if it is there; None if it does not exist."""
         log = self._logs.get(run)
         if log is not None and not log.is_deleted:
@@ -525,9 +525,9 @@ class FilesystemStorage(BlobFolders, Storage):
             fd = None if folder is None else folder.open_log(_LOG)
         if fd is None:
             return None
-        return self._keep(run, Log(fd, self._log_path(run)))
+        return self._keep(run, LogFile(fd, self._log_path(run)))
 
-    def _keep(self, run: RunRef, log: Log) -> Log:
+    def _keep(self, run: RunRef, log: LogFile) -> LogFile:
         self._logs[run] = log
         unused = [run for run, one in self._logs.items() if not one.is_used and one is not log]
         for run in unused[: max(0, len(self._logs) - _MOST_OPEN_LOGS)]:

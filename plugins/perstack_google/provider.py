@@ -8,7 +8,7 @@ rejects a signature made with another key or for another model, so `generate` th
 signatures. Each request extends the bytes of the Run's earlier requests, so that each message is encoded once.
 
 Change together: `generate`, `contents_of` and the decoder with `perstack_vertex`, which uses them at other endpoints; a
-signature's position in `reply` and `request` (see `ReplyDecoder`).
+signature's position in `reply` and `request` (see `GeminiDecoder`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopbac
 from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack_google import KEYS
-from perstack_google.reply import ReplyDecoder
+from perstack_google.reply import GeminiDecoder
 from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable
 
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
@@ -70,7 +70,7 @@ async def generate(
     """Generate once at any endpoint of this format. Raises ProviderError."""
 
     async def send(*, with_signatures: bool = True) -> Generation:
-        decoder = ReplyDecoder(on_delta)
+        decoder = GeminiDecoder(on_delta)
         contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
         blobs = await missing_blobs(request, contents)
         body = encode(request, settings, blobs, with_signatures=with_signatures, with_ids=with_ids)

@@ -29,23 +29,23 @@ _MAX_DIGITS = 4_000
 """Digits of an integer that are parsed; `int` accepts 4,300 at most."""
 
 
-class _Call(Wire):
+class _FunctionCall(Wire):
     id: Text = ""
     name: Text = ""
     args: JsonValue = None
 
 
-class _Part(Wire):
+class _GeminiPart(Wire):
     """Fields of all part types; empty if a type lacks one."""
 
     text: str | None = None
     thought: bool | None = None
     signature: Text = Field(default="", alias="thoughtSignature")
-    call: _Call | None = Field(default=None, alias="functionCall")
+    call: _FunctionCall | None = Field(default=None, alias="functionCall")
 
 
 class _Content(Wire):
-    parts: list[_Part] | None = None
+    parts: list[_GeminiPart] | None = None
 
 
 class _Candidate(Wire):
@@ -54,7 +54,7 @@ class _Candidate(Wire):
     finish_message: Text = Field(default="", alias="finishMessage")
 
 
-class _Usage(Wire):
+class _UsageMetadata(Wire):
     """Token counts. They are cumulative: a later count replaces an earlier one, an absent one does not."""
 
     prompt: int | None = Field(default=None, alias="promptTokenCount")
@@ -68,17 +68,17 @@ class _Feedback(Wire):
     block_reason: Text = Field(default="", alias="blockReason")
 
 
-class _Error(Wire):
+class _GeminiError(Wire):
     code: int = 500
     message: Text = ""
     status: Text = ""
 
 
-class _Response(Wire):
+class _GenerateContentResponse(Wire):
     candidates: list[_Candidate] | None = None
-    usage: _Usage | None = Field(default=None, alias="usageMetadata")
+    usage: _UsageMetadata | None = Field(default=None, alias="usageMetadata")
     feedback: _Feedback | None = Field(default=None, alias="promptFeedback")
-    error: _Error | None = None
+    error: _GeminiError | None = None
 
 
 _FINISH: dict[str, FinishReason] = {
@@ -108,7 +108,7 @@ _INVALID = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECT
 """Finish reasons of malformed replies, which are discarded and generated again; a model seldom repeats a mistake."""
 
 
-class ReplyDecoder:
+class GeminiDecoder:
     """Decoder of a reply from the data of its stream's events.
 
     A TextPart cannot hold a signature: a signature that arrives with text is kept in an empty ThinkingPart before it.
@@ -117,7 +117,7 @@ class ReplyDecoder:
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
-        self._parts: list[_Part] = []
+        self._parts: list[_GeminiPart] = []
         self._texts: list[list[str]] = []
         """Pieces of each part's text, joined at the end."""
         self._counts: dict[str, int] = {}
@@ -172,14 +172,14 @@ class ReplyDecoder:
         if candidate.finish_reason and candidate.finish_reason != "FINISH_REASON_UNSPECIFIED":
             self._ending = candidate
 
-    def _continues(self, part: _Part) -> bool:
+    def _continues(self, part: _GeminiPart) -> bool:
         """Return whether a piece continues the part before it. A signed piece is a separate part."""
         if not self._parts or part.call is not None or part.signature:
             return False
         last = self._parts[-1]
         return last.call is None and not last.signature and bool(last.thought) == bool(part.thought)
 
-    def _show(self, part: _Part) -> None:
+    def _show(self, part: _GeminiPart) -> None:
         if part.text and part.call is None:
             self._on_delta(Delta("reasoning" if part.thought else "text", part.text))
 
@@ -191,9 +191,9 @@ class ReplyDecoder:
         return Usage.of(sent, generated, reasoning=thoughts, cached=self._counts.get("cached", 0))
 
 
-def _read(data: str) -> _Response:
+def _read(data: str) -> _GenerateContentResponse:
     try:
-        return _Response.model_validate_json(data)
+        return _GenerateContentResponse.model_validate_json(data)
     except ValidationError as error:
         found = _without_unreadable_arguments(data)
         if found is not None:
@@ -201,7 +201,7 @@ def _read(data: str) -> _Response:
         raise unexpected_event(data, "the Gemini API") from error
 
 
-def _without_unreadable_arguments(data: str) -> _Response | None:
+def _without_unreadable_arguments(data: str) -> _GenerateContentResponse | None:
     """Parse an event again with unstorable arguments of calls replaced; None if those are not the cause.
 
     The event's usage was paid for, and discarding it would only generate this reply again.
@@ -214,7 +214,7 @@ def _without_unreadable_arguments(data: str) -> _Response | None:
         if isinstance(part, dict) and is_too_deep(cast("JsonObject", part).get("args")):
             part["args"] = TOO_DEEP
     try:
-        return _Response.model_validate(event)
+        return _GenerateContentResponse.model_validate(event)
     except ValidationError:
         return None
 
@@ -224,7 +224,7 @@ def _finite(digits: str) -> float:
     return int(digits) if len(digits) < _MAX_DIGITS else math.inf
 
 
-def _to_parts(piece: _Part, text: str) -> list[ReplyPart]:
+def _to_parts(piece: _GeminiPart, text: str) -> list[ReplyPart]:
     signed: JsonObject = {"signature": piece.signature} if piece.signature else {}
     if piece.call is not None:
         return [_call(piece.call, {VENDOR: signed} if signed else None)]
@@ -236,7 +236,7 @@ def _to_parts(piece: _Part, text: str) -> list[ReplyPart]:
     return [mark, TextPart(text=text)] if text else [mark]
 
 
-def _call(call: _Call, opaque: JsonObject | None) -> ToolCallPart:
+def _call(call: _FunctionCall, opaque: JsonObject | None) -> ToolCallPart:
     args = call.args if isinstance(call.args, dict) else {}
     raw_args = None if call.args is None or isinstance(call.args, dict) else json.dumps(call.args)
     return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args, opaque=opaque)

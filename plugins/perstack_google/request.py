@@ -252,7 +252,7 @@ class _Contents:
     def _reply(self, contents: Iterable[ReplyPart]) -> list[JsonValue]:
         """Encode the parts of a reply in order.
 
-        The signature of a text is in the part before it: see `ReplyDecoder`.
+        The signature of a text is in the part before it: see `GeminiDecoder`.
         """
         parts: list[JsonValue] = []
         pending: JsonObject = {}

@@ -1,9 +1,8 @@
 """Skills that are MCP servers: child processes and servers on the web.
 
 A session (`session.McpSession`) owns one server for all Runs of a Job and reconnects after it has died. `local_server`
-and `remote_server` implement `transports.Server`: they start the server and list the connection attempts (protocol and
-transport) to try. `client` tries them in order through the SDK and makes the calls; nothing of the SDK's types leaves
-it.
+and `remote_server` implement `transports.McpServer`: they start the server and list the connection attempts to try.
+`client` tries them in order through the SDK and makes the calls; nothing of the SDK's types leaves it.
 
 - `stdio`: pipes of a child process. `web`: HTTP transports on checked addresses.
 - `tool_list`: filters unusable tools before the SDK sees them, and validates output schemas.

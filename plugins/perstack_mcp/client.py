@@ -40,12 +40,12 @@ from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult, Toolset
-from perstack_mcp.server_requests import OpenCall, OpenCalls, Requests, required_question
-from perstack_mcp.tool_list import Listing, OutputSchemas, filter_tool_lists
+from perstack_mcp.server_requests import OpenCalls, PendingCall, Requests, required_question
+from perstack_mcp.tool_list import OutputSchemas, ToolList, filter_tool_lists
 from perstack_mcp.transports import (
     ConnectionAttempt,
+    McpServer,
     RateLimitedOutput,
-    Server,
     ServerEnded,
     describe,
     next_steps_of,
@@ -147,7 +147,7 @@ for _name in ("mcp", "client"):
 class McpClient:
     """Connected client. It belongs to the task that opened it; any task may call it."""
 
-    def __init__(self, client: Client, listing: Listing, outputs: OutputSchemas, calls: OpenCalls) -> None:
+    def __init__(self, client: Client, listing: ToolList, outputs: OutputSchemas, calls: OpenCalls) -> None:
         """Use a connected client of the SDK."""
         self._client = client
         self._outputs = outputs
@@ -190,7 +190,7 @@ class McpClient:
                     " have had its effect; a longer `timeout` of the skill would wait longer"
                 ) from error
 
-    async def _await_result(self, one: OpenCall) -> ToolResult | Question | None:
+    async def _await_result(self, one: PendingCall) -> ToolResult | Question | None:
         work = asyncio.create_task(self._send(one))
         try:
             both: set[asyncio.Future[Any]] = {work, one.abandoned}
@@ -202,7 +202,7 @@ class McpClient:
                 work.cancel()
                 await asyncio.wait({work})
 
-    async def _send(self, one: OpenCall) -> ToolResult | Question:
+    async def _send(self, one: PendingCall) -> ToolResult | Question:
         call = one.call
         show = RateLimitedOutput(call.on_progress)
 
@@ -234,7 +234,7 @@ class McpClient:
 
 
 async def connect(
-    server: Server, on_ready: Callable[[McpClient], None], leave: asyncio.Event, *, may_sample: bool
+    server: McpServer, on_ready: Callable[[McpClient], None], leave: asyncio.Event, *, may_sample: bool
 ) -> None:
     """Connect to a server and serve it until `leave` is set or the server ends.
 
@@ -303,7 +303,7 @@ def _is_fault(error: BaseException) -> bool:
 class _AttemptedConnection:
     def __init__(
         self,
-        server: Server,
+        server: McpServer,
         attempt: ConnectionAttempt,
         on_ready: Callable[[McpClient], None],
         leave: asyncio.Event,
@@ -313,7 +313,7 @@ class _AttemptedConnection:
         self._server = server
         self._attempt = attempt
         self._may_sample = may_sample
-        self._listing = Listing(server.show)
+        self._listing = ToolList(server.show)
         self._on_ready = on_ready
         self._leave = leave
         self._client: Client | None = None

@@ -44,10 +44,10 @@ from perstack_mcp.transports import describe
 # identifies the call: the request belongs to the only active call, or waits until there is only one. If every active
 # call waits like this, all of them are cancelled and repeated one at a time.
 
-_OWN: ContextVar[OpenCall | None] = ContextVar("perstack_mcp_call", default=None)
+_OWN: ContextVar[PendingCall | None] = ContextVar("perstack_mcp_call", default=None)
 
 
-class OpenCall:
+class PendingCall:
     """Call that a server is working on."""
 
     def __init__(self, call: ToolCall, idle: float) -> None:
@@ -100,14 +100,14 @@ class OpenCalls:
     def __init__(self, show: Callable[[str], None]) -> None:
         """Start without calls."""
         self._show = show
-        self._calls: list[OpenCall] = []
+        self._calls: list[PendingCall] = []
         self._waiting = 0
         self._changed = asyncio.Event()
 
     @contextmanager
-    def register(self, call: ToolCall, idle: float) -> Generator[OpenCall]:
+    def register(self, call: ToolCall, idle: float) -> Generator[PendingCall]:
         """Register a call for the duration of the block."""
-        one = OpenCall(call, idle)
+        one = PendingCall(call, idle)
         before = _OWN.set(one)
         self._calls.append(one)
         try:
@@ -118,12 +118,12 @@ class OpenCalls:
             one.is_over.set()
             self._notify()
 
-    def candidates(self) -> list[OpenCall]:
+    def candidates(self) -> list[PendingCall]:
         """Return the calls to which a request that has just arrived may belong."""
         own = _OWN.get()
         return [one for one in self._calls if own in (None, one)]
 
-    async def owner(self, *, is_question: bool) -> OpenCall | None:
+    async def owner(self, *, is_question: bool) -> PendingCall | None:
         """Return the call to which a request belongs; None if there is none, or several that cannot be told apart.
 
         Waits up to half the idle timeout for the other calls to end.
@@ -143,7 +143,7 @@ class OpenCalls:
         finally:
             self._waiting -= is_question
 
-    async def _wait_for_single(self, candidates: list[OpenCall]) -> OpenCall | None:
+    async def _wait_for_single(self, candidates: list[PendingCall]) -> PendingCall | None:
         while True:
             self._abandon_all_if_waiting()
             left = [one for one in candidates if one in self._calls and not one.abandoned.done()]
@@ -243,7 +243,7 @@ def question_of(params: ElicitRequestParams) -> Question:
     return Question(message=params.message, requested_schema=cast("JsonObject", params.requested_schema))
 
 
-def required_question(error: MCPError, one: OpenCall) -> Question | None:
+def required_question(error: MCPError, one: PendingCall) -> Question | None:
     """Return the question that a person must answer before the call is repeated (URL elicitation, 2025-11-25).
 
     None for other errors. Raises SkillError if nobody can be asked, or the person declined.

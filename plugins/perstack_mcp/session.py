@@ -10,7 +10,7 @@ from perstack.core.runs.facts import Question
 from perstack.errors import SkillError
 from perstack.next_steps import NextStep
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
-from perstack_mcp.transports import Server, ServerEnded, describe, next_steps_of
+from perstack_mcp.transports import McpServer, ServerEnded, describe, next_steps_of
 
 if TYPE_CHECKING:
     from perstack_mcp.client import McpClient
@@ -22,13 +22,13 @@ DEFAULT_TIMEOUT_MS = 60_000
 class McpSession(SkillSession):
     """Server connection shared by all Runs of a Job."""
 
-    def __init__(self, server: Server, timeout_ms: int | None, *, may_sample: bool = False) -> None:
+    def __init__(self, server: McpServer, timeout_ms: int | None, *, may_sample: bool = False) -> None:
         """Connect to nothing yet; `timeout_ms` None means DEFAULT_TIMEOUT."""
         self._server = server
         self._may_sample = may_sample
         self._patience = (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
         self._lock = asyncio.Lock()
-        self._connection: _Connection | None = None
+        self._connection: _ConnectionTask | None = None
         self._toolset: Toolset | None = None
         self._is_closed = False
 
@@ -77,14 +77,14 @@ class McpSession(SkillSession):
                 self._server.show(
                     f"(the server had ended{await self._connection.failure_summary()}: it is started again)"
                 )
-            self._connection = _Connection(self._server, may_sample=self._may_sample)
+            self._connection = _ConnectionTask(self._server, may_sample=self._may_sample)
             return await self._connection.ready(self._patience)
 
 
-class _Connection:
+class _ConnectionTask:
     """Task that starts a server, connects and shuts it down, because the SDK requires all three in one task."""
 
-    def __init__(self, server: Server, *, may_sample: bool) -> None:
+    def __init__(self, server: McpServer, *, may_sample: bool) -> None:
         self._server = server
         self._may_sample = may_sample
         self._leave = asyncio.Event()

@@ -43,7 +43,7 @@ _LIST_TIMEOUT_S = 30.0
 """Seconds for a new list; the first one is part of connecting."""
 
 
-class Listing:
+class ToolList:
     """Current tools of one connection."""
 
     def __init__(self, show: Callable[[str], None]) -> None:

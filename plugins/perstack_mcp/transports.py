@@ -44,7 +44,7 @@ class ConnectionAttempt:
     """Function to call when a server has answered, with True if its revision is stateless."""
 
 
-class Server(Protocol):
+class McpServer(Protocol):
     """Server that can be started, again after it has ended."""
 
     @property

@@ -69,7 +69,7 @@ async def streamable(
 
     Once connected, an unauthorized request fails alone, without ending the connection.
     """
-    client = _Client(_transport(may_be_local), dict(headers), httpx2.Timeout(_CONNECT_TIMEOUT_S, read=None), auth)
+    client = _HttpClient(_transport(may_be_local), dict(headers), httpx2.Timeout(_CONNECT_TIMEOUT_S, read=None), auth)
     async with (
         client,
         streamable_http_client(endpoint, http_client=client, max_sse_event_size=_MAX_EVENT_BYTES) as streams,
@@ -103,7 +103,7 @@ def _transport(may_be_local: bool) -> httpx2.AsyncBaseTransport | None:
     return None if may_be_local else _CheckedTransport()
 
 
-class _Client(httpx2.AsyncClient):
+class _HttpClient(httpx2.AsyncClient):
     def __init__(
         self,
         transport: httpx2.AsyncBaseTransport | None,

@@ -218,7 +218,7 @@ class _CompletionDetails(Wire):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Wire):
+class _CompletionUsage(Wire):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
@@ -227,15 +227,15 @@ class _Usage(Wire):
     completion_tokens_details: _CompletionDetails | None = None
 
 
-class _Error(Wire):
+class _ChatError(Wire):
     message: Text = ""
     code: JsonValue = None
 
 
-class _Chunk(Wire):
+class _ChatCompletionChunk(Wire):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: _Error | str | None = None
+    usage: _CompletionUsage | None = None
+    error: _ChatError | str | None = None
 
 
 _FINISH: dict[str, FinishReason] = {
@@ -270,7 +270,7 @@ class ChatDecoder:
         self._calls: list[_Call] = []
         self._finish = ""
         self._refused = False
-        self._usage: _Usage | None = None
+        self._usage: _CompletionUsage | None = None
         self._is_whole = False
 
     def feed(self, data: str) -> bool:
@@ -278,7 +278,7 @@ class ChatDecoder:
         if data.strip() == _END:
             self._is_whole = True
             return True
-        chunk = read_event(_Chunk, data, "Chat Completions")
+        chunk = read_event(_ChatCompletionChunk, data, "Chat Completions")
         if chunk.error is not None:
             raise _error(chunk.error)
         self._usage = chunk.usage or self._usage
@@ -379,7 +379,7 @@ def _call_part(call: _Call) -> ToolCallPart:
     return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args)
 
 
-def _usage(usage: _Usage | None) -> Usage:
+def _usage(usage: _CompletionUsage | None) -> Usage:
     """Convert the token counts; all are zero if the server sent none."""
     if usage is None:
         return Usage()
@@ -397,5 +397,5 @@ def _usage(usage: _Usage | None) -> Usage:
     )
 
 
-def _error(error: _Error | str) -> ProviderError:
+def _error(error: _ChatError | str) -> ProviderError:
     return stream_error(error, None) if isinstance(error, str) else stream_error(error.message, error.code)

@@ -36,7 +36,7 @@ _CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "ocp-apim-sub
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class OpenAIConnection:
     """Endpoint, options, wire format and path of the requests."""
 
     endpoint: Endpoint
@@ -76,7 +76,7 @@ class OpenAISettings(CompatibleSettings):
     """Shows a summary of the reasoning (Responses only)."""
 
 
-def openai_connection(config: ProviderConfig) -> Connection:
+def openai_connection(config: ProviderConfig) -> OpenAIConnection:
     """Return the connection to OpenAI or a compatible server; a server on this machine needs no key.
 
     Source: OpenAI API reference, «Introduction», section «Authentication»; its SDKs and the
@@ -104,7 +104,7 @@ def openai_connection(config: ProviderConfig) -> Connection:
         reasoning_summary=settings.reasoning_summary,
     )
     api = settings.api or ("responses" if official else "chat")
-    return Connection(endpoint_of(base_url, headers, settings, api), dialect, api)
+    return OpenAIConnection(endpoint_of(base_url, headers, settings, api), dialect, api)
 
 
 def is_openai(base_url: str) -> bool:
@@ -158,7 +158,7 @@ class AzureSettings(CompatibleSettings):
     reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-def azure_connection(config: ProviderConfig) -> Connection:
+def azure_connection(config: ProviderConfig) -> OpenAIConnection:
     """Return the connection to a deployment at Azure, whose name is used as the model's.
 
     Source: Azure OpenAI documentation, «API version lifecycle» (the v1 API) and «REST API reference»; OpenAI's SDK
@@ -178,7 +178,7 @@ def azure_connection(config: ProviderConfig) -> Connection:
     )
     api = settings.api or ("chat" if settings.use_deployment_based_urls else "responses")
     prefix, query = _path(settings, env, api)
-    return Connection(endpoint_of(base_url, headers, settings, api), dialect, api, prefix, query)
+    return OpenAIConnection(endpoint_of(base_url, headers, settings, api), dialect, api, prefix, query)
 
 
 def _base_url(settings: AzureSettings, env: Mapping[str, str]) -> str:
@@ -243,7 +243,7 @@ OLLAMA_BASE_URL = "http://localhost:11434"
 _OLLAMA_PORT = 11434
 
 
-def deepseek_connection(config: ProviderConfig) -> Connection:
+def deepseek_connection(config: ProviderConfig) -> OpenAIConnection:
     """Return the connection to DeepSeek. Source: DeepSeek API documentation, «Your First API Call»."""
     settings = read_settings(CompatibleSettings, config.setting)
     keys = ("DEEPSEEK_API_KEY",)
@@ -255,10 +255,10 @@ def deepseek_connection(config: ProviderConfig) -> Connection:
     headers.update(settings.headers)
     if not has_credential(headers) and not is_loopback(base_url):
         raise missing_key("deepseek", "DEEPSEEK_API_KEY")
-    return Connection(endpoint_of(base_url, headers, settings, "chat"), dialect_of(settings, "deepseek"), "chat")
+    return OpenAIConnection(endpoint_of(base_url, headers, settings, "chat"), dialect_of(settings, "deepseek"), "chat")
 
 
-def ollama_connection(config: ProviderConfig) -> Connection:
+def ollama_connection(config: ProviderConfig) -> OpenAIConnection:
     """Return the connection to an Ollama server, which may use plain http, as is common in a local network.
 
     A credential is never sent over plain http to another machine. Source: Ollama documentation, «OpenAI compatibility»
@@ -281,7 +281,7 @@ def ollama_connection(config: ProviderConfig) -> Connection:
         raise DefinitionError((Problem(wrong, "perstack.toml", key="provider.setting.headers"),))
     base_url = re.sub(r"/(api|v1)$", "", base_url)
     dialect = dialect_of(settings, "ollama")
-    return Connection(endpoint_of(base_url, headers, settings, "chat"), dialect, "chat", prefix="/v1")
+    return OpenAIConnection(endpoint_of(base_url, headers, settings, "chat"), dialect, "chat", prefix="/v1")
 
 
 def _ollama_url(host: str) -> str:

@@ -1,9 +1,8 @@
 """Provider port implemented with OpenAI's APIs: Chat Completions and Responses.
 
-`endpoints` builds a `Connection` (address, credentials, wire format) from settings and environment, one function per
-provider name. `chat_completions` and `responses_api` are the codecs: pure functions that encode a request, and a
-decoder fed with the data of each server-sent event. `dialect` has what servers and models differ in: reasoning efforts,
-schemas, blobs, error codes.
+`endpoints` builds an `OpenAIConnection` (address, credentials, wire format) from settings and environment, one function
+per provider name. `chat_completions` and `responses_api` are the codecs: pure functions that encode a request, and a
+decoder fed with the data of each server-sent event. `dialect` has what servers and models differ in.
 
 Each request extends the bytes of the Run's earlier requests, so that the vendor's prompt cache applies and each message
 is encoded once. Responses stores nothing at the vendor: reasoning comes back as encrypted items, which are sent again;
@@ -25,7 +24,7 @@ from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack_openai.dialect import Dialect
 from perstack_openai.endpoints import (
-    Connection,
+    OpenAIConnection,
     azure_connection,
     deepseek_connection,
     ollama_connection,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 class OpenAIProvider(HttpProvider):
     """Provider of one endpoint in one wire format, whose codec is imported on the first generation."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: OpenAIConnection) -> None:
         """Connect to nothing yet."""
         super().__init__(connection.endpoint, connection.dialect.reply_settings())
         self._connection = connection
@@ -99,7 +98,7 @@ def _without_encrypted(dialect: Dialect, error: ProviderError) -> Dialect | None
 
 # Connection functions by provider name.
 
-CONNECTIONS: Mapping[str, Callable[[ProviderConfig], Connection]] = {
+CONNECTIONS: Mapping[str, Callable[[ProviderConfig], OpenAIConnection]] = {
     "openai": openai_connection,
     "deepseek": deepseek_connection,
     "azure-openai": azure_connection,

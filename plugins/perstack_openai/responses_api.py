@@ -170,7 +170,7 @@ _API = "the Responses API"
 _END = "[DONE]"
 
 
-class _Content(Wire):
+class _OutputContent(Wire):
     type: Text = ""
     text: Text = ""
     refusal: Text = ""
@@ -186,27 +186,27 @@ class _Item(Wire):
     arguments: Text = ""
     phase: Text = ""
     encrypted_content: Text = ""
-    content: list[_Content] | None = None
-    summary: list[_Content] | None = None
+    content: list[_OutputContent] | None = None
+    summary: list[_OutputContent] | None = None
 
 
 class _InputDetails(Wire):
     cached_tokens: int | None = None
 
 
-class _OutputDetails(Wire):
+class _OutputTokensDetails(Wire):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Wire):
+class _ResponseUsage(Wire):
     input_tokens: int | None = None
     input_tokens_details: _InputDetails | None = None
     output_tokens: int | None = None
-    output_tokens_details: _OutputDetails | None = None
+    output_tokens_details: _OutputTokensDetails | None = None
     total_tokens: int | None = None
 
 
-class _Error(Wire):
+class _ResponseError(Wire):
     message: Text = ""
     code: JsonValue = None
 
@@ -218,12 +218,12 @@ class _Incomplete(Wire):
 class _Response(Wire):
     status: Text = ""
     output: list[_Item] | None = None
-    usage: _Usage | None = None
-    error: _Error | None = None
+    usage: _ResponseUsage | None = None
+    error: _ResponseError | None = None
     incomplete_details: _Incomplete | None = None
 
 
-class _Event(Wire):
+class _ResponseStreamEvent(Wire):
     """Fields of all event types; empty if a type lacks one."""
 
     type: Text = ""
@@ -232,7 +232,7 @@ class _Event(Wire):
     output_index: int | None = None
     item: _Item | None = None
     response: _Response | None = None
-    error: _Error | None = None
+    error: _ResponseError | None = None
     message: Text = ""
     code: JsonValue = None
 
@@ -261,7 +261,7 @@ class ResponsesDecoder:
         """Process one event. Return True after the last one. Raises ProviderError for an error event."""
         if data.strip() == _END:
             return True
-        event = read_event(_Event, data, _API)
+        event = read_event(_ResponseStreamEvent, data, _API)
         match event.type:
             case "response.output_item.done":
                 if event.item is not None:
@@ -270,7 +270,7 @@ class ResponsesDecoder:
             case "response.completed" | "response.incomplete" | "response.failed":
                 self._end(event.response or _Response(status=event.type.removeprefix("response.")))
             case "error":
-                found = event.error or _Error(message=event.message, code=event.code)
+                found = event.error or _ResponseError(message=event.message, code=event.code)
                 raise stream_error(found.message, found.code)
             case "":
                 # A whole response in one document, from a server that does not stream, or an error without a type.
@@ -287,7 +287,7 @@ class ResponsesDecoder:
         reply = ExpertMessage(contents=tuple(part for item in items for part in _parts(item, self._vendor)))
         return Generation(reply, _usage(self._response.usage), _finish_reason(self._response, items))
 
-    def _show(self, event: _Event) -> None:
+    def _show(self, event: _ResponseStreamEvent) -> None:
         kind = _DELTAS.get(event.type)
         if event.type == "response.reasoning_summary_part.added" and event.summary_index:
             self._on_delta(Delta("reasoning", "\n\n"))
@@ -300,7 +300,7 @@ class ResponsesDecoder:
 
     def _end(self, response: _Response) -> None:
         if response.error is not None or response.status in ("failed", "cancelled"):
-            error = response.error or _Error()
+            error = response.error or _ResponseError()
             raise stream_error(error.message, error.code)
         self._response = response
 
@@ -356,7 +356,7 @@ def _finish_reason(response: _Response, items: list[_Item]) -> FinishReason:
     return "toolCalls" if any(item.type == "function_call" for item in items) else "stop"
 
 
-def _usage(usage: _Usage | None) -> Usage:
+def _usage(usage: _ResponseUsage | None) -> Usage:
     """Convert the token counts; all are zero if the server sent none."""
     if usage is None:
         return Usage()
@@ -364,7 +364,7 @@ def _usage(usage: _Usage | None) -> Usage:
     return Usage(
         input_tokens=sent,
         output_tokens=generated,
-        reasoning_tokens=(usage.output_tokens_details or _OutputDetails()).reasoning_tokens or 0,
+        reasoning_tokens=(usage.output_tokens_details or _OutputTokensDetails()).reasoning_tokens or 0,
         total_tokens=usage.total_tokens or sent + generated,
         cached_input_tokens=(usage.input_tokens_details or _InputDetails()).cached_tokens or 0,
     )

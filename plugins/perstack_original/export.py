@@ -123,7 +123,7 @@ class _Export:
         )
         given = query if base else (before[0], *query)
         self._write(at, start, "startRun", initial_checkpoint=initial, input_messages=given)
-        setting = theirs.RunSetting(model=start.model, provider_config={"providerName": start.provider})
+        setting = theirs.OriginalRunSetting(model=start.model, provider_config={"providerName": start.provider})
         self._file(at, "run-setting.json", setting)
         return at
 
@@ -217,7 +217,7 @@ class _Export:
             others = message.model_copy(update={"contents": tuple(by_id.values())})
             self._write(at, event, kind, new_messages=(others,))
         if completion is not None:
-            result = theirs.ToolResult(
+            result = theirs.OriginalToolResult(
                 id=event.tool_call_id, tool_name=completion.tool_name or "", result=completion.contents or ()
             )
             self._write(at, event, "attemptCompletion", tool_result=result)
@@ -233,11 +233,11 @@ class _Export:
             facts["error"] = {"name": "Interrupted", "message": event.reason}
         self._write(at, event, _STOPS[type(event)], **facts)
 
-    def _checkpoint(self, at: _Stretch, seq: int, *, keep: bool = False) -> theirs.Checkpoint:
+    def _checkpoint(self, at: _Stretch, seq: int, *, keep: bool = False) -> theirs.OriginalCheckpoint:
         """Return the checkpoint of the Run's current state; with `keep` also write its file."""
         state = at.state
         caller = state.start.delegated_by
-        checkpoint = theirs.Checkpoint(
+        checkpoint = theirs.OriginalCheckpoint(
             id=_id(at.run_id, "checkpoint", seq),
             job_id=state.start.job_id,
             run_id=at.run_id,
@@ -275,13 +275,15 @@ class _Export:
             self.files[path] = checkpoint.to_json()
         return checkpoint
 
-    def _partial(self, result: ToolResultPart, skill: str) -> theirs.ToolResult:
+    def _partial(self, result: ToolResultPart, skill: str) -> theirs.OriginalToolResult:
         contents = tuple(self._content(part) for part in result.contents)
-        return theirs.ToolResult(id=result.tool_call_id, skill_name=skill, tool_name=result.tool_name, result=contents)
+        return theirs.OriginalToolResult(
+            id=result.tool_call_id, skill_name=skill, tool_name=result.tool_name, result=contents
+        )
 
-    def _calls(self, at: _Stretch) -> tuple[theirs.ToolCall, ...]:
+    def _calls(self, at: _Stretch) -> tuple[theirs.OriginalToolCall, ...]:
         return tuple(
-            theirs.ToolCall(
+            theirs.OriginalToolCall(
                 id=call.decided.id,
                 skill_name=call.decided.skill_name or "@perstack/base",
                 tool_name=call.decided.tool_name,
@@ -294,7 +296,7 @@ class _Export:
         instruction = theirs.Message(
             type="instructionMessage",
             id=_id(at.state.id, "instruction", 0),
-            contents=(theirs.Part(type="textPart", text=at.state.start.instruction),),
+            contents=(theirs.OriginalPart(type="textPart", text=at.state.start.instruction),),
         )
         pairs = zip(at.state.messages, at.ids, strict=True)
         return (instruction, *(self._message(message, message_id) for message, message_id in pairs))
@@ -307,7 +309,7 @@ class _Export:
                 contents = tuple(_reply_part(part) for part in message.contents)
             case ToolMessage():
                 contents = tuple(
-                    theirs.Part(
+                    theirs.OriginalPart(
                         type="toolResultPart",
                         tool_call_id=part.tool_call_id,
                         tool_name=part.tool_name,
@@ -321,14 +323,14 @@ class _Export:
         named = tuple(part.model_copy(update={"id": _id(message_id, "part", n)}) for n, part in enumerate(contents))
         return theirs.Message(type=message.type, id=message_id, contents=named)
 
-    def _content(self, part: ResultContent) -> theirs.Part:
+    def _content(self, part: ResultContent) -> theirs.OriginalPart:
         if isinstance(part, TextPart):
-            return theirs.Part(type="textPart", text=part.text)
+            return theirs.OriginalPart(type="textPart", text=part.text)
         data = self.blobs.get(part.sha256)
         if data is None:
-            return theirs.Part(type="textPart", text=f"[{part.mime_type}, {part.size} bytes, not kept]")
+            return theirs.OriginalPart(type="textPart", text=f"[{part.mime_type}, {part.size} bytes, not kept]")
         kind = "imageInlinePart" if part.mime_type.startswith("image/") else "fileInlinePart"
-        return theirs.Part(type=kind, encoded_data=base64.b64encode(data).decode(), mime_type=part.mime_type)
+        return theirs.OriginalPart(type=kind, encoded_data=base64.b64encode(data).decode(), mime_type=part.mime_type)
 
     def _write(self, at: _Stretch, source: ours.StoredEvent, kind: str, **facts: object) -> None:
         # strictly increasing, so that the file names keep the order
@@ -378,16 +380,16 @@ def _expert(key: str, version: str = "1.0.0") -> theirs.ExpertName:
     return theirs.ExpertName(key=key, name=key, version=version)
 
 
-def _reply_part(part: ReplyPart) -> theirs.Part:
+def _reply_part(part: ReplyPart) -> theirs.OriginalPart:
     match part:
         case ToolCallPart():
-            return theirs.Part(
+            return theirs.OriginalPart(
                 type="toolCallPart", tool_call_id=part.tool_call_id, tool_name=part.tool_name, args=part.args
             )
         case ThinkingPart():
-            return theirs.Part(type="thinkingPart", thinking=part.thinking)
+            return theirs.OriginalPart(type="thinkingPart", thinking=part.thinking)
         case TextPart():
-            return theirs.Part(type="textPart", text=part.text)
+            return theirs.OriginalPart(type="textPart", text=part.text)
         case _:
             assert_never(part)
 

@@ -52,7 +52,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.ports.formats import ForeignJob, ReadableFolder
 from perstack_original import models as theirs
-from perstack_original.models import Event, RunSetting
+from perstack_original.models import Event, OriginalRunSetting
 
 _BASE_KINDS: dict[str, ToolKind] = {
     "todo": "todo",
@@ -65,7 +65,7 @@ class _Remaining(Fact):
     remaining_todos: tuple[Todo, ...] = ()
 
 
-def last_message(checkpoint: theirs.Checkpoint | None) -> str:
+def last_message(checkpoint: theirs.OriginalCheckpoint | None) -> str:
     """Return the id of the last message in a checkpoint; empty without one."""
     return checkpoint.messages[-1].id if checkpoint and checkpoint.messages else ""
 
@@ -121,7 +121,7 @@ def expert_message(message: theirs.Message | None) -> ExpertMessage:
     return ExpertMessage(contents=tuple(_reply_part(part) for part in (message.contents if message else ())))
 
 
-def _reply_part(part: theirs.Part) -> ReplyPart:
+def _reply_part(part: theirs.OriginalPart) -> ReplyPart:
     if part.type == "toolCallPart":
         return ToolCallPart(tool_call_id=part.tool_call_id or "", tool_name=part.tool_name or "", args=part.args or {})
     if part.type == "thinkingPart":
@@ -129,7 +129,7 @@ def _reply_part(part: theirs.Part) -> ReplyPart:
     return TextPart(text=part.text or "")
 
 
-def remaining_todos(result: Iterable[theirs.Part]) -> tuple[Todo, ...]:
+def remaining_todos(result: Iterable[theirs.OriginalPart]) -> tuple[Todo, ...]:
     """Return the todos that kept an Expert from completing, read from the tool's result."""
     try:
         return _Remaining.model_validate_json("".join(part.text or "" for part in result)).remaining_todos
@@ -179,7 +179,7 @@ class _Chain:
 def from_original(
     job_id: str,
     runs: Mapping[str, Sequence[theirs.Event]],
-    settings: Mapping[str, theirs.RunSetting] | None = None,
+    settings: Mapping[str, theirs.OriginalRunSetting] | None = None,
 ) -> ForeignJob:
     """Convert the events of a Job's original runs, in any order, to logs."""
     return _Upgrade(job_id, runs, settings or {}).result()
@@ -190,7 +190,7 @@ class _Upgrade:
         self,
         job_id: str,
         runs: Mapping[str, Sequence[theirs.Event]],
-        settings: Mapping[str, theirs.RunSetting],
+        settings: Mapping[str, theirs.OriginalRunSetting],
     ) -> None:
         self._job_id = job_id
         self._settings = settings
@@ -274,7 +274,7 @@ class _Upgrade:
             return
         checkpoint = event.initial_checkpoint
         place = self._place(checkpoint)
-        setting = self._settings.get(event.run_id, theirs.RunSetting())
+        setting = self._settings.get(event.run_id, theirs.OriginalRunSetting())
         provider = setting.provider_config.get("providerName")
         instruction = instruction_of((*(event.input_messages or ()), *(checkpoint.messages if checkpoint else ())))
         expert = checkpoint.expert if checkpoint else theirs.ExpertName(key=event.expert_key)
@@ -295,7 +295,7 @@ class _Upgrade:
         chain.state = begin(start, Head(1), place[0] if place else None)
         chain.log.append(start)
 
-    def _place(self, checkpoint: theirs.Checkpoint | None) -> tuple[Run, str] | None:
+    def _place(self, checkpoint: theirs.OriginalCheckpoint | None) -> tuple[Run, str] | None:
         """Return the Run that a run continues from, as it was there.
 
         The run's last message may only close open calls.
@@ -501,7 +501,7 @@ class _Upgrade:
             tool_name=caller.tool_name,
         )
 
-    def _content(self, part: theirs.Part) -> ResultContent:
+    def _content(self, part: theirs.OriginalPart) -> ResultContent:
         if part.encoded_data is None:
             return TextPart(text=part.text if part.text is not None else part.url or "")
         try:
@@ -540,7 +540,7 @@ _UNREAD = ("-streamRunResult.json", "-startStreamingRunResult.json", "-resolveTo
 def read_job(job_id: str, runs: ReadableFolder, names: Sequence[str]) -> ForeignJob:
     """Read a Job's directories. Raises StorageError, naming the file, if one is unreadable."""
     events: dict[str, list[Event]] = {}
-    settings: dict[str, RunSetting] = {}
+    settings: dict[str, OriginalRunSetting] = {}
     for name in names:
         found = runs.find(name)
         if found is None:
@@ -549,7 +549,7 @@ def read_job(job_id: str, runs: ReadableFolder, names: Sequence[str]) -> Foreign
             files = sorted(entry.name for entry in folder.entries() if _is_event(entry))
             if not files:
                 continue
-            settings[name] = _parse(RunSetting, folder, "run-setting.json") or RunSetting()
+            settings[name] = _parse(OriginalRunSetting, folder, "run-setting.json") or OriginalRunSetting()
             events[name] = [read for file in files if (read := _parse(Event, folder, file)) is not None]
             if all(event.type != "startRun" for event in events[name]):
                 raise StorageError(f"{folder.path}: it has events, and none of them is startRun")

@@ -11,7 +11,7 @@ from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.usage import NO_USAGE, Usage
 
 
-class Part(Fact):
+class OriginalPart(Fact):
     """Part of a message; its fields depend on its type."""
 
     type: str
@@ -21,7 +21,7 @@ class Part(Fact):
     tool_call_id: str | None = None
     tool_name: str | None = None
     args: JsonObject | None = None
-    contents: tuple[Part, ...] | None = None
+    contents: tuple[OriginalPart, ...] | None = None
     is_error: bool | None = None
     encoded_data: str | None = None
     mime_type: str | None = None
@@ -32,7 +32,7 @@ class Message(Fact):
     """Message of any role."""
 
     type: str
-    contents: tuple[Part, ...] = ()
+    contents: tuple[OriginalPart, ...] = ()
     id: str = ""
 
 
@@ -63,7 +63,7 @@ class Callee(Fact):
     query: str = ""
 
 
-class ToolCall(Fact):
+class OriginalToolCall(Fact):
     """Tool call, with its skill."""
 
     id: str
@@ -72,16 +72,16 @@ class ToolCall(Fact):
     args: JsonObject = Field(default_factory=dict)
 
 
-class ToolResult(Fact):
+class OriginalToolResult(Fact):
     """Result of a call that is not in a message yet."""
 
     id: str
     skill_name: str = ""
     tool_name: str = ""
-    result: tuple[Part, ...] = ()
+    result: tuple[OriginalPart, ...] = ()
 
 
-class Checkpoint(Fact):
+class OriginalCheckpoint(Fact):
     """Checkpoint: checkpoints/{id}.json, also inside events."""
 
     id: str
@@ -94,7 +94,7 @@ class Checkpoint(Fact):
     delegated_by: Caller | None = None
     delegate_to: tuple[Callee, ...] = Field(default=(), exclude_if=falsy)
     usage: Usage = NO_USAGE
-    partial_tool_results: tuple[ToolResult, ...] = Field(default=(), exclude_if=falsy)
+    partial_tool_results: tuple[OriginalToolResult, ...] = Field(default=(), exclude_if=falsy)
 
 
 class Event(Fact):
@@ -107,19 +107,19 @@ class Event(Fact):
     job_id: str
     run_id: str
     step_number: int = 0
-    initial_checkpoint: Checkpoint | None = None
+    initial_checkpoint: OriginalCheckpoint | None = None
     input_messages: tuple[Message, ...] | None = None
     messages: tuple[Message, ...] | None = None
     new_message: Message | None = None
     new_messages: tuple[Message, ...] | None = None
-    tool_calls: tuple[ToolCall, ...] | None = None
-    tool_call: ToolCall | None = None
-    tool_result: ToolResult | None = None
+    tool_calls: tuple[OriginalToolCall, ...] | None = None
+    tool_call: OriginalToolCall | None = None
+    tool_result: OriginalToolResult | None = None
     text: str | None = None
     reason: str | None = None
     error: JsonObject | None = None
     usage: Usage | None = None
-    checkpoint: Checkpoint | None = None
+    checkpoint: OriginalCheckpoint | None = None
 
     @property
     def file_name(self) -> str:
@@ -127,7 +127,7 @@ class Event(Fact):
         return f"event-{self.timestamp}-{self.step_number}-{self.type}.json"
 
 
-class RunSetting(Fact):
+class OriginalRunSetting(Fact):
     """Model settings of a run: run-setting.json."""
 
     model: str = ""

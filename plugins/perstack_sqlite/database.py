@@ -35,7 +35,7 @@ def is_busy(error: sqlite3.OperationalError) -> bool:
     return code & 0xFF == sqlite3.SQLITE_BUSY
 
 
-class Worker:
+class DatabaseConnection:
     """Connection, opened on first use (again in a forked child), and the thread for operations that may block.
 
     On a fast disk an operation runs in the calling thread, because a thread switch would take longer. The thread gets
@@ -169,8 +169,8 @@ class Database:
         """Open nothing yet."""
         self.path = path
         self._opening = Lock()
-        self._reader = Worker(self._open_to_read, "perstack-sqlite-read")
-        self._writer = Worker(self._open_to_write, "perstack-sqlite-write")
+        self._reader = DatabaseConnection(self._open_to_read, "perstack-sqlite-read")
+        self._writer = DatabaseConnection(self._open_to_write, "perstack-sqlite-write")
         self._syncs: bool | None = None
         """True if the writing connection syncs its commits; None if not set yet."""
 

@@ -14,7 +14,7 @@ from perstack.config.load import load_project
 from perstack.core.base.public_addresses import is_public
 from perstack.core.definitions.sandbox import wrong_place
 from perstack.errors import DefinitionError
-from perstack_bubblewrap.network import Refused, check_address
+from perstack_bubblewrap.network import PlaceRefused, check_address
 from perstack_mcp.web import refuse_private
 
 PRIVATE = [
@@ -33,7 +33,7 @@ def test_every_door_refuses_a_private_address(address: str, tmp_path: Path) -> N
     assert not is_public(address)
     with pytest.raises(Exception, match="private or local address"):
         refuse_private(address, "a.example")
-    with pytest.raises(Refused, match="no public address"):
+    with pytest.raises(PlaceRefused, match="no public address"):
         check_address("a.example", 443, address, ("a.example",))
     if ":" not in address:
         assert "no public address" in (wrong_place(address) or "")

@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = ["b_files", "c_parallel_delegates", "d_interactive"]
 
 
-def original(case: str) -> tuple[str, dict[str, list[theirs.Event]], list[theirs.Checkpoint]]:
+def original(case: str) -> tuple[str, dict[str, list[theirs.Event]], list[theirs.OriginalCheckpoint]]:
     """Return Job id, events by Run, and checkpoints of a golden Job."""
     (job,) = (GOLDEN / case / "perstack" / "jobs").iterdir()
     runs = {
@@ -24,7 +24,7 @@ def original(case: str) -> tuple[str, dict[str, list[theirs.Event]], list[theirs
         for run in (job / "runs").iterdir()
     }
     files = (job / "checkpoints").glob("*.json")
-    return job.name, runs, [theirs.Checkpoint.model_validate_json(file.read_bytes()) for file in files]
+    return job.name, runs, [theirs.OriginalCheckpoint.model_validate_json(file.read_bytes()) for file in files]
 
 
 def states(upgraded: ForeignJob) -> dict[str, Run]:

@@ -14,7 +14,7 @@ from wire import KEY, Said, Wire, pieces
 from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta
 from perstack.testing.fake_endpoint import Reply, events
-from perstack_anthropic.messages_api import ReplyDecoder
+from perstack_anthropic.messages_api import MessagesDecoder
 from perstack_anthropic.plugin import FACTORY
 
 EVENT: TypeAdapter[Any] = TypeAdapter(sdk.RawMessageStreamEvent)
@@ -74,8 +74,8 @@ class AnthropicWire(MessagesWire):
     def reply(self, said: Said) -> Reply:
         return Reply(events('{"type": "ping"}', *data_of(said)))
 
-    def decoder(self, on_delta: Callable[[Delta], None]) -> ReplyDecoder:
-        return ReplyDecoder(on_delta)
+    def decoder(self, on_delta: Callable[[Delta], None]) -> MessagesDecoder:
+        return MessagesDecoder(on_delta)
 
 
 ANTHROPIC = AnthropicWire(

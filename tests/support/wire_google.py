@@ -13,7 +13,7 @@ from wire import KEY, Said, Wire, pieces
 from perstack.ports.provider import Delta
 from perstack.testing.fake_endpoint import Reply
 from perstack_google.plugin import FACTORY
-from perstack_google.reply import ReplyDecoder
+from perstack_google.reply import GeminiDecoder
 
 _STOP = {"stop": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
 _USAGE = {"prompt_token_count": 100, "candidates_token_count": 50, "cached_content_token_count": 64}
@@ -52,8 +52,8 @@ class GoogleWire(Wire):
     def reply(self, said: Said) -> Reply:
         return Reply(tuple(f"data: {data}\r\n\r\n".encode() for data in data_of(said)))
 
-    def decoder(self, on_delta: Callable[[Delta], None]) -> ReplyDecoder:
-        return ReplyDecoder(on_delta)
+    def decoder(self, on_delta: Callable[[Delta], None]) -> GeminiDecoder:
+        return GeminiDecoder(on_delta)
 
     def results(self, body: Any) -> list[Any]:
         parts = (part for content in body["contents"] for part in content["parts"])

@@ -24,7 +24,7 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
 from perstack.support.http.errors import bad_response, error_from_status, stream_interrupted
 from perstack.support.http.messages import Text, Wire, finish_reason, read_arguments, read_event
-from perstack_anthropic.messages_api import ReplyDecoder as MessagesDecoder
+from perstack_anthropic.messages_api import MessagesDecoder
 from perstack_bedrock.request import VENDOR
 
 if TYPE_CHECKING:
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from botocore.eventstream import EventStreamMessage
 
 
-class _Failure(Wire):
+class _AwsFailure(Wire):
     message: Text = ""
     code: Text = ""
 
 
 class _Failures(Wire):
-    internal: _Failure | None = Field(default=None, alias="internalServerException")
-    model_stream: _Failure | None = Field(default=None, alias="modelStreamErrorException")
-    model_timeout: _Failure | None = Field(default=None, alias="modelTimeoutException")
-    service_unavailable: _Failure | None = Field(default=None, alias="serviceUnavailableException")
-    throttling: _Failure | None = Field(default=None, alias="throttlingException")
-    validation: _Failure | None = Field(default=None, alias="validationException")
-    error: _Failure | None = None
+    internal: _AwsFailure | None = Field(default=None, alias="internalServerException")
+    model_stream: _AwsFailure | None = Field(default=None, alias="modelStreamErrorException")
+    model_timeout: _AwsFailure | None = Field(default=None, alias="modelTimeoutException")
+    service_unavailable: _AwsFailure | None = Field(default=None, alias="serviceUnavailableException")
+    throttling: _AwsFailure | None = Field(default=None, alias="throttlingException")
+    validation: _AwsFailure | None = Field(default=None, alias="validationException")
+    error: _AwsFailure | None = None
 
     def to_error(self) -> ProviderError | None:
         """Return the error of the event, with the status that an HTTP response would have; None without one."""
         for name in self.model_fields_set & _STATUS_OF.keys():
-            found: _Failure | None = getattr(self, name)
+            found: _AwsFailure | None = getattr(self, name)
             if found is not None:
                 return error_from_status(found.message or found.code or name, _STATUS_OF[name])
         return None
@@ -99,7 +99,7 @@ class _Stop(Wire):
     reason: Text = Field(default="", alias="stopReason")
 
 
-class _Usage(Wire):
+class _ConverseUsage(Wire):
     sent: int = Field(default=0, alias="inputTokens")
     generated: int = Field(default=0, alias="outputTokens")
     cached: int | None = Field(default=None, alias="cacheReadInputTokens")
@@ -107,10 +107,10 @@ class _Usage(Wire):
 
 
 class _Metadata(Wire):
-    usage: _Usage | None = None
+    usage: _ConverseUsage | None = None
 
 
-class _Event(_Failures):
+class _ConverseEvent(_Failures):
     """Event; the field of its type is set, the others are None."""
 
     start: _BlockEvent | None = Field(default=None, alias="contentBlockStart")
@@ -132,7 +132,7 @@ _FINISH: dict[str, FinishReason] = {
 
 
 @dataclass(slots=True)
-class _Block:
+class _ConverseBlock:
     call: _ToolUse | None = None
     text: list[str] = field(default_factory=list[str])
     thinking: list[str] = field(default_factory=list[str])
@@ -147,13 +147,13 @@ class ConverseDecoder:
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, _ConverseBlock] = {}
         self._stop_reason: str | None = None
-        self._usage = _Usage()
+        self._usage = _ConverseUsage()
 
     def feed(self, data: str) -> bool:
         """Process one event. Return True after the last one. Raises ProviderError for an error event."""
-        event = _read(_Event, data)
+        event = _read(_ConverseEvent, data)
         if event.delta is not None and event.delta.delta is not None:
             self._grow(self._block(event.delta.index), event.delta.delta)
         elif event.start is not None and event.start.start is not None:
@@ -176,10 +176,10 @@ class ConverseDecoder:
         reason = _FINISH.get(self._stop_reason, "other")
         return Generation(reply, _usage(self._usage), finish_reason(reason, reply))
 
-    def _block(self, index: int) -> _Block:
-        return self._blocks.setdefault(index, _Block())
+    def _block(self, index: int) -> _ConverseBlock:
+        return self._blocks.setdefault(index, _ConverseBlock())
 
-    def _grow(self, block: _Block, piece: _Change) -> None:
+    def _grow(self, block: _ConverseBlock, piece: _Change) -> None:
         if piece.text:
             block.text.append(piece.text)
             self._on_delta(Delta("text", piece.text))
@@ -196,12 +196,12 @@ class ConverseDecoder:
 _E = TypeVar("_E", bound=_Failures)
 
 
-class _Chunk(Wire):
+class _PayloadPart(Wire):
     bytes: Text = ""
 
 
 class _ChunkEvent(_Failures):
-    chunk: _Chunk | None = None
+    chunk: _PayloadPart | None = None
 
 
 class ChunkDecoder:
@@ -229,13 +229,13 @@ def _read(kind: type[_E], data: str) -> _E:
     return event
 
 
-def _usage(usage: _Usage) -> Usage:
+def _usage(usage: _ConverseUsage) -> Usage:
     """Convert the token counts. Bedrock's `inputTokens` exclude cached tokens; ours include them."""
     cached, written = usage.cached or 0, usage.written or 0
     return Usage.of(usage.sent + cached + written, usage.generated, cached=cached, cache_writes=written)
 
 
-def _part(block: _Block) -> ReplyPart | None:
+def _part(block: _ConverseBlock) -> ReplyPart | None:
     """Convert a finished block; None for an empty or unknown one."""
     if block.call is not None:
         return _call(block.call, "".join(block.json)) if not block.call.type else None

@@ -56,7 +56,7 @@ class ChatReply:
     finish_reason: FinishReason
 
 
-class Server(Protocol):
+class LlamaServer(Protocol):
     """Used part of `xllamacpp.Server`. A callback that returns True ends the generation."""
 
     def handle_chat_completions(self, body: JsonObject, callback: Callable[[JsonObject], bool], /) -> object:
@@ -64,56 +64,56 @@ class Server(Protocol):
         ...
 
 
-OpenServer = Callable[[ModelSettings], Server]
+OpenServer = Callable[[ModelSettings], LlamaServer]
 
 
-class _PromptDetails(BaseModel):
+class _LlamaPromptDetails(BaseModel):
     cached_tokens: int = 0
 
 
 class _UsageFigures(BaseModel):
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt_tokens_details: _PromptDetails = _PromptDetails()
+    prompt_tokens_details: _LlamaPromptDetails = _LlamaPromptDetails()
 
 
 class _Delta(BaseModel):
     content: str | None = None
 
 
-class _Choice(BaseModel):
+class _LlamaChoice(BaseModel):
     delta: _Delta = _Delta()
     finish_reason: str | None = None
 
 
-class _Failure(BaseModel):
+class _LlamaError(BaseModel):
     code: int | None = None
     message: str = ""
     type: str = ""
 
 
-class _Chunk(BaseModel):
+class _LlamaChunk(BaseModel):
     """Event of the stream in OpenAI's Chat Completions format, without llama.cpp's additions."""
 
-    choices: list[_Choice] = []
+    choices: list[_LlamaChoice] = []
     usage: _UsageFigures | None = None
-    error: _Failure | None = None
+    error: _LlamaError | None = None
 
 
 @dataclass(slots=True)
-class _Stream:
+class _ReplyStream:
     on_text: Callable[[str], None]
     stopped: threading.Event = field(default_factory=threading.Event)
     texts: list[str] = field(default_factory=list[str])
     usage: Usage = field(default_factory=Usage)
     finish: str | None = None
-    failure: _Failure | None = None
+    failure: _LlamaError | None = None
 
     def add_chunk(self, raw: JsonObject) -> bool:
         """Process a chunk. Return True to end the generation."""
         if self.stopped.is_set():
             return True
-        chunk = _Chunk.model_validate(raw)
+        chunk = _LlamaChunk.model_validate(raw)
         self.failure = chunk.error or self.failure
         if chunk.usage is not None:
             cached = chunk.usage.prompt_tokens_details.cached_tokens
@@ -141,7 +141,7 @@ class LlamaModel:
         """Load nothing yet; `open_server` replaces xllamacpp."""
         self._settings = settings
         self._open = open_server or _open_xllamacpp
-        self._server: Server | None = None
+        self._server: LlamaServer | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="perstack-local")
 
     async def chat(self, body: JsonObject, on_text: Callable[[str], None]) -> ChatReply:
@@ -151,13 +151,13 @@ class LlamaModel:
         the request. After a cancellation the model stops at its next token or prompt batch.
         """
         loop = asyncio.get_running_loop()
-        stream = _Stream(lambda text: _call_soon(loop, on_text, text))
+        stream = _ReplyStream(lambda text: _call_soon(loop, on_text, text))
         try:
             return await loop.run_in_executor(self._thread, self._generate, body, stream)
         finally:
             stream.stopped.set()
 
-    def _generate(self, body: JsonObject, stream: _Stream) -> ChatReply:
+    def _generate(self, body: JsonObject, stream: _ReplyStream) -> ChatReply:
         if self._server is None:
             self._server = self._open(self._settings)
         request: JsonObject = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
@@ -213,18 +213,18 @@ class _Parameters(Protocol):
     verbosity: int
 
 
-class _Library(Protocol):
+class _Xllamacpp(Protocol):
     def CommonParams(self) -> _Parameters: ...
-    def Server(self, parameters: _Parameters, /) -> Server: ...
+    def Server(self, parameters: _Parameters, /) -> LlamaServer: ...
 
 
-def _library() -> _Library:
+def _library() -> _Xllamacpp:
     require_library()
     # the library has no types; these declarations are ours
-    return cast("_Library", importlib.import_module(LIBRARY))
+    return cast("_Xllamacpp", importlib.import_module(LIBRARY))
 
 
-def _open_xllamacpp(settings: ModelSettings) -> Server:
+def _open_xllamacpp(settings: ModelSettings) -> LlamaServer:
     library = _library()
     parameters = library.CommonParams()
     parameters.model.path = str(settings.model_path)
@@ -255,7 +255,7 @@ def _close_http(parameters: _Parameters) -> None:
     parameters.ui = False
 
 
-def _error_of(failure: _Failure) -> ProviderError:
+def _error_of(failure: _LlamaError) -> ProviderError:
     if "exceed_context_size" in failure.type:
         message = f"{failure.message}: raise contextLength in [provider.setting], or give the Expert less to read"
         return ProviderError(message, name="ContextOverflow", status_code=failure.code)

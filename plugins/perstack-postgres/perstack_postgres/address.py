@@ -20,7 +20,7 @@ _FORM = "write it as postgresql://USER:PASSWORD@HOST/DATABASE, with %-escapes fo
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PostgresAddress:
     """Parsed address of a database."""
 
     conninfo: str
@@ -38,7 +38,7 @@ class Address:
     """Configuration setting that contains the address, for messages."""
 
 
-def parse(location: str, setting: str = "storage") -> Address:
+def parse(location: str, setting: str = "storage") -> PostgresAddress:
     """Parse an address without its scheme. Raises UsageError, whose message shows no part of the address."""
     try:
         parts = urlsplit("postgresql:" + location)
@@ -57,7 +57,7 @@ def parse(location: str, setting: str = "storage") -> Address:
     kept = [(name, value) for name, value in query if name != "schema"]
     secrets = {value for name, value in kept if name not in _SHOWN and "pass" in name} | {password, unquote(password)}
     given = {name for name, _ in kept}
-    return Address(
+    return PostgresAddress(
         conninfo=parts._replace(query=urlencode(kept, quote_via=quote)).geturl(),
         schema=schema,
         shown=_shown(hosts, database, [(name, value) for name, value in kept if name in _SHOWN], schema),
@@ -75,7 +75,7 @@ def _shown(hosts: str, database: str, query: list[tuple[str, str]], schema: str)
     return f"postgresql://{hosts}/{database}{ending}"
 
 
-def without_secrets(address: Address, text: str) -> str:
+def without_secrets(address: PostgresAddress, text: str) -> str:
     """Return a message of the server or driver on one line, with users and passwords of the address masked."""
     for secret in address.secrets:
         text = text.replace(secret, "***")

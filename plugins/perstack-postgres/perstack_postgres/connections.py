@@ -18,7 +18,7 @@ from psycopg.rows import TupleRow
 
 from perstack.errors import PerstackError, StorageError
 from perstack.system.concurrency import uninterrupted
-from perstack_postgres.address import Address, without_secrets
+from perstack_postgres.address import PostgresAddress, without_secrets
 from perstack_postgres.schema import OLDEST_SERVER, create_tables, has_tables
 
 _PASSING = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01", "55P03"}
@@ -63,7 +63,7 @@ def _is_of_connection(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
-def reason(address: Address, error: BaseException) -> str:
+def reason(address: PostgresAddress, error: BaseException) -> str:
     """Return the server's message and the remedy on one line."""
     if isinstance(error, TimeoutError):
         return "no answer in time: see whether the server runs and can be reached"
@@ -76,7 +76,7 @@ def reason(address: Address, error: BaseException) -> str:
     return text
 
 
-def _words(address: Address, error: BaseException) -> str:
+def _words(address: PostgresAddress, error: BaseException) -> str:
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     text = without_secrets(address, primary or str(error) or type(error).__name__)
     return text.removeprefix("connection failed: ").removesuffix(".")[:500]
@@ -128,7 +128,7 @@ _BEGIN = sql.SQL(
 ).format(statement=f"{STATEMENT_SECONDS}s", lock=f"{_LOCK_SECONDS}s")
 
 
-async def connect(address: Address) -> Connection:
+async def connect(address: PostgresAddress) -> Connection:
     """Open a connection. Raises psycopg's errors, TimeoutError, and StorageError for an unsuitable server."""
     connection = await _connect(address)
     try:
@@ -141,12 +141,12 @@ async def connect(address: Address) -> Connection:
     return connection
 
 
-def settings_of(address: Address) -> dict[str, Any]:
+def settings_of(address: PostgresAddress) -> dict[str, Any]:
     """Return the timeouts and keep-alives for a connection, without what the address sets."""
     return {name: value for name, value in _DEFAULTS.items() if name not in address.given}
 
 
-async def _connect(address: Address) -> Connection:
+async def _connect(address: PostgresAddress) -> Connection:
     try:
         # libpq applies the timeout to each host of the address
         return await AsyncConnection.connect(address.conninfo, **settings_of(address))
@@ -155,7 +155,7 @@ async def _connect(address: Address) -> Connection:
         raise
 
 
-async def _begin(connection: Connection, address: Address) -> None:
+async def _begin(connection: Connection, address: PostgresAddress) -> None:
     row = await (await connection.execute(_BEGIN, [f'"{address.schema}"'])).fetchone()
     version, pid = (0, 0) if row is None else (int(row[-2]), int(row[-1]))
     if version < OLDEST_SERVER:
@@ -164,7 +164,7 @@ async def _begin(connection: Connection, address: Address) -> None:
         await _check_pooler(connection, address)
 
 
-async def _check_pooler(connection: Connection, address: Address) -> None:
+async def _check_pooler(connection: Connection, address: PostgresAddress) -> None:
     """Raise StorageError behind a pooler that assigns a session per transaction.
 
     A second connection tries to get the session of the first while the first may not use it. A pooler that keeps
@@ -209,7 +209,7 @@ _OF_PARENTS: list[object] = []
 class Pool:
     """Pool of connections to one database. It connects on first use, and again in a forked child."""
 
-    def __init__(self, address: Address, most: int, failure: Callable[[str], PerstackError]) -> None:
+    def __init__(self, address: PostgresAddress, most: int, failure: Callable[[str], PerstackError]) -> None:
         """Allow `most` connections. `failure` makes the exception for a message."""
         self.address = address
         self._most = most
@@ -295,7 +295,7 @@ _BYTES_PER_SECOND = 500_000
 class Connections(Pool):
     """Pool of a storage. Creates the schema before the first write."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgresAddress) -> None:
         """Connect to nothing yet."""
         super().__init__(address, _MOST, StorageError)
         self._has_tables = False

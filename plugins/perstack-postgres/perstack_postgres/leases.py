@@ -41,19 +41,19 @@ class JobKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldLease:
     fence: int
     is_lost: bool = False
 
 
-class Leases:
+class PostgresLeases:
     """Leases of this process in one schema."""
 
     def __init__(self, connections: Connections) -> None:
         """Connect to nothing yet."""
         self._connections = connections
         self._key = key_of(connections.address.schema)
-        self._held: dict[JobKey, _Held] = {}
+        self._held: dict[JobKey, _HeldLease] = {}
         self._connection: Connection | None = None
         self._beating: asyncio.Task[None] | None = None
         self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -110,7 +110,7 @@ class Leases:
         tried = set[int]()
         async with self._turn():
             fence = await self._do(lambda connection: self._taken(connection, key, words, tried))
-            self._held[key] = _Held(fence)
+            self._held[key] = _HeldLease(fence)
         if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(self._beat())
 

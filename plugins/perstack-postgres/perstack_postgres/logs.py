@@ -14,7 +14,7 @@ from perstack.ports.storage import RunRef
 from perstack.support.storage import check_redaction, damaged, head_after, no_job, stale, verified
 from perstack_postgres import statements
 from perstack_postgres.connections import Connection, Connections
-from perstack_postgres.leases import JobKey, Leases
+from perstack_postgres.leases import JobKey, PostgresLeases
 
 _LONGEST = 1 << 28
 """Maximum bytes of a record that is read; longer ones were not written by perstack."""
@@ -37,7 +37,7 @@ class _End(NamedTuple):
 class RunLogs:
     """Logs of one namespace."""
 
-    def __init__(self, connections: Connections, leases: Leases, space: str) -> None:
+    def __init__(self, connections: Connections, leases: PostgresLeases, space: str) -> None:
         """Read nothing yet."""
         self._connections = connections
         self._leases = leases

@@ -24,7 +24,7 @@ _PAUSE = 1.0
 """Seconds between two attempts to listen after a failure."""
 
 
-class Watching(Watch):
+class PostgresWatch(Watch):
     """Event that a watcher of a Job waits for."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Notices:
         self._channel = f"perstack_{connections.address.schema}"
         self._unsent: set[JobKey] = set()
         self._sending: asyncio.Task[None] | None = None
-        self._watched: dict[str, list[Watching]] = {}
+        self._watched: dict[str, list[PostgresWatch]] = {}
         self._listening: asyncio.Task[None] | None = None
 
     def written(self, key: JobKey) -> None:
@@ -58,9 +58,9 @@ class Notices:
             self._sending = asyncio.create_task(self._send_soon())
 
     @asynccontextmanager
-    async def watching(self, key: JobKey) -> AsyncGenerator[Watching]:
+    async def watching(self, key: JobKey) -> AsyncGenerator[PostgresWatch]:
         """Watch a Job; the first watcher starts the listening connection."""
-        watching, name = Watching(), _name(key)
+        watching, name = PostgresWatch(), _name(key)
         self._watched.setdefault(name, []).append(watching)
         if self._listening is None or self._listening.done():
             self._listening = asyncio.create_task(self._listen())

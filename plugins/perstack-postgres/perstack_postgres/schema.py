@@ -8,7 +8,7 @@ from zlib import crc32
 from psycopg import AsyncConnection, sql
 
 from perstack.errors import StorageError
-from perstack_postgres.address import Address
+from perstack_postgres.address import PostgresAddress
 
 APPLICATION = "perstack"
 VERSION = 3
@@ -52,7 +52,7 @@ def key_of(schema: str) -> int:
     return crc32(f"{APPLICATION} {schema}".encode()) - (1 << 31)
 
 
-async def has_tables(connection: AsyncConnection[tuple[object, ...]], address: Address) -> bool:
+async def has_tables(connection: AsyncConnection[tuple[object, ...]], address: PostgresAddress) -> bool:
     """Return whether the schema has its tables, without writing.
 
     Raises StorageError if they are of another version or another program.
@@ -76,7 +76,7 @@ async def has_tables(connection: AsyncConnection[tuple[object, ...]], address: A
     return True
 
 
-async def create_tables(connection: AsyncConnection[tuple[object, ...]], address: Address) -> None:
+async def create_tables(connection: AsyncConnection[tuple[object, ...]], address: PostgresAddress) -> None:
     """Create the schema and its tables, unless they exist. Concurrent calls wait for an advisory lock."""
     schema = sql.Identifier(address.schema)
     async with connection.transaction():

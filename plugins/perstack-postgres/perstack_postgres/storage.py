@@ -45,11 +45,11 @@ from perstack.support.storage import (
     run_order,
 )
 from perstack_postgres import statements
-from perstack_postgres.address import Address
+from perstack_postgres.address import PostgresAddress
 from perstack_postgres.connections import Connection, Connections
-from perstack_postgres.leases import JobKey, Leases
+from perstack_postgres.leases import JobKey, PostgresLeases
 from perstack_postgres.logs import MEDIUM, RunLogs
-from perstack_postgres.notifications import Notices, Watching
+from perstack_postgres.notifications import Notices, PostgresWatch
 from perstack_postgres.schema import VERSION, has_tables
 
 _SECONDS = 15.0
@@ -188,16 +188,16 @@ Values: TypeAlias = Sequence[object] | Mapping[str, object]
 class Store:
     """Resources that all namespaces of one schema share."""
 
-    address: Address
+    address: PostgresAddress
     connections: Connections
-    leases: Leases
+    leases: PostgresLeases
     notices: Notices
 
 
-def store_at(address: Address) -> Store:
+def store_at(address: PostgresAddress) -> Store:
     """Return the store of an address without connecting."""
     connections = Connections(address)
-    return Store(address, connections, Leases(connections), Notices(connections))
+    return Store(address, connections, PostgresLeases(connections), Notices(connections))
 
 
 class PostgresStorage(Storage):
@@ -415,7 +415,7 @@ class PostgresStorage(Storage):
         holder = await self._store.leases.holder(self._key(job_id))
         return None if holder is None else LeaseInfo(holder)
 
-    def watch(self, job_id: str) -> AbstractAsyncContextManager[Watching]:
+    def watch(self, job_id: str) -> AbstractAsyncContextManager[PostgresWatch]:
         """Watch a Job: the watcher wakes when something was written to it, or when its lease is released."""
         return self._store.notices.watching(self._key(job_id))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, Dispatcher, Load, Order, WorkerInfo, order_key
-from perstack_postgres.address import Address
+from perstack_postgres.address import PostgresAddress
 
 if TYPE_CHECKING:
     from psycopg.rows import TupleRow
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class ProcrastinateDispatcher(Dispatcher):
     """Orders in one database, as one process accesses them. Each call takes a bounded time."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgresAddress) -> None:
         """Connect to nothing yet."""
         self._address = address
         self.location = address.shown

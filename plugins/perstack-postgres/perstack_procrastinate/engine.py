@@ -20,7 +20,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import DispatcherError, StorageError
 from perstack.ports.dispatcher import Order
 from perstack.support.work_items import priority_of, storable, stored
-from perstack_postgres.address import Address
+from perstack_postgres.address import PostgresAddress
 from perstack_postgres.connections import FAILURES, Connection, Pool, settings_of
 from perstack_procrastinate import statements
 from perstack_procrastinate.schema import prepare, set_search_path
@@ -94,7 +94,7 @@ _SUBMIT_ATTEMPTS = 10
 class Engine(Pool):
     """Pool of connections with the search path set, and procrastinate's job manager on it."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgresAddress) -> None:
         """Connect to nothing yet."""
         super().__init__(address, CONNECTIONS, DispatcherError)
         self._is_prepared = False

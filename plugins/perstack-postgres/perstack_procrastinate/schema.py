@@ -17,7 +17,7 @@ from procrastinate.schema import SchemaManager
 from psycopg import sql
 
 from perstack.errors import DispatcherError
-from perstack_postgres.address import Address
+from perstack_postgres.address import PostgresAddress
 from perstack_postgres.connections import Connection
 from perstack_postgres.schema import APPLICATION, key_of
 
@@ -47,12 +47,12 @@ CREATE TABLE meta (application text NOT NULL, version integer NOT NULL, engine t
 """
 
 
-def schema_of(address: Address) -> str:
+def schema_of(address: PostgresAddress) -> str:
     """Return the schema's name. It differs from the storage's, so that both may use one address."""
     return f"{address.schema}_workers"
 
 
-async def prepare(connection: Connection, address: Address) -> None:
+async def prepare(connection: Connection, address: PostgresAddress) -> None:
     """Create or migrate the schema if needed, and set the connection's search path to it.
 
     Raises DispatcherError for a schema of another version, and psycopg's errors.
@@ -65,12 +65,12 @@ async def prepare(connection: Connection, address: Address) -> None:
     await set_search_path(connection, address)
 
 
-async def set_search_path(connection: Connection, address: Address) -> None:
+async def set_search_path(connection: Connection, address: PostgresAddress) -> None:
     """Set the connection's search path to the schema."""
     await connection.execute("SELECT set_config('search_path', %s, false)", [schema_of(address)])
 
 
-async def _is_current(connection: Connection, address: Address) -> bool:
+async def _is_current(connection: Connection, address: PostgresAddress) -> bool:
     engine = await _engine(connection, address)
     return engine is not None and engine >= engine_here()
 
@@ -80,7 +80,7 @@ def engine_here() -> str:
     return _migrations()[-1].name
 
 
-async def _engine(connection: Connection, address: Address) -> str | None:
+async def _engine(connection: Connection, address: PostgresAddress) -> str | None:
     """Return the name of the latest applied procrastinate migration; None without tables.
 
     Raises DispatcherError if the tables are not ours, or not of this version.
@@ -113,7 +113,7 @@ async def _engine(connection: Connection, address: Address) -> str | None:
     return str(engine)
 
 
-async def _migrate(connection: Connection, address: Address) -> None:
+async def _migrate(connection: Connection, address: PostgresAddress) -> None:
     schema = sql.Identifier(schema_of(address))
     engine = await _engine(connection, address)
     if engine is None:
@@ -135,7 +135,7 @@ async def _migrate(connection: Connection, address: Address) -> None:
     )
 
 
-async def _apply_migrations(connection: Connection, address: Address, engine: str) -> str:
+async def _apply_migrations(connection: Connection, address: PostgresAddress, engine: str) -> str:
     """Apply the migrations after `engine` that running workers permit, and return the latest applied one.
 
     Raises DispatcherError if the installed code needs one that they do not permit.

@@ -128,7 +128,7 @@ class EntryHeader(Stored):
     nonce: str = ""
 
 
-class Stamp(Stored):
+class SummaryStamp(Stored):
     """Time at which a summary was written, in nanoseconds since 1970."""
 
     at: int

@@ -78,7 +78,7 @@ class Held:
         return (state.fence, state.nonce) == (self.fence, self.nonce)
 
 
-class Leases:
+class S3Leases:
     """Leases of one namespace."""
 
     def __init__(self, objects: Objects, layout: Layout) -> None:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from perstack.errors import StorageError
 from perstack.ports.storage import Page, Watch
 from perstack.support.storage import newest_first, place_in_jobs
-from perstack_s3.layout import EntryHeader, Layout, Marker, Stamp, read
+from perstack_s3.layout import EntryHeader, Layout, Marker, SummaryStamp, read
 from perstack_s3.objects import Listed, Objects, at_once
 
 _WORTH_KEEPING = 64
@@ -69,13 +69,13 @@ class Indexed:
 
 def stamped(at: int, data: bytes) -> bytes:
     """Encode a summary with its write time in nanoseconds, since the server's times are whole seconds."""
-    return Stamp(at=at).to_bytes() + b"\n" + data
+    return SummaryStamp(at=at).to_bytes() + b"\n" + data
 
 
 def unstamped(data: bytes) -> tuple[int, bytes]:
     """Decode a summary and its write time; the time is 0 if it is unreadable."""
     first, _, summary = data.partition(b"\n")
-    stamp = read(Stamp, first)
+    stamp = read(SummaryStamp, first)
     return (0, data) if stamp is None else (stamp.at, summary)
 
 
@@ -98,7 +98,7 @@ def read_entry(data: bytes) -> tuple[EntryHeader, bytes]:
     return (EntryHeader(of="", seq=0), b"") if header is None else (header, entry)
 
 
-class Order:
+class WriteOrder:
     """Order of Jobs by last write: by the server's whole seconds, within a second by the times in the objects.
 
     Reads only objects of the seconds that a page covers, each once.
@@ -153,7 +153,7 @@ _ASKS_EACH = 0.3
 """Seconds between two requests of a watcher."""
 
 
-class Watching(Watch):
+class S3Watch(Watch):
     """Watcher of a Job by polling its summary, which is rewritten as its steps end."""
 
     def __init__(self, objects: Objects, key: str) -> None:

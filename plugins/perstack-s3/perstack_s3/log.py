@@ -33,7 +33,7 @@ _AHEAD = 16
 """Maximum number of appends requested at a time."""
 
 
-class Log:
+class S3Log:
     """Cached state of one log. It stays valid, because only a redaction changes an append."""
 
     def __init__(self, objects: Objects, layout: Layout, run: RunRef, incarnation: str) -> None:

@@ -62,7 +62,7 @@ def seconds_for(size: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BucketLocation:
     """Bucket, prefix in it, and how to reach it."""
 
     bucket: str
@@ -71,7 +71,7 @@ class Place:
     region: str | None = None
 
     @staticmethod
-    def of(location: str, setting: dict[str, str]) -> Place:
+    def of(location: str, setting: dict[str, str]) -> BucketLocation:
         """Parse a location `//bucket/prefix`, with an optional prefix. Raises UsageError for any other form."""
         match = re.fullmatch(r"//(?P<bucket>[A-Za-z0-9._-]{3,63})(?P<prefix>(/[A-Za-z0-9._=-]+)*)/?", location)
         if match is None or ".." in match["prefix"].split("/"):
@@ -81,7 +81,7 @@ class Place:
             )
         endpoint = setting.get("endpoint") or _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         region = setting.get("region") or _variable("AWS_REGION", "AWS_DEFAULT_REGION")
-        return Place(match["bucket"], match["prefix"].strip("/"), endpoint, region)
+        return BucketLocation(match["bucket"], match["prefix"].strip("/"), endpoint, region)
 
     def __str__(self) -> str:
         """Return the address."""
@@ -91,7 +91,7 @@ class Place:
 class Client:
     """Connection to a bucket, opened on first use."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BucketLocation) -> None:
         """Connect to nothing yet."""
         self.place = place
         self._opened: dict[float, S3Store] = {}
@@ -225,7 +225,7 @@ class Objects:
     `patience` is the seconds of retries, if not the usual time.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BucketLocation) -> None:
         """Connect to nothing yet."""
         self.place = place
         self._client = Client(place)

@@ -32,7 +32,7 @@ class S3Storages(StorageFactory):
         Raises UsageError unless `location` is `//bucket/prefix`.
         """
         try:
-            from perstack_s3.objects import Objects, Place
+            from perstack_s3.objects import BucketLocation, Objects
             from perstack_s3.storage import S3Storage
         except ModuleNotFoundError as error:
             raise UsageError(
@@ -44,7 +44,7 @@ class S3Storages(StorageFactory):
             raise UsageError(
                 f"storageSetting: s3 has endpoint and region, each a text; not {', '.join(unknown) or 'this type'}"
             )
-        place = Place.of(location, {name: str(value) for name, value in given.items()})
+        place = BucketLocation.of(location, {name: str(value) for name, value in given.items()})
         return S3Storage(Objects(place))
 
 

@@ -12,7 +12,7 @@ A deletion records itself in `deleting/`, removes the marker, and then everythin
 by `erase_traces`. Checkpoints and Run settings are not stored: they are caches.
 
 Change together: keys and formats in `layout` with `_VERSION` in `checks`; the order of writes in `_fence` with
-`_list_run` and `Log.append`; new kinds of objects with `finish_deletion` and `sizes`.
+`_list_run` and `S3Log.append`; new kinds of objects with `finish_deletion` and `sizes`.
 `perstack.testing.storage_contract` checks the port's promises.
 """
 
@@ -32,9 +32,9 @@ from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, St
 from perstack.support.storage import check_space, checked_blob, ends_at, is_id, job_exists, no_job, page_of, run_order
 from perstack.system.concurrency import uninterrupted
 from perstack_s3.layout import EntryHeader, Layout, Marker, RunList, check_version, checks_of, read
-from perstack_s3.leases import Held, Leases
-from perstack_s3.listing import Indexed, Order, Watching, entry_bytes, read_entry, stamped, unstamped
-from perstack_s3.log import Log
+from perstack_s3.leases import Held, S3Leases
+from perstack_s3.listing import Indexed, S3Watch, WriteOrder, entry_bytes, read_entry, stamped, unstamped
+from perstack_s3.log import S3Log
 from perstack_s3.objects import Listed, Objects, at_once
 
 _AT_ONCE = 1000
@@ -73,11 +73,11 @@ class S3Storage(Storage):
         """Connect to nothing yet."""
         self._objects = objects
         self._layout = Layout(space)
-        self._leases = Leases(objects, self._layout)
+        self._leases = S3Leases(objects, self._layout)
         self._entries = Indexed(objects, self._layout, "entries")
         self._summaries = Indexed(objects, self._layout, "summaries")
-        self._order = Order(objects)
-        self._logs: dict[tuple[RunRef, str], Log] = {}
+        self._order = WriteOrder(objects)
+        self._logs: dict[tuple[RunRef, str], S3Log] = {}
         self._incarnations: dict[str, tuple[int, str]] = {}
         self._seen: dict[str, str] = {}
         self._spaces: dict[str, S3Storage] = {}
@@ -273,9 +273,9 @@ class S3Storage(Storage):
         return await self._leases.info(job_id)
 
     @asynccontextmanager
-    async def watch(self, job_id: str) -> AsyncGenerator[Watching]:
+    async def watch(self, job_id: str) -> AsyncGenerator[S3Watch]:
         """Watch a Job by polling its summary, which takes about three requests a second."""
-        watching = Watching(self._objects, self._layout.of_job("summaries", job_id))
+        watching = S3Watch(self._objects, self._layout.of_job("summaries", job_id))
         await watching.has_changed()
         yield watching
 
@@ -339,7 +339,7 @@ class S3Storage(Storage):
             await self._confirm(run, incarnation, log, number)
         await log.merge(number)
 
-    async def _confirm(self, run: RunRef, incarnation: str, log: Log, number: int) -> None:
+    async def _confirm(self, run: RunRef, incarnation: str, log: S3Log, number: int) -> None:
         """Check that an append made without a lease, or with one that may be lost, counts; remove it otherwise.
 
         It counts if its Job still exists and its number is not in a merged object: then it came before the log was
@@ -384,10 +384,10 @@ class S3Storage(Storage):
         records = await self.read(run, head.seq - 1, 1)
         return bool(records) and ends_at(records[0], head)
 
-    def _log(self, run: RunRef, incarnation: str) -> Log:
+    def _log(self, run: RunRef, incarnation: str) -> S3Log:
         key = (run, incarnation)
         if key not in self._logs:
-            self._logs[key] = Log(self._objects, self._layout, run, incarnation)
+            self._logs[key] = S3Log(self._objects, self._layout, run, incarnation)
         return self._logs[key]
 
     async def _incarnation(self, job_id: str) -> str | None:

@@ -19,7 +19,7 @@ _FORM = (
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class TemporalAddress:
     """Server, namespace, and prefix of our names."""
 
     target: str
@@ -39,7 +39,7 @@ class Address:
         return f"{self.queue}-{key}"
 
 
-def parse(location: str) -> Address:
+def parse(location: str) -> TemporalAddress:
     """Parse an address without its scheme. Raises UsageError, whose message shows no part of the address."""
     try:
         parts = urlsplit("temporal:" + location)
@@ -55,4 +55,4 @@ def parse(location: str) -> Address:
     queue = settings.pop("queue", DEFAULT_QUEUE)
     if settings or len(query) > 1 or not _QUEUE.fullmatch(queue):
         raise UsageError("dispatcher: the address of a Temporal server may have `?queue=NAME`, of letters and digits")
-    return Address(f"{host}:{_PORT if port is None else port}", namespace, queue)
+    return TemporalAddress(f"{host}:{_PORT if port is None else port}", namespace, queue)

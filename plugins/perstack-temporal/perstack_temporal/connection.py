@@ -22,7 +22,7 @@ from temporalio.worker import Worker
 
 from perstack.core.base.text import one_line
 from perstack.errors import DispatcherError
-from perstack_temporal.address import Address
+from perstack_temporal.address import TemporalAddress
 from perstack_temporal.job_workflow import JobWorkflow
 
 T = TypeVar("T")
@@ -42,10 +42,10 @@ _TRANSIENT = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.UNAVAILABLE, RPCS
 """Status of a server that is not ready, or of a broken connection. All our calls can be repeated safely."""
 
 
-class Connection:
+class TemporalConnection:
     """Connection to one namespace, with a worker for the workflows, which any process may run."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: TemporalAddress) -> None:
         """Connect to nothing yet."""
         self.address = address
         self._client: Client | None = None

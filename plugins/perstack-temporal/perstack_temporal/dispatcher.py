@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from perstack.errors import DispatcherError
 from perstack.ports.dispatcher import SILENT_AFTER, Dispatcher, Load, Order, WorkerInfo, order_key
-from perstack_temporal.address import Address
+from perstack_temporal.address import TemporalAddress
 from perstack_temporal.names import MAX_HISTORY_EVENTS
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-    from perstack_temporal.connection import Connection
+    from perstack_temporal.connection import TemporalConnection
     from perstack_temporal.job_workflow import Facts
     from perstack_temporal.worker import TemporalSeat
 
@@ -42,16 +42,16 @@ _PAGE_SIZE = 1_000
 class TemporalDispatcher(Dispatcher):
     """Orders on one server, as one process accesses them. Each call takes a bounded time."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: TemporalAddress) -> None:
         """Connect to nothing yet."""
         self._address = address
         self.location = address.shown
 
     @cached_property
-    def _connection(self) -> Connection:
-        from perstack_temporal.connection import Connection
+    def _connection(self) -> TemporalConnection:
+        from perstack_temporal.connection import TemporalConnection
 
-        return Connection(self._address)
+        return TemporalConnection(self._address)
 
     async def submit(self, order: Order) -> None:
         """Queue an order, or merge it into the waiting order of its Job or Run."""

@@ -74,7 +74,7 @@ class Completion(TypedDict):
     again: StoredOrder | None
 
 
-class _Held(TypedDict):
+class _ClaimedOrder(TypedDict):
     ticket: str
     attempt: int
     claim: str
@@ -113,7 +113,7 @@ class JobWorkflow:
         self._waiting: StoredOrder | None = kept.get("waiting")
         self._lost: StoredOrder | None = kept.get("lost")
         """Claimed order whose worker timed out or left, until another takes it over."""
-        self._held: _Held | None = None
+        self._held: _ClaimedOrder | None = None
         self._has_begun = self._waiting is not None or self._lost is not None
         self._offered: set[str] = set()
         self._round = 0

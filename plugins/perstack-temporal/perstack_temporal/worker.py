@@ -21,7 +21,7 @@ from perstack.support.work_items import order_of, storable, stored
 from perstack.system.concurrency import uninterrupted
 from perstack_temporal import activities, names
 from perstack_temporal.activities import PolledActivity, Presence, poll_activity
-from perstack_temporal.connection import Connection
+from perstack_temporal.connection import TemporalConnection
 from perstack_temporal.job_workflow import ClaimReply
 
 _CLAIM_TIMEOUT_S = 0.25
@@ -34,7 +34,7 @@ _LEAVE_TIMEOUT_S = 5.0
 
 
 @dataclass
-class _Held:
+class _HeldClaim:
     claim: Claim
     token: bytes
     workflow_id: str
@@ -48,7 +48,7 @@ class TemporalSeat(Seat):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: TemporalConnection,
         name: str,
         labels: Mapping[str, str],
         concurrency: int,
@@ -65,7 +65,7 @@ class TemporalSeat(Seat):
         self._failure: DispatcherError | None = None
         self._news = asyncio.Event()
         self._claiming = asyncio.Lock()
-        self._had: dict[str, _Held] = {}
+        self._had: dict[str, _HeldClaim] = {}
 
     async def __aenter__(self) -> Self:
         """Register the worker."""
@@ -174,7 +174,7 @@ class TemporalSeat(Seat):
             await self._attempt(lambda client: activities.complete(client, ticket.token, {"again": None}))
             return None
         claim = Claim(ticket.claim_id, order, given["is_taken_over"])
-        self._had[claim.id] = _Held(claim, ticket.token, ticket.workflow_id, ticket.run_id)
+        self._had[claim.id] = _HeldClaim(claim, ticket.token, ticket.workflow_id, ticket.run_id)
         return claim
 
     async def beat(self) -> Sequence[str]:
@@ -221,7 +221,7 @@ class TemporalSeat(Seat):
         finally:
             held.is_ending = False
 
-    async def _is_held(self, held: _Held) -> bool:
+    async def _is_held(self, held: _HeldClaim) -> bool:
         try:
             return await self._connection.use(lambda client: activities.beat(client, held.token))
         except LookupError:

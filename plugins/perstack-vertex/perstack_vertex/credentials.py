@@ -44,7 +44,7 @@ class GoogleCredentials(Protocol):
         ...
 
 
-class _Library(Protocol):
+class _GoogleAuth(Protocol):
     """Functions of google-auth that are called here; it has no types for them."""
 
     def load_credentials_from_file(self, filename: str) -> tuple[GoogleCredentials, str | None]: ...
@@ -142,7 +142,7 @@ def _file_of(env: Mapping[str, str]) -> Path | None:
 
 
 def _load(file: Path | None) -> GoogleCredentials:
-    library = cast("_Library", import_module("google.auth"))
+    library = cast("_GoogleAuth", import_module("google.auth"))
     with warnings.catch_warnings():
         # it warns that the file must be trusted; it is the user's own
         warnings.simplefilter("ignore")

@@ -27,7 +27,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack_anthropic.messages_api import AnthropicSettings, ReplyDecoder, encode
+from perstack_anthropic.messages_api import AnthropicSettings, MessagesDecoder, encode
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
 _EVENT: TypeAdapter[Any] = TypeAdapter(sdk.RawMessageStreamEvent)
@@ -268,7 +268,7 @@ def _stream(events: Iterable[dict[str, Any]]) -> bytes:
 
 def _decode(stream: bytes) -> tuple[Generation, list[Delta]]:
     deltas: list[Delta] = []
-    return decoded([stream], ReplyDecoder(deltas.append)), deltas
+    return decoded([stream], MessagesDecoder(deltas.append)), deltas
 
 
 def test_a_reply_is_put_together_from_its_events() -> None:
@@ -305,7 +305,7 @@ def test_the_reply_is_what_the_sdk_itself_makes_of_the_events() -> None:
 
 @given(st.text(min_size=1).filter(str.strip), st.lists(st.integers(min_value=0), max_size=8))
 def test_any_division_of_a_text_into_deltas_gives_the_same_text(text: str, places: list[int]) -> None:
-    decoder = ReplyDecoder(lambda delta: None)
+    decoder = MessagesDecoder(lambda delta: None)
     decoder.feed('{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}')
     ends = sorted({place % (len(text) + 1) for place in places})
     for start, end in zip([0, *ends], [*ends, len(text)], strict=True):
@@ -328,7 +328,7 @@ def test_any_division_of_a_text_into_deltas_gives_the_same_text(text: str, place
     ],
 )
 def test_the_stop_reason_tells_length_and_refusal_from_completion(stop_reason: str, finish_reason: str) -> None:
-    decoder = ReplyDecoder(lambda delta: None)
+    decoder = MessagesDecoder(lambda delta: None)
     decoder.feed(
         json.dumps({"type": "message_delta", "delta": {"stop_reason": stop_reason}, "usage": {"output_tokens": 1}})
     )
@@ -337,7 +337,7 @@ def test_the_stop_reason_tells_length_and_refusal_from_completion(stop_reason: s
 
 
 def test_arguments_that_are_no_object_are_kept_as_the_model_wrote_them() -> None:
-    decoder = ReplyDecoder(lambda delta: None)
+    decoder = MessagesDecoder(lambda delta: None)
     for index, raw in enumerate(('{"path": "a', "[1]", "nonsense")):
         block = {"type": "tool_use", "id": f"t{index}", "name": "read", "input": {}}
         decoder.feed(json.dumps({"type": "content_block_start", "index": index, "content_block": block}))
@@ -362,12 +362,12 @@ def test_an_error_inside_the_stream_has_the_status_it_would_have_had(kind: str, 
 @pytest.mark.parametrize("data", ["not json", "[]", '{"type": 5}', '{"no": "type"}'])
 def test_garbage_in_the_stream_is_worth_another_try(data: str) -> None:
     with pytest.raises(ProviderError) as caught:
-        ReplyDecoder(lambda delta: None).feed(data)
+        MessagesDecoder(lambda delta: None).feed(data)
     assert (caught.value.name, caught.value.is_retryable) == ("BadResponse", True)
 
 
 def test_events_and_blocks_of_kinds_yet_unknown_are_passed_over() -> None:
-    decoder = ReplyDecoder(lambda delta: None)
+    decoder = MessagesDecoder(lambda delta: None)
     decoder.feed('{"type":"weather","temperature":21}')
     decoder.feed('{"type":"content_block_start","index":0,"content_block":{"type":"hologram","id":null}}')
     decoder.feed('{"type":"content_block_delta","index":0,"delta":{"type":"hologram_delta","light":1}}')
@@ -380,7 +380,7 @@ def test_events_and_blocks_of_kinds_yet_unknown_are_passed_over() -> None:
     "delta", ['{"type":"text_delta","text":"lost"}', '{"type":"input_json_delta","partial_json":"{}"}']
 )
 def test_a_piece_of_a_block_that_never_began_is_an_error_and_not_lost(delta: str) -> None:
-    decoder = ReplyDecoder(lambda delta: None)
+    decoder = MessagesDecoder(lambda delta: None)
     decoder.feed('{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}')
     with pytest.raises(ProviderError, match="a piece of block 7, which never began") as caught:
         decoder.feed(f'{{"type":"content_block_delta","index":7,"delta":{delta}}}')

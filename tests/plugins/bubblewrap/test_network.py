@@ -23,7 +23,7 @@ from terminal import Terminal, reply
 from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrowed, wrong_place
 from perstack.ports.runtime import Surroundings
 from perstack.testing.scripted import text, tool, turn
-from perstack_bubblewrap.network import Refused, check_address, check_named, local_ports
+from perstack_bubblewrap.network import PlaceRefused, check_address, check_named, local_ports
 from perstack_bubblewrap.plugin import BubblewrapFactory
 from perstack_bubblewrap.proxy import Proxy, ProxyPool
 
@@ -209,7 +209,7 @@ def test_what_an_entry_names(host_name: str, port: int, allowed: tuple[str, ...]
     if reached:
         check_named(host_name, port, allowed)
     else:
-        with pytest.raises(Refused):
+        with pytest.raises(PlaceRefused):
             check_named(host_name, port, allowed)
 
 
@@ -243,7 +243,7 @@ def test_what_an_entry_names(host_name: str, port: int, allowed: tuple[str, ...]
     ],
 )
 def test_a_listed_name_that_leads_to_no_public_address_is_refused(address: str) -> None:
-    with pytest.raises(Refused, match="no public address"):
+    with pytest.raises(PlaceRefused, match="no public address"):
         check_address("a.example", 443, address, ("a.example",))
 
 
@@ -256,7 +256,7 @@ def test_a_public_address_is_not_and_neither_is_a_port_of_the_host_that_is_liste
 @pytest.mark.parametrize("address", ["10.0.0.1", "169.254.169.254", "93.184.215.14", "fe80::1"])
 def test_what_calls_itself_this_machine_and_is_another_is_refused(address: str) -> None:
     for name in ("localhost", "localhost.", "LOCALHOST"):
-        with pytest.raises(Refused, match="which is not this machine"):
+        with pytest.raises(PlaceRefused, match="which is not this machine"):
             check_address(name, 8080, address, ("LocalHost:8080",))
         check_address(name, 8080, "127.0.0.1", ("LocalHost:8080",))
         check_address(name, 8080, "::1", ("localhost:8080",))
@@ -274,7 +274,7 @@ def test_a_service_that_listens_by_one_version_of_ip_alone_is_reached(
 
 
 def test_a_name_of_any_length_is_refused_in_few_words(usable: None, tmp_path: Path) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(PlaceRefused) as refused:
         check_named("a" * 100_000, 443, ("a.example",))
     assert len(str(refused.value)) < 400
 
@@ -338,7 +338,7 @@ def test_what_a_delegate_reaches_its_caller_reaches_too(own: str, caller: list[s
 def _names(allowed: tuple[str, ...], name: str, port: int) -> bool:
     try:
         check_named(name, port, allowed)
-    except Refused:
+    except PlaceRefused:
         return False
     return True
 

@@ -16,7 +16,7 @@ from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.errors import Conflict, Damaged, NotFound, StorageError
 from perstack.ports.storage import RunRef
 from perstack.testing.storage_fixture import JOB, RUN, Writer, new_writer, payload, text_of, wait_for
-from perstack_filesystem.directories import Folder
+from perstack_filesystem.directories import OpenDirectory
 from perstack_filesystem.entry_index import put_entry
 from perstack_filesystem.log_file import Scan
 from perstack_filesystem.plugin import FilesystemStorages
@@ -294,8 +294,8 @@ def test_a_new_log_survives_power_loss_with_its_name(
     storage: FilesystemStorage, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    sync = Folder.sync
-    monkeypatch.setattr(Folder, "sync", lambda self: (synced.append(self.path), sync(self))[1])
+    sync = OpenDirectory.sync
+    monkeypatch.setattr(OpenDirectory, "sync", lambda self: (synced.append(self.path), sync(self))[1])
     wait_for(wait_for(new_writer(storage)).append("x"))
     assert {log.parent, log.parent.parent, log.parents[2], log.parents[3]} <= set(synced)
     assert synced[-1] == log.parent

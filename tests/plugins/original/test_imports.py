@@ -112,7 +112,9 @@ def test_a_new_query_continues_from_the_place_where_the_other_run_ended() -> Non
     (events,) = runs.values()
     end = next(event.checkpoint for event in events if event.type == "completeRun")
     assert end is not None
-    query = theirs.Message(type="userMessage", id="m", contents=(theirs.Part(type="textPart", text="and now?"),))
+    query = theirs.Message(
+        type="userMessage", id="m", contents=(theirs.OriginalPart(type="textPart", text="and now?"),)
+    )
     start = theirs.Event(
         type="startRun",
         id="e",
@@ -134,7 +136,9 @@ def test_images_in_messages_become_blobs() -> None:
     job_id, runs, _ = original("b_files")
     (events,) = runs.values()
     data = b"\x89PNG"
-    image = theirs.Part(type="imageInlinePart", encoded_data=base64.b64encode(data).decode(), mime_type="image/png")
+    image = theirs.OriginalPart(
+        type="imageInlinePart", encoded_data=base64.b64encode(data).decode(), mime_type="image/png"
+    )
     index = next(
         index for index, event in enumerate(events) if event.type == "finishToolCall" and event.step_number == 1
     )
@@ -158,7 +162,7 @@ def test_a_reply_with_text_beside_attempt_completion_ends_the_run_with_that_text
 ) -> None:
     job_id, runs, _ = original("b_files")
     ((name, events),) = runs.items()
-    text = theirs.Part(type="textPart", text="It is written.")
+    text = theirs.OriginalPart(type="textPart", text="It is written.")
     changed: list[theirs.Event] = []
     for event in events:
         if event.type == "callTools" and event.step_number == 3:

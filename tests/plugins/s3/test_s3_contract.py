@@ -17,8 +17,8 @@ from perstack.testing.storage_contract import Opener, StorageContract
 from perstack.testing.storage_fixture import new_writer, wait_for
 from perstack_s3.layout import Layout
 from perstack_s3.leases import EXPIRY
-from perstack_s3.log import Log
-from perstack_s3.objects import Objects, Place
+from perstack_s3.log import S3Log
+from perstack_s3.objects import BucketLocation, Objects
 from perstack_s3.plugin import perstack_storages
 
 
@@ -82,7 +82,7 @@ def test_a_log_is_read_to_its_end_though_an_append_is_taken_back_meanwhile(s3):
     run = RunRef("job", "job-1")
 
     class TakenBack(Objects):
-        log: Log | None = None
+        log: S3Log | None = None
 
         async def get(self, key, *, patience=None):
             found = await super().get(key, patience=patience)
@@ -91,14 +91,14 @@ def test_a_log_is_read_to_its_end_though_an_append_is_taken_back_meanwhile(s3):
             return found
 
     async def work() -> None:
-        objects = TakenBack(Place(BUCKET, secrets.token_hex(4), s3))
-        writer = Log(objects, Layout("jobs"), run, "one")
+        objects = TakenBack(BucketLocation(BUCKET, secrets.token_hex(4), s3))
+        writer = S3Log(objects, Layout("jobs"), run, "one")
         records: list[bytes] = []
         for n in range(2):
             sealed, _ = seal(writer.end, [b'{"n":"%d"}' % n])
             await writer.append(n, sealed, 0)
             records += sealed
-        objects.log = reader = Log(objects, Layout("jobs"), run, "one")
+        objects.log = reader = S3Log(objects, Layout("jobs"), run, "one")
         assert await reader.read(0, None) == records
 
     wait_for(work())
@@ -108,7 +108,7 @@ def test_of_many_who_replace_an_object_at_once_one_does(s3):
     """What S3 promises, and the server of the tests has to keep: else what one of them wrote is lost."""
 
     async def work() -> None:
-        objects = [Objects(Place(BUCKET, "at-once", s3)) for _ in range(2)]
+        objects = [Objects(BucketLocation(BUCKET, "at-once", s3)) for _ in range(2)]
         for _ in range(40):
             tag = await objects[0].create(key := secrets.token_hex(4), b"")
             tries = [objects[n % 2].replace(key, b"%d" % n, tag or "") for n in range(8)]
